@@ -1,0 +1,64 @@
+# Every target does its own set-up on a fresh clone; nothing but Python 3.11+ is needed.
+PYTHON ?= python3
+PY := .venv/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check --quiet
+TESTS ?= tests
+
+.PHONY: help setup setup-dev compile run test lint format check soak bench lock clean
+help: ## What each target does
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: .venv/.base compile ## The virtual environment for running, and nothing else
+setup-dev: .venv/.dev compile ## The virtual environment for contributing: all extras and tools
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Quantum needs Python 3.11 or newer; say which with: make PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv .venv
+
+.venv/.base: requirements/base.lock pyproject.toml | .venv/bin/python
+	$(PIP) install --require-hashes -r requirements/base.lock
+	$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+.venv/.dev: requirements/dev.lock .venv/.base
+	$(PIP) install --require-hashes -r requirements/dev.lock
+	@touch $@
+
+compile: .venv/.base ## Compile the hot modules with mypyc where a C compiler is there
+	@$(PY) tools/compile_hot.py
+
+run: setup ## Start it (until the broker is there: the self-test)
+	@.venv/bin/quantum selftest
+
+test: setup-dev check ## Lint, types, walls, and the whole suite on the compiled and the plain sources
+	$(PY) -m pytest $(TESTS) -n 2 --dist worksteal -m "not soak"
+	QUANTUM_PURE=1 $(PY) -m pytest tests/clustor/log tests/clustor/wire -n 2 --dist worksteal -q -m "not soak"
+
+check: setup-dev lint ## ruff, mypy and import-linter alone
+lint:
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports --no-cache
+
+format: setup-dev ## Let ruff format and mend
+	.venv/bin/ruff format .
+	.venv/bin/ruff check --fix .
+
+soak: setup-dev ## The long runs: 100,000 crash states, a million fuzzed inputs
+	$(PY) -m pytest $(TESTS) -m soak --timeout 0
+
+bench: setup-dev ## Print the benchmark tables, each beside a peer in the same run
+	@for bench in bench/*.py; do $(PY) $$bench; done
+
+lock: setup-dev ## Resolve the pinned dependencies anew
+	$(PIP) install uv
+	.venv/bin/uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11 \
+	  --no-emit-index-url --group build pyproject.toml -o requirements/base.lock
+	.venv/bin/uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11 \
+	  --no-emit-index-url --all-extras --group dev -c requirements/base.lock pyproject.toml -o requirements/dev.lock
+
+clean: ## Remove everything that was built
+	rm -rf .venv build dist .hot-stamp src/*.egg-info
+	find src -name '*.so' -delete

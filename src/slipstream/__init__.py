@@ -1,0 +1,1 @@
+"""Slipstream: watchable config whose cursor never names what was not applied. Not built yet."""

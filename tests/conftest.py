@@ -1,0 +1,34 @@
+"""What all tests share: the compiled modules are fresh, or left aside on request."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+import pytest
+from tools import compile_hot
+
+
+class _PlainSources(MetaPathFinder):
+    """Find the hot modules' sources where their compiled twins would be found first."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname not in compile_hot.hot_modules():
+            return None
+        return importlib.util.spec_from_file_location(fullname, compile_hot.source_of(fullname))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if os.environ.get("QUANTUM_PURE"):
+        sys.meta_path.insert(0, _PlainSources())
+    elif compile_hot.STAMP.exists() and compile_hot.STAMP.read_text() != compile_hot.digest():
+        raise pytest.UsageError(
+            "the compiled hot modules are older than their sources: make compile"
+        )
