@@ -202,7 +202,7 @@ class _Reading:
             self._image.problem = problem
 
     def _read_segment(self, seq: SegmentSeq, *, is_last: bool) -> CorruptLog | None:
-        """Read one segment; return why its end could not be read, where that may be a torn write."""
+        """Read one segment; return why its end could not be read: it may be a torn write."""
         size = self._storage.size(segment_file(seq))
         try:
             scanner = SegmentScanner(self._storage, seq, self._keys)
@@ -236,6 +236,8 @@ class _Reading:
         while self._cuts and self._cuts[0].position <= (seq, header.first_block_counter):
             self._apply(self._cuts.pop(0))
         self._progress(run.end_offset - run.offset)
+        if any(cut.from_index <= header.first_index for cut in self._cuts):
+            return True  # void: a truncation that was written later reaches back before it
         problem: LogError | None = None
         if header.first_index > entries.last_index + 1:
             problem = MissingFile("entries are missing", first=entries.last_index + 1)

@@ -218,11 +218,11 @@ class Log:
             self._seal(segment, steps)
         return tuple(steps)
 
-    def plan_close_segment(self, reason: AbandonReason) -> Plan:
+    def plan_close_segment(self) -> Plan:
         """Plan to close the open segment even if it is empty; recovery does when in doubt."""
         steps: list[Step] = []
         if self._parts.open_segment is not None:
-            self._seal(self._parts.open_segment, steps, reason)
+            self._seal(self._parts.open_segment, steps)
         return tuple(steps)
 
     def adopt(self, proof: DurabilityRecord) -> None:
@@ -353,14 +353,9 @@ class Log:
             steps += self._plan_ledger_rewrite()
         return segment
 
-    def _seal(
-        self,
-        segment: SegmentWriter,
-        steps: list[Step],
-        reason: AbandonReason = AbandonReason.SEALED,
-    ) -> None:
+    def _seal(self, segment: SegmentWriter, steps: list[Step]) -> None:
         steps += segment.plan_seal()
-        steps += self._parts.ledger.plan_records([segment.abandon(reason)])
+        steps += self._parts.ledger.plan_records([segment.abandon(AbandonReason.SEALED)])
         self._parts.closed.append(segment.header.segment_seq)
         self._parts.open_segment = None
 
@@ -379,7 +374,7 @@ class Log:
         parts.entries.rebase(base_index, base_term, start)
         parts.base_segment_seq = start
         parts.closed = [seq for seq in parts.closed if seq >= start]
-        parts.truncations = [cut for cut in parts.truncations if cut.segment_seq >= start]
+        parts.truncations = [cut for cut in parts.truncations if cut.position > (start, 0)]
         deletions: list[Step] = []
         for seq in gone:
             deletions += (Delete(index_file(seq)), Delete(segment_file(seq)))

@@ -172,7 +172,7 @@ class _Mending:
         records = self._reopen_segment()
         self._prove(records)
         if self._image.ledger.torn and self._parts.open_segment is not None:
-            self._steps += self._recovery.log.plan_close_segment(AbandonReason.RESTART)
+            self._steps += self._recovery.log.plan_close_segment()
         for segment in self._image.segments:
             if segment.closed and segment.scanner is not None:
                 self._rebuild_index(segment.segment_seq, segment.scanner)
