@@ -52,6 +52,7 @@ from clustor.log.types import (
 )
 
 _ENTRY_OVERHEAD_BYTES = 12 + 16 + MERKLE_TRAILER_BYTES
+_PAYLOAD_BYTES_MAX = FRAME_BODY_BYTES_MAX - 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,12 +160,15 @@ class Log:
         Entries at or before the last index replace the suffix that starts there: the ledger
         says so, durably, before they are written (C17).
         """
-        self._check_append(entries)
+        plaintext_bytes = self._check_append(entries)
         steps: list[Step] = []
         if entries[0].index <= self.last_index:
             steps += self.plan_truncate(entries[0].index)
-        for batch in _batches(entries):
-            self._append_run(batch, steps)
+        if plaintext_bytes <= RUN_PLAINTEXT_BYTES_MAX:
+            self._append_run(list(entries), steps)
+        else:
+            for batch in _batches(entries):
+                self._append_run(batch, steps)
         segment = self._parts.open_segment
         assert segment is not None
         receipt = DurabilityRecord(entries[-1].term, entries[-1].index, segment.header.segment_seq)
@@ -268,20 +272,27 @@ class Log:
         if self.fenced is not None:
             raise self.fenced
 
-    def _check_append(self, entries: Sequence[Entry]) -> None:
+    def _check_append(self, entries: Sequence[Entry]) -> int:
+        """Refuse a batch that does not fit behind the log; return its size as plaintext."""
         self._check_open()
         if not entries:
             raise LogMisuse("an empty append")
         first = entries[0].index
         if not self.entries.base_index < first <= self.last_index + 1:
             raise LogMisuse("an append leaves a gap", index=first, last_index=self.last_index)
-        term = self.entries.term_of(first - 1)
-        for nth, entry in enumerate(entries):
-            if entry.index != first + nth or entry.term < term:
+        term: int = self.entries.term_of(first - 1)
+        expected: int = first
+        plaintext_bytes = 0
+        for entry in entries:
+            if entry.index != expected or entry.term < term:
                 raise LogMisuse("entries out of order", index=entry.index, term=entry.term)
-            if len(entry.payload) + 16 > FRAME_BODY_BYTES_MAX:
-                raise LogMisuse("entry too large", index=entry.index, limit=FRAME_BODY_BYTES_MAX)
+            payload_bytes = len(entry.payload)
+            if payload_bytes > _PAYLOAD_BYTES_MAX:
+                raise LogMisuse("entry too large", index=entry.index, limit=_PAYLOAD_BYTES_MAX)
             term = entry.term
+            expected += 1
+            plaintext_bytes += payload_bytes + _ENTRY_OVERHEAD_BYTES
+        return plaintext_bytes
 
     def _check_truncate(self, from_index: LogIndex) -> None:
         self._check_open()
@@ -436,7 +447,7 @@ def create_log(
 
 
 def _batches(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
-    """Cut entries into runs that a reader can hold; nearly always there is one."""
+    """Cut entries into runs that a reader can hold."""
     batch: list[Entry] = []
     batch_bytes = 0
     for entry in entries:
