@@ -114,6 +114,8 @@ class KvMachine:
         return reply
 
     def _execute(self, command: Command) -> Reply:
+        if not isinstance(command, Get | Range) and command.now_ms > self._now_ms:
+            self._now_ms = command.now_ms
         match command:
             case Put():
                 return self._on_put(command)
@@ -130,7 +132,7 @@ class KvMachine:
             case DeleteRange():
                 return self._on_delete_range(command)
             case Txn():
-                return apply_txn(self._store, self._limits, command, self._now(command.now_ms))
+                return apply_txn(self._store, self._limits, command, self._now_ms)
             case Compact():
                 return self._on_compact(command)
             case Expire():
@@ -167,39 +169,30 @@ class KvMachine:
         return self._write(command)
 
     def _write(self, command: Put | CasRevision | CasValue) -> Written:
-        now_ms = self._now(command.now_ms)
-        expires_ms = now_ms + command.ttl_ms if command.ttl_ms else 0
+        expires_ms = self._now_ms + command.ttl_ms if command.ttl_ms else 0
         self._store.put(command.key, command.value, expires_ms)
         return Written(self._store.commit())
 
     def _on_delete(self, command: Delete) -> Reply:
-        self._now(command.now_ms)
         refused = refuse_key(self._limits, command.key)
         return refused or self._deleted(self._store.delete(command.key))
 
     def _on_delete_range(self, command: DeleteRange) -> Deleted:
-        self._now(command.now_ms)
         return self._deleted(self._store.delete_range(command.start, command.end))
 
     def _deleted(self, count: int) -> Deleted:
         return Deleted(self._store.commit() if count else self._store.revision, count)
 
     def _on_compact(self, command: Compact) -> Reply:
-        self._now(command.now_ms)
         revision = self._store.revision
         if command.revision > revision:
             return Refused(ErrorCode.FUTURE_REVISION, command.revision, revision)
         return CompactedTo(revision, self._store.compact(Revision(command.revision)))
 
     def _on_expire(self, command: Expire) -> Expired:
-        now_ms = self._now(command.now_ms)
-        count = self._store.delete_due(now_ms, command.limit)
+        count = self._store.delete_due(self._now_ms, command.limit)
         revision = self._store.commit() if count else self._store.revision
-        return Expired(revision, count, self._store.has_due(now_ms))
-
-    def _now(self, stamp_ms: int) -> int:
-        self._now_ms = max(self._now_ms, stamp_ms)
-        return self._now_ms
+        return Expired(revision, count, self._store.has_due(self._now_ms))
 
     # --- what is asked of this replica alone --------------------------------------------------
 
