@@ -92,11 +92,11 @@ class KvAgainstTwin(RuleBasedStateMachine):
         assert self.machine.next_expiry_ms() == min(times, default=None)
 
 
-KvAgainstTwin.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+KvAgainstTwin.TestCase.settings = settings(max_examples=400, stateful_step_count=40, deadline=None)
 TestKvAgainstTwin = KvAgainstTwin.TestCase
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.lists(commands(), max_size=40), st.integers(0, 40))
 def test_equal_logs_give_equal_stores_with_or_without_a_restart(
     log: list[Command], restart_at: int
@@ -113,7 +113,7 @@ def test_equal_logs_give_equal_stores_with_or_without_a_restart(
     assert list(straight.snapshot()) == list(restarted.snapshot())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.lists(commands(), max_size=30), commands())
 def test_the_digest_changes_exactly_with_the_snapshot(log: list[Command], last: Command) -> None:
     machine = KvMachine(STORE)
