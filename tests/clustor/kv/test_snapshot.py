@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from clustor.kv import (
@@ -103,12 +105,12 @@ def test_bytes_after_the_end_are_refused(extra: bytes) -> None:
 
 
 def test_the_refusal_comes_before_a_huge_frame_is_held() -> None:
-    def chunks_without_end() -> object:
+    def chunks_without_end() -> Iterator[bytes]:
         yield b"\xff\xff\xff\xff"
         raise AssertionError("read on after an impossible length")
 
     with pytest.raises(SnapshotRefused, match="frame too large"):
-        KvMachine(StoreId(b"")).restore(chunks_without_end())  # type: ignore[arg-type]  # a generator
+        KvMachine(StoreId(b"")).restore(chunks_without_end())
 
 
 def test_limits_that_no_snapshot_could_carry_are_refused_at_once() -> None:
