@@ -25,7 +25,7 @@ class HistoryMisuse(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Operation(Generic[CallT]):
-    """One call of one process, and its answer if one came."""
+    """One call of one process, and its answer if one came. No two events share a moment."""
 
     process: Process
     call: CallT
@@ -34,6 +34,9 @@ class Operation(Generic[CallT]):
     returned: int | None = None
     # Means something only if `returned` is not None.
     result: Hashable = None
+
+    def __post_init__(self) -> None:
+        assert self.returned is None or self.returned > self.invoked
 
 
 class History(Generic[CallT]):

@@ -78,7 +78,8 @@ def check(
     """Judge a history, visiting at most `budget` configurations.
 
     Each key gets an equal share of what is left of the budget, smallest first, so that one
-    hard key does not hide another's violation. Time and memory grow with the budget alone.
+    hard key does not hide another's violation. Time and memory are bounded by the budget
+    times the number of operations open at once.
     """
     partitions = _partitions(history, model)
     visited = 0
@@ -123,7 +124,12 @@ class _Search(Generic[CallT, StateT]):
         self.operations = operations
         self.model = model
         self.returns = _numbers_by_return(operations)
+        self._unanswered = [n for n, each in enumerate(operations) if each.returned is None]
         self._open_at = _open_at_returns(operations, self.returns)
+        self._is_read = [
+            each.returned is not None and model.is_read(each.call, each.result)
+            for each in operations
+        ]
         self.visited = 0
         # The configuration that explains the most returns.
         self.furthest = _Configuration(0, 0, model.initial, None)
@@ -134,7 +140,7 @@ class _Search(Generic[CallT, StateT]):
         stack = [self.furthest]
         while stack:
             here = stack.pop()
-            self._pass_explained_returns(here)
+            self._settle(here)
             if here.at > self.furthest.at:
                 self.furthest = here
             if here.at == len(self.returns):
@@ -158,44 +164,58 @@ class _Search(Generic[CallT, StateT]):
             newest_first.append(self.operations[number])
         return tuple(reversed(newest_first))
 
-    def _pass_explained_returns(self, here: _Configuration[StateT]) -> None:
-        returns = self.returns
-        while here.at < len(returns) and here.placed >> returns[here.at] & 1:
-            here.placed ^= 1 << returns[here.at]
+    def _settle(self, here: _Configuration[StateT]) -> None:
+        """Place the reads that fit, and pass the returns that are thereby explained."""
+        while here.at < len(self.returns):
+            self._place_reads(here)
+            returning = 1 << self.returns[here.at]
+            if not here.placed & returning:
+                return
+            here.placed ^= returning
             here.at += 1
 
+    def _place_reads(self, here: _Configuration[StateT]) -> None:
+        for number in self._open_at[here.at].answered:
+            if self._is_read[number] and not here.placed >> number & 1:
+                operation = self.operations[number]
+                _, result = self.model.apply(here.state, operation.call)
+                if result == operation.result:
+                    here.placed |= 1 << number
+                    here.trail = (number, here.trail)
+
     def _successors(self, here: _Configuration[StateT]) -> list[_Configuration[StateT]]:
-        """Give an open operation its place: every choice that could matter."""
-        target = self.returns[here.at]
-        placed, trail = here.placed, here.trail
-        choices: list[tuple[int, StateT]] = []
-        tried: set[CallT] = set()
-        for number in self._open_at[here.at]:
-            if here.placed >> number & 1:
-                continue
-            operation = self.operations[number]
-            unanswered = operation.returned is None
-            if unanswered and operation.call in tried:
-                continue
-            state, result = self.model.apply(here.state, operation.call)
-            if unanswered:
-                tried.add(operation.call)
-                if state != here.state:
-                    choices.append((number, state))
-            elif result == operation.result:
-                if self.model.is_read(operation.call, result):
-                    placed |= 1 << number
-                    trail = (number, trail)
-                else:
-                    choices.append((number, state))
-        if placed >> target & 1:
-            return [_Configuration(here.at, placed, here.state, trail)]
-        # The stack is taken from its end: try the forced operation first.
-        choices.sort(key=lambda choice: choice[0] == target)
+        """Give one more open operation its place: every choice that could matter."""
+        choices = self._answered_choices(here) + self._unanswered_choices(here)
+        # The stack is taken from its end: try the operation that is returning first.
+        choices.sort(key=lambda choice: choice[0] == self.returns[here.at])
         return [
-            _Configuration(here.at, placed | 1 << number, state, (number, trail))
+            _Configuration(here.at, here.placed | 1 << number, state, (number, here.trail))
             for number, state in choices
         ]
+
+    def _answered_choices(self, here: _Configuration[StateT]) -> list[tuple[int, StateT]]:
+        choices: list[tuple[int, StateT]] = []
+        for number in self._open_at[here.at].answered:
+            if self._is_read[number] or here.placed >> number & 1:
+                continue
+            operation = self.operations[number]
+            state, result = self.model.apply(here.state, operation.call)
+            if result == operation.result:
+                choices.append((number, state))
+        return choices
+
+    def _unanswered_choices(self, here: _Configuration[StateT]) -> list[tuple[int, StateT]]:
+        choices: list[tuple[int, StateT]] = []
+        tried: set[CallT] = set()
+        for number in self._unanswered[: self._open_at[here.at].unanswered_count]:
+            call = self.operations[number].call
+            if here.placed >> number & 1 or call in tried:
+                continue
+            tried.add(call)
+            state, _ = self.model.apply(here.state, call)
+            if state != here.state:
+                choices.append((number, state))
+        return choices
 
 
 def _shortest_violation(
@@ -248,22 +268,29 @@ def _numbers_by_return(operations: Sequence[Operation[CallT]]) -> list[int]:
     return [number for _, number in sorted(returned)]
 
 
-def _open_at_returns(
-    operations: Sequence[Operation[CallT]], returns: Sequence[int]
-) -> list[list[int]]:
-    """For each return, number the operations open just before it, the unanswered last."""
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """The operations open just before a return."""
+
+    answered: list[int]  # numbers of those that will be answered
+    unanswered_count: int  # the first so many of those that will not
+
+
+def _open_at_returns(operations: Sequence[Operation[CallT]], returns: Sequence[int]) -> list[_Open]:
     answered: list[int] = []
-    unanswered: list[int] = []
-    open_at: list[list[int]] = []
+    unanswered_count = 0
+    open_at: list[_Open] = []
     called = 0
     for number in returns:
         now = operations[number].returned
         assert now is not None
         while called < len(operations) and operations[called].invoked < now:
-            is_lost = operations[called].returned is None
-            (unanswered if is_lost else answered).append(called)
+            if operations[called].returned is None:
+                unanswered_count += 1
+            else:
+                answered.append(called)
             called += 1
-        open_at.append(answered + unanswered)
+        open_at.append(_Open(answered.copy(), unanswered_count))
         answered.remove(number)
     return open_at
 
