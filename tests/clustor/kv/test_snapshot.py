@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 
 import pytest
+from xxhash import xxh3_128_digest
 
 from clustor.kv import (
+    ClientId,
     Delete,
     Key,
     KvMachine,
@@ -43,6 +46,20 @@ def test_a_chunk_holds_at_most_one_mebibyte_even_if_a_value_does_not_fit() -> No
     restored.restore(chunks)
     assert restored.digest() == machine.digest()
     assert restored.get(Key(b"5")) == machine.get(Key(b"5"))
+
+
+def test_a_snapshot_is_written_in_little_memory() -> None:
+    machine = KvMachine(StoreId(b"s"), Limits(events_max=4))
+    for number in range(1, 65):
+        machine.apply(number, encode_command(Put(Key(b"%d" % number), bytes(MIB // 2))))
+    tracemalloc.start()
+    try:
+        written = sum(len(chunk) for chunk in machine.snapshot())
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert written > 32 * MIB
+    assert peak < 6 * MIB
 
 
 def test_a_snapshot_is_of_the_moment_it_was_asked_for() -> None:
@@ -116,3 +133,32 @@ def test_the_refusal_comes_before_a_huge_frame_is_held() -> None:
 def test_limits_that_no_snapshot_could_carry_are_refused_at_once() -> None:
     with pytest.raises(KvMisuse):
         KvMachine(StoreId(b""), Limits(value_bytes_max=64 * MIB))
+
+
+def test_the_bytes_of_a_snapshot_are_fixed() -> None:
+    """These bytes are on disks and on the wire: a change here is a change of format."""
+    machine = KvMachine(StoreId(b"s"))
+    machine.apply(1, encode_command(Put(Key(b"a"), b"1", 9, 5, ClientId(b"c"), 1)))
+    machine.apply(2, encode_command(Put(Key(b"b"), b"2")))
+    machine.apply(3, encode_command(Delete(Key(b"b"))))
+    frames = [
+        # kind 0: version, store id, limits, revision, compacted, now, applied index
+        "9800" "01" "c40173" "98cd0400ce00100000cc80ce00400000ce000186a0ce04000000cd2710ce00800000"
+        "03" "00" "05" "03",
+        # kind 1: a live record
+        "9201" "96c40161c401310101010e",
+        # kind 3: an event that is still its key's live record
+        "9203" "c40161",
+        # kind 2: an event that is not, and a tombstone
+        "9202" "96c40162c4013202020100",
+        "9202" "96c40162c4000003" "0000",
+        # kind 4: a client, its sequence, and the bytes of its reply
+        "9204" "93c40163" "01" "c403920301",
+    ]  # fmt: skip
+    body = b"".join(_framed(bytes.fromhex(frame)) for frame in frames)
+    trailer = _framed(bytes.fromhex("9205c410") + xxh3_128_digest(body))
+    assert b"".join(machine.snapshot()) == body + trailer
+
+
+def _framed(body: bytes) -> bytes:
+    return len(body).to_bytes(4, "little") + body
