@@ -26,8 +26,20 @@ class OpenFile:
     last may have died before syncing. A dirty file stays open, since the kernel reports a failed
     writeback surely only to a descriptor that was open when it happened.
     """
+    length: int = 0
+    """While it is not dirty: its length. A write that begins behind it leaves a gap to fill."""
     slot: int = NO_SLOT
     """Its place in the ring's table of registered files."""
+
+    def on_synced(self) -> None:
+        """Note that a sync has covered the whole file."""
+        self.length = os.fstat(self.descriptor).st_size
+        self.dirty = False
+
+    def on_range_synced(self, end: int) -> None:
+        """Note that the one write since then, which ended at `end`, was synced with it."""
+        self.length = max(self.length, end)
+        self.dirty = False
 
 
 class FileTable:

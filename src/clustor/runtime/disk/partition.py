@@ -137,7 +137,7 @@ class Partition:
             case Sync():
                 file = self.file(step.file)
                 _sync(os.fdatasync, file.descriptor)
-                file.dirty = False
+                file.on_synced()
             case Create():
                 self._create(step)
             case Truncate():

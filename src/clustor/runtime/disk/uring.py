@@ -23,6 +23,8 @@ CHAIN_STEPS_MAX = 64
 CHAINS_MAX = 256
 _MARK_BITS = 8
 
+_CHAINABLE = (Write, Sync)
+
 _OFFSET_MAX = 2**63 - 1
 
 _ROOM_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -188,7 +190,7 @@ class UringDisk:
         try:
             while job.position < len(job.plan):
                 step = job.plan[job.position]
-                chainable = isinstance(step, Write | Sync) and self._ring is not None
+                chainable = type(step) is Write or type(step) is Sync
                 if chainable and self._begin_chain(job):
                     return
                 self._run_blocking(job)
@@ -219,7 +221,7 @@ class UringDisk:
 
     def _begin_chain(self, job: _Job) -> bool:
         """Submit the longest chain that may start at the job's position; False: none may."""
-        job.links = self._links(job)
+        job.links = self._links(job) if self._ring is not None else []
         if not job.links or self._ring is None:
             return False
         self._chain_number += 1
@@ -244,7 +246,7 @@ class UringDisk:
         plan = job.plan
         while at < len(plan) and len(links) < CHAIN_STEPS_MAX:
             step = plan[at]
-            if not isinstance(step, Write | Sync):
+            if not isinstance(step, _CHAINABLE):
                 break
             file = self._file(job.partition, step.file)
             if file is None:
@@ -256,8 +258,10 @@ class UringDisk:
                 break
             follower = plan[at + 1] if at + 1 < len(plan) else None
             synced = isinstance(follower, Sync) and follower.file == step.file
-            # RWF_DSYNC covers only its own range: older bytes need a whole sync.
-            folds = synced and not file.dirty and file.descriptor not in dirty
+            # RWF_DSYNC covers only its own range: older bytes, and the end of the last page before
+            # a gap, which the kernel fills with zeros, need a whole sync.
+            folds = synced and not file.dirty and step.offset <= file.length
+            folds = folds and file.descriptor not in dirty
             links.append((at, folds, file))
             if not folds:
                 dirty.add(file.descriptor)
@@ -320,8 +324,8 @@ class UringDisk:
         at, folds, _ = job.links[link]
         step = job.plan[at]
         whole = result == (len(step.data) if isinstance(step, Write) else 0)
-        for done, synced, file in job.links[: link + 1 if whole else link]:
-            file.dirty = not synced and isinstance(job.plan[done], Write)
+        for done in job.links[: link + 1 if whole else link]:
+            self._note_synced(job, *done)
         if whole:
             assert link == len(job.links) - 1, "only the last entry reports success"
             self._count_syncs(job)
@@ -330,6 +334,15 @@ class UringDisk:
             self._on_partial_write(job, at, result, folds=folds)
         else:
             job.partition.fail(at, step, -result, sync=True)
+
+    def _note_synced(self, job: _Job, at: int, folds: bool, file: OpenFile) -> None:
+        step = job.plan[at]
+        if isinstance(step, Sync):
+            file.on_synced()
+        elif isinstance(step, Write) and folds:
+            file.on_range_synced(step.offset + len(step.data))
+        else:
+            file.dirty = True
 
     def _on_partial_write(self, job: _Job, at: int, result: int, *, folds: bool) -> None:
         """Finish a short write, or tell a write that failed from a sync that failed."""
@@ -371,7 +384,7 @@ class UringDisk:
         for job in jobs:
             for at, _, _ in job.links:
                 step = job.plan[at]
-                assert isinstance(step, Write | Sync)
+                assert isinstance(step, _CHAINABLE)
                 job.partition.fence(step.file, str(broken))
             self._finish(job, broken)
 

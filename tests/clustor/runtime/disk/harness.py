@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import select
 from collections.abc import Iterator
@@ -23,6 +25,33 @@ from clustor.runtime.disk import (
 )
 
 ALL_BYTES = 1 << 40
+_CACHESTAT = 451
+
+
+class _Range(ctypes.Structure):
+    _fields_ = [("offset", ctypes.c_uint64), ("length", ctypes.c_uint64)]
+
+
+class _CacheStat(ctypes.Structure):
+    _fields_ = [
+        (name, ctypes.c_uint64) for name in ("cache", "dirty", "writeback", "evicted", "recently")
+    ]
+
+
+def unwritten_pages(path: Path) -> int:
+    """Count the file's pages that are dirty or on their way to the disk."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    found = _CacheStat()
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        whole = _Range(0, 0)
+        result = libc.syscall(_CACHESTAT, descriptor, ctypes.byref(whole), ctypes.byref(found), 0)
+        if result != 0 and ctypes.get_errno() in {errno.ENOSYS, errno.EPERM, errno.EOPNOTSUPP}:
+            pytest.skip("the kernel has no cachestat for this file")
+        assert result == 0, os.strerror(ctypes.get_errno())
+        return int(found.dirty) + int(found.writeback)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from clustor.log.steps import (
     Write,
     plan_replace,
 )
+from clustor.log.types import IoWriterMode
 from clustor.runtime.disk import (
     DirectoryStorage,
     Disk,
@@ -39,6 +40,7 @@ from clustor.runtime.disk import (
     PlanToken,
 )
 from clustor.runtime.disk.blocking import BlockingDisk
+from clustor.runtime.disk.ring import BUFFER_COUNT
 from clustor.runtime.disk.uring import CHAIN_STEPS_MAX, UringDisk
 
 A = FileName("a")
@@ -136,6 +138,17 @@ def test_a_warm_append_is_one_chain(ring_disk: UringDisk, root: Path) -> None:
     before = ring_disk._chain_number
     succeed(ring_disk, partition, append_plan(0))
     assert ring_disk._chain_number == before + 1
+
+
+def test_registered_buffers_come_back(ring_disk: UringDisk, root: Path) -> None:
+    partition = ring_disk.open_partition(root)
+    assert ring_disk._ring is not None
+    before = len(ring_disk._ring._free_buffers)
+    assert before == (BUFFER_COUNT if ring_disk.mode == IoWriterMode.FIXED_URING else 0)
+    succeed(ring_disk, partition, (Create(WAL), Create(LEDGER)))
+    for turn in range(2 * BUFFER_COUNT):
+        succeed(ring_disk, partition, append_plan(turn))
+    assert len(ring_disk._ring._free_buffers) == before
 
 
 def test_a_file_from_before_is_synced_whole_first(ring_disk: UringDisk, root: Path) -> None:

@@ -1,4 +1,7 @@
-"""A simulated disk and the real ones show the same after the same plans, right or wrong."""
+"""A simulated disk and the real ones agree after the same plans, right or wrong.
+
+They show the same bytes, and what the simulation calls durable is dirty on no real disk.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import random
 from pathlib import Path
 
 import pytest
-from tests.clustor.runtime.disk.harness import contents, run, visible
+from tests.clustor.runtime.disk.harness import contents, run, unwritten_pages, visible
 
 from clustor.log.steps import (
     Create,
@@ -23,6 +26,7 @@ from clustor.log.steps import (
 )
 from clustor.runtime.disk import Disk, Partition, PlanFailed
 from clustor.sim.disk import SimDisk
+from clustor.sim.disk.names import DIRECTORY
 
 FILES = [FileName(name) for name in ("a", "b", "d/a", "d/e/f", "x/y")]
 DIRECTORIES = ["", "d", "d/e", "a", "x"]
@@ -62,6 +66,12 @@ def simulate(disk: SimDisk, plan: Plan) -> tuple[int, int] | None:
     return None
 
 
+def synced_files(disk: SimDisk) -> list[str]:
+    """List the files whose bytes must all be durable by now."""
+    entries = disk._names.visible.items()
+    return [path for path, at in entries if at != DIRECTORY and disk._files[at].is_synced]
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_equal_plans_show_equal_contents(
     disk: Disk, partition: Partition, root: Path, seed: int
@@ -75,3 +85,5 @@ def test_equal_plans_show_equal_contents(
         found = (error.step_number, error.errno) if isinstance(error, PlanFailed) else error
         assert found == expected, plan
         assert contents(root) == visible(simulated), plan
+        for path in synced_files(simulated):
+            assert unwritten_pages(root / path) == 0, (path, plan)
