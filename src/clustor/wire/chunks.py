@@ -164,6 +164,11 @@ class Reassembly:
         """Whether every item has arrived."""
         return not self._aborted and self._held_count == self._total_count
 
+    @property
+    def held_bytes(self) -> int:
+        """How many bytes of items are held now."""
+        return self._held_bytes
+
     def add(self, payload: Buffer) -> None:
         """Take one chunk; an exact repetition changes nothing."""
         self._check_alive()
@@ -195,6 +200,7 @@ class Reassembly:
         self._aborted = True
         self._chunks.clear()
         self._offsets.clear()
+        self._held_bytes = 0
 
     def _add(self, chunk: Chunk) -> None:
         if self._total_count not in (None, chunk.total_count):
@@ -219,15 +225,9 @@ class Reassembly:
         """Find where the chunk goes among its neighbours, or raise WireChunkOverlap."""
         start, end = chunk.chunk_offset, chunk.chunk_offset + chunk.chunk_len
         place = bisect_left(self._offsets, start)
-        starts_after = place < len(self._offsets) and self._offsets[place]
-        if starts_after is not False and (starts_after < end or starts_after == start):
-            raise WireChunkOverlap("two chunks claim one item", offset=start, other=starts_after)
-        if place:
-            before = self._chunks[self._offsets[place - 1]]
-            if before.chunk_offset + before.chunk_len > start:
-                raise WireChunkOverlap(
-                    "two chunks claim one item", offset=start, other=before.chunk_offset
-                )
+        for other in self._offsets[max(0, place - 1) : place + 1]:
+            if other < end and start < other + self._chunks[other].chunk_len:
+                raise WireChunkOverlap("two chunks claim one item", offset=start, other=other)
         return place
 
     def _check_complete(self) -> None:

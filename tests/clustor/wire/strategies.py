@@ -1,4 +1,4 @@
-"""Hypothesis strategies for every message, read from the same declarations as the codecs."""
+"""Strategies and samples for every message, read from the declarations that drive the codecs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from clustor.wire.fields import FieldSpec, Fixed, JsonForm, Kind, Nested, Repeated, Slice, fields_of
+from clustor.wire.fields import (
+    DIGEST,
+    FieldSpec,
+    Fixed,
+    JsonForm,
+    Kind,
+    Nested,
+    Repeated,
+    Slice,
+    fields_of,
+)
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=20)
 
@@ -54,3 +64,24 @@ def _list(kind: Repeated) -> st.SearchStrategy[Any]:
 def _ascending(items: list[Any]) -> list[Any]:
     by_key = {getattr(item, "name", item): item for item in items}
     return [by_key[key] for key in sorted(by_key)]
+
+
+def sample_of(message: type[Any]) -> Any:
+    """Return one message with every optional field present and one item in every list."""
+    return message(*(_sample(spec.kind) for spec in fields_of(message)))
+
+
+def _sample(kind: Kind) -> Any:
+    match kind:
+        case Fixed(members=members) if members is not None:
+            return next(iter(members))
+        case Fixed(json=JsonForm.BOOLEAN):
+            return True
+        case Fixed():
+            return bytes(32) if kind == DIGEST else 7
+        case Slice():
+            return "text" if kind.json is JsonForm.TEXT else b"bytes"
+        case Nested(nested):
+            return sample_of(nested)
+        case Repeated():
+            return [_sample(kind.item)]
