@@ -9,6 +9,7 @@ from .catalog import canonical, catalog, wide_int_registry
 from .chunks import Reassembly, decode_chunk, encode_chunks
 from .envelopes import (
     ControlPlaneUnavailable,
+    Envelope,
     EnvelopeHeader,
     Explanation,
     FollowerCapabilityRevoked,
@@ -84,8 +85,10 @@ from .messages import (
     MembershipRollback,
     PreVoteRequest,
     PreVoteResponse,
+    RaftMessage,
     RequestVoteRequest,
     RequestVoteResponse,
+    SystemEntry,
     TimeoutNow,
     TransferLeader,
 )
@@ -98,10 +101,12 @@ from .stream import (
     decode_handshake,
     decode_packet,
     decode_packets,
+    decode_system_entry,
     encode_batches,
     encode_body,
     encode_handshake,
     encode_packet,
+    encode_system_entry,
 )
 from .table import TABLE, Family, Row
 from .types import (
@@ -173,6 +178,7 @@ __all__ = [
     "DurabilityModeEpoch",
     "DurabilityStatus",
     "DurabilityTransition",
+    "Envelope",
     "EnvelopeHeader",
     "Explanation",
     "Family",
@@ -212,6 +218,7 @@ __all__ = [
     "PreVoteRequest",
     "PreVoteResponse",
     "QuarantineReason",
+    "RaftMessage",
     "Reassembly",
     "ReplicaId",
     "RequestVoteRequest",
@@ -230,6 +237,7 @@ __all__ = [
     "SnapshotFullInvalidated",
     "SnapshotInvalidReason",
     "SnapshotKind",
+    "SystemEntry",
     "Term",
     "ThrottleEnvelope",
     "ThrottleReason",
@@ -270,6 +278,7 @@ __all__ = [
     "decode_json",
     "decode_packet",
     "decode_packets",
+    "decode_system_entry",
     "encode_batches",
     "encode_body",
     "encode_chunks",
@@ -277,6 +286,7 @@ __all__ = [
     "encode_handshake",
     "encode_json",
     "encode_packet",
+    "encode_system_entry",
     "extension_mask",
     "local_handshake",
     "negotiate",

@@ -43,7 +43,7 @@ def catalog() -> dict[str, Any]:
             "route": _fields(Route),
         },
         "messages": [_message(row) for row in TABLE],
-        "records": {record.__name__: _fields(record) for record in _nested_classes()},
+        "records": {record.__name__: _fields(record) for record in nested_classes()},
         "enums": {members.__name__: _enum(members) for members in _enums()},
         "experimental_discriminants": _range(EXPERIMENTAL),
         "extensions": {each.spelling: int(each) for each in WireExtension},
@@ -65,7 +65,7 @@ def wide_int_registry() -> dict[str, Any]:
     or record, each with its form.
     """
     listed = {row.name: row.message for row in TABLE}
-    listed |= {record.__name__: record for record in _nested_classes()}
+    listed |= {record.__name__: record for record in nested_classes()}
     registry = {name: _wide_fields(message) for name, message in listed.items()}
     return {
         "catalog_version": {"major": CATALOG_VERSION.major, "minor": CATALOG_VERSION.minor},
@@ -163,7 +163,8 @@ def _wide_fields(message: type[Any]) -> dict[str, str]:
     return wide
 
 
-def _nested_classes() -> list[type[Any]]:
+def nested_classes() -> list[type[Any]]:
+    """Return the classes that only stand inside messages."""
     found: dict[type[Any], None] = {}
     for row in TABLE:
         _collect_nested(row.message, found)
@@ -178,7 +179,7 @@ def _collect_nested(message: type[Any], found: dict[type[Any], None]) -> None:
 
 
 def _enums() -> list[type[WireEnum]]:
-    classes = [row.message for row in TABLE] + _nested_classes()
+    classes = [row.message for row in TABLE] + nested_classes()
     members = (
         item.members
         for message in classes

@@ -7,7 +7,7 @@ at most 32, with a token where more would follow.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 from .fields import BYTES, COUNTER32, TEXT, U16, U32, U64, Nested, Optional, Repeated, enum
 from .pages import IDS_MAX, IdPage
@@ -235,3 +235,25 @@ class WhyQuarantined(Explanation):
 class WhyCreditHint(Explanation):
     credit_hint: Annotated[CreditHint, enum(CreditHint)]
     throttle_reason: Annotated[ThrottleReason | None, Optional(enum(ThrottleReason))] = None
+
+
+Envelope: TypeAlias = (
+    RoutingEpochMismatch
+    | ModeConflict
+    | ControlPlaneUnavailable
+    | SnapshotFullInvalidated
+    | SnapshotDeltaInvalidated
+    | ThrottleEnvelope
+    | FollowerCapabilityRevoked
+    | SnapshotChunkAuthFailure
+    | SnapshotDeltaRetired
+    | NonceReservationGapWarning
+    | OverrideStrictOnlyBackpressure
+    | OverrideLedgerEntry
+    | WhyNotLeader
+    | WhyCreditZero
+    | WhySnapshotBlocked
+    | WhyDiskBlocked
+    | WhyQuarantined
+    | WhyCreditHint
+)

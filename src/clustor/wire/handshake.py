@@ -34,13 +34,13 @@ class WireExtension(WireEnum):
 BODY_BYTES_MAX_FLOOR = 128 * KIB
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class CatalogVersion:
     major: Annotated[int, U8]
     minor: Annotated[int, U8]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Handshake:
     """The first frame in either direction.
 
@@ -70,7 +70,7 @@ class Negotiated:
             raise WireCatalogMismatch("extension was not negotiated", extension=extension_id)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class NegotiationRecord:
     """A line of `bundle_negotiation_log` (§14.2): what was said, and what came of it."""
 

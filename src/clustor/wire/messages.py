@@ -8,7 +8,7 @@ term and durability mode epoch for every message (§7.1), so bodies do not repea
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 from .fields import (
     BYTES,
@@ -228,7 +228,11 @@ class InstallSnapshotBegin:
 
 @dataclass(slots=True)
 class InstallSnapshotChunk:
-    """Bytes of the chunk `chunk_ordinal` of the manifest, from `offset` within that chunk."""
+    """Bytes of the chunk `chunk_ordinal` of the manifest, from `offset` within that chunk.
+
+    `data_crc32c` lets the receiver refuse a damaged part at once: the chunk authenticates only
+    when it is whole.
+    """
 
     manifest_id: Annotated[ManifestId, TEXT]
     chunk_ordinal: Annotated[int, U32]
@@ -261,3 +265,24 @@ class TransferLeader:
 
     target_replica_id: Annotated[ReplicaId, U64]
     deadline_ms: Annotated[int, U64]
+
+
+SystemEntry: TypeAlias = (
+    MembershipChange | MembershipRollback | DurabilityTransition | FenceCommit | DefineActivate
+)
+RaftMessage: TypeAlias = (
+    PreVoteRequest
+    | PreVoteResponse
+    | RequestVoteRequest
+    | RequestVoteResponse
+    | AppendEntriesRequest
+    | AppendEntriesResponse
+    | Heartbeat
+    | HeartbeatResponse
+    | DurabilityAck
+    | InstallSnapshotBegin
+    | InstallSnapshotChunk
+    | InstallSnapshotResponse
+    | TimeoutNow
+    | TransferLeader
+)

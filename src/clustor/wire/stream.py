@@ -8,6 +8,8 @@
 The route is the stream context of §7.1: it carries the sender's term, to which a leader binds
 a DurabilityAck, and the sender's durability mode epoch, which every Raft message must carry.
 Bodies are exactly those of the catalog, so PreVoteResponse keeps its published bytes (C1).
+A body that names its partition or its sender names those of its route, or is refused: an ack
+must not count for another group than the one it came to.
 Everything that waits for one peer, of all groups, goes as one batch in one frame.
 """
 
@@ -18,9 +20,11 @@ from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
 from .codec import codec_of
+from .envelopes import Envelope, EnvelopeHeader
 from .errors import WireBodyTooLarge, WireBodyTooShort, WireMisuse, WireUnknownField
 from .fields import BYTES, U32, U64, Repeated
 from .handshake import Handshake
+from .messages import DurabilityAck, RaftMessage, SystemEntry
 from .table import BATCH_ID, ROW_BY_CLASS, Family, Row, row_of_id
 from .types import (
     BASELINE,
@@ -51,10 +55,10 @@ class Route:
 
 @dataclass(slots=True)
 class Packet:
-    """A message on its route; `message` is of a class in the families of the stream."""
+    """A message on its route."""
 
     route: Route
-    message: object
+    message: RaftMessage | Envelope
 
 
 @dataclass(slots=True)
@@ -88,11 +92,30 @@ def decode_body(message: type[Message], body: Buffer, dialect: Dialect = BASELIN
     return decoded
 
 
+def encode_system_entry(entry: SystemEntry) -> tuple[int, bytes]:
+    """Return the id and the payload of a log entry.
+
+    The log outlives every connection, so nothing negotiated shapes its bytes.
+    """
+    return _row_of(entry).message_id, encode_body(entry)
+
+
+def decode_system_entry(message_id: int, payload: Buffer) -> SystemEntry:
+    """Return the system entry that a log entry of this id carries, or raise a WireError."""
+    row = row_of_id(message_id)
+    if row.family is not Family.SYSTEM_LOG:
+        raise WireUnknownField("not a system log entry", message=row.name)
+    entry: SystemEntry = decode_body(row.message, payload)
+    return entry
+
+
 def encode_packet(packet: Packet, dialect: Dialect = BASELINE) -> bytes:
     """Return the frame body that carries one message."""
     row = _row_of(packet.message)
     if row.family not in STREAM_FAMILIES:
         raise WireMisuse("not a message of the stream", message=row.name)
+    if not _agrees(packet):
+        raise WireMisuse("the message names another group than its route", message=row.name)
     parts: list[Buffer] = [row.message_id.to_bytes(1, "little")]
     _ROUTE.write(packet.route, parts, dialect)
     row.codec.write(packet.message, parts, dialect)
@@ -110,7 +133,10 @@ def decode_packet(body: Buffer, dialect: Dialect = BASELINE) -> Packet:
     row = _stream_row(body)
     _check_cap(row, len(body) - _HEADER_BYTES, dialect)
     route, offset = _ROUTE.read(body, 1, dialect)
-    return Packet(route, row.codec.decode(body, dialect, offset=offset))
+    packet = Packet(route, row.codec.decode(body, dialect, offset=offset))
+    if not _agrees(packet):
+        raise WireUnknownField("the message names another group than its route", message=row.name)
+    return packet
 
 
 def encode_batches(packets: Iterable[Packet], dialect: Dialect = BASELINE) -> Iterator[bytes]:
@@ -185,6 +211,16 @@ def _stream_row(body: Buffer) -> Row:
     if row.family not in STREAM_FAMILIES:
         raise WireUnknownField("not a message of the stream", message=row.name)
     return row
+
+
+def _agrees(packet: Packet) -> bool:
+    route, message = packet.route, packet.message
+    if isinstance(message, DurabilityAck):
+        return (message.partition_id, message.replica_id) == (
+            route.partition_id,
+            route.source_replica_id,
+        )
+    return not isinstance(message, EnvelopeHeader) or message.partition_id == route.partition_id
 
 
 def _check_cap(row: Row, length: int, dialect: Dialect) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import pytest
 
 from clustor import wire as w
-from clustor.wire.catalog import _nested_classes
+from clustor.wire.catalog import nested_classes
 from clustor.wire.fields import (
     FieldSpec,
     Fixed,
@@ -25,7 +25,7 @@ from clustor.wire.fields import (
 from clustor.wire.stream import Route
 
 GOLDEN = Path(__file__).parent / "golden"
-CLASSES = [row.message for row in w.TABLE] + _nested_classes() + [Route]
+CLASSES = [row.message for row in w.TABLE] + nested_classes() + [Route]
 FIELDS = [(message, spec) for message in CLASSES for spec in fields_of(message)]
 FIELD_IDS = [f"{message.__name__}.{spec.name}" for message, spec in FIELDS]
 
@@ -233,6 +233,17 @@ def test_an_error_carries_facts_and_says_them() -> None:
     assert str(error) == "frame too large (length=9, limit=8)"
     assert error.facts == {"length": 9, "limit": 8}
     assert not issubclass(w.WireMisuse, w.WireError)
+
+
+def test_the_unions_are_the_families() -> None:
+    families = {
+        w.SystemEntry: {w.Family.SYSTEM_LOG},
+        w.RaftMessage: {w.Family.RAFT},
+        w.Envelope: {w.Family.ENVELOPE, w.Family.EXPLAIN},
+    }
+    for union, members in families.items():
+        listed = {row.message for row in w.TABLE if row.family in members}
+        assert set(get_args(union)) == listed
 
 
 def test_the_public_face_is_complete() -> None:

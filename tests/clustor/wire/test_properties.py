@@ -33,7 +33,7 @@ MIRRORED = [
 ]
 Decoder: TypeAlias = Callable[[bytes, w.Dialect], Any]
 ROUTE = w.Route(
-    w.PartitionId(1), w.ReplicaId(2), w.ReplicaId(3), w.Term(4), w.DurabilityModeEpoch(5)
+    w.PartitionId(7), w.ReplicaId(7), w.ReplicaId(3), w.Term(4), w.DurabilityModeEpoch(5)
 )
 
 
@@ -226,7 +226,7 @@ def corpus_of_valid_bodies() -> list[tuple[Decoder, bytes]]:
         if row in MIRRORED:
             corpus.append((decode_json_as(row.message), w.encode_json(message)))
         if row.family in {w.Family.RAFT, w.Family.ENVELOPE, w.Family.EXPLAIN}:
-            packet = w.Packet(ROUTE, message)
+            packet = w.Packet(ROUTE, message)  # samples name partition 7 and replica 7
             corpus.append((DECODERS["packets"], w.encode_packet(packet)))
             corpus.extend((DECODERS["packets"], each) for each in w.encode_batches([packet] * 3))
     frame = w.encode_frame(b"frame", body_bytes_max=5)

@@ -6,6 +6,7 @@ Framing is in `test_frames`, tails and C1 in `test_messages`, caps in `test_stre
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -123,11 +124,11 @@ def test_section_8_2_a_tail_beyond_the_extension_needs_forward_compat() -> None:
 
 
 def test_section_14_1_frame_caps_are_raised_by_wide_frame_only() -> None:
-    offers = [w.local_handshake(), w.local_handshake()]
-    wide = w.negotiate(*offers).dialect.body_bytes_max
-    offers[1].extensions &= ~w.extension_mask(w.WireExtension.WIDE_FRAME)
-    offers[1].max_body_len = w.RPC_BODY_BYTES_MAX
-    narrow = w.negotiate(*offers).dialect.body_bytes_max
+    ours = w.local_handshake()
+    without = ours.extensions & ~w.extension_mask(w.WireExtension.WIDE_FRAME)
+    theirs = replace(ours, extensions=without, max_body_len=w.RPC_BODY_BYTES_MAX)
+    wide = w.negotiate(ours, ours).dialect.body_bytes_max
+    narrow = w.negotiate(ours, theirs).dialect.body_bytes_max
     assert (wide, narrow) == (w.WIDE_BODY_BYTES_MAX, w.RPC_BODY_BYTES_MAX)
 
 

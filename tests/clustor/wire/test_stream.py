@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any, cast
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.clustor.wire.strategies import messages_of
+from tests.clustor.wire.strategies import messages_of, sample_of
 
 from clustor import wire as w
 from clustor.wire.table import BATCH_ID
@@ -42,6 +45,13 @@ def explain(size: int) -> w.Packet:
     )
 
 
+def routed(message: Any) -> w.Packet:
+    """Put a message on a route that says what the message says of itself."""
+    partition_id = getattr(message, "partition_id", ROUTE.partition_id)
+    sender = getattr(message, "replica_id", ROUTE.source_replica_id)
+    return w.Packet(replace(ROUTE, partition_id=partition_id, source_replica_id=sender), message)
+
+
 def test_packet_and_bytes_agree_and_the_body_is_that_of_c1() -> None:
     assert w.encode_packet(VOTE).hex() == VOTE_HEX
     assert w.decode_packet(bytes.fromhex(VOTE_HEX)) == VOTE
@@ -67,7 +77,7 @@ def test_nothing_and_one_need_no_batch() -> None:
 
 PACKETS = st.sampled_from(
     [row for row in w.TABLE if row.family in {w.Family.RAFT, w.Family.ENVELOPE, w.Family.EXPLAIN}]
-).flatmap(lambda row: st.builds(w.Packet, st.just(ROUTE), messages_of(row.message)))
+).flatmap(lambda row: messages_of(row.message).map(routed))
 
 
 @settings(deadline=None)
@@ -132,9 +142,40 @@ def test_bodies_that_mean_nothing(body: bytes, error: type[w.WireError]) -> None
 
 def test_only_messages_of_the_stream_are_packed() -> None:
     with pytest.raises(w.WireMisuse):
-        w.encode_packet(w.Packet(ROUTE, w.local_handshake()))
+        w.encode_packet(w.Packet(ROUTE, cast(Any, w.local_handshake())))
     with pytest.raises(w.WireMisuse):
-        w.encode_packet(w.Packet(ROUTE, "text"))
+        w.encode_packet(w.Packet(ROUTE, cast(Any, "text")))
+
+
+OTHER_ROUTES = {
+    "another group": replace(ROUTE, partition_id=w.PartitionId(9)),
+    "another sender": replace(ROUTE, source_replica_id=w.ReplicaId(9)),
+}
+
+
+@pytest.mark.parametrize("route", OTHER_ROUTES.values(), ids=OTHER_ROUTES.keys())
+def test_an_ack_counts_for_no_other_group_or_sender_than_its_route_says(route: w.Route) -> None:
+    """§7.1: an attestation is bound to the stream it came on."""
+    with pytest.raises(w.WireMisuse):
+        w.encode_packet(w.Packet(route, ACK.message))
+    vote_on_route = w.encode_packet(w.Packet(route, VOTE.message))
+    forged = b"\x18" + vote_on_route[1:37] + w.encode_body(ACK.message)
+    with pytest.raises(w.WireUnknownField):
+        w.decode_packet(forged)
+
+
+@pytest.mark.parametrize("message_id", range(1, 6))
+def test_system_entries_go_by_id_and_payload(message_id: int) -> None:
+    (row,) = [row for row in w.TABLE if row.message_id == message_id]
+    entry = sample_of(row.message)
+    assert w.encode_system_entry(entry) == (message_id, w.encode_body(entry))
+    assert w.decode_system_entry(message_id, w.encode_body(entry)) == entry
+
+
+@pytest.mark.parametrize("message_id", [0x00, 0x06, 0x10, 0x18, 0xF0])
+def test_other_ids_are_no_system_entries(message_id: int) -> None:
+    with pytest.raises(w.WireUnknownField):
+        w.decode_system_entry(message_id, bytes(100))
 
 
 WIDE = w.Dialect(wide_frame=True, body_bytes_max=w.WIDE_BODY_BYTES_MAX)
