@@ -81,6 +81,7 @@ class AuthorizationLog:
     start_hash: bytes  # what the first entry follows: the partition's root, or a trimmed record
     file_exists: bool
     torn_bytes: int = 0
+    settled: bool = True  # False after a restart, until `plan_settle` was carried out
 
     @property
     def size_bytes(self) -> int:
@@ -187,6 +188,7 @@ def read_authorization_log(storage: Storage, partition: PartitionId) -> Authoriz
         chain.start_hash,
         file_exists=True,
         torn_bytes=size - good * RECORD_BYTES,
+        settled=False,
     )
 
 
@@ -251,19 +253,31 @@ class _Chain:
             )
 
 
-def plan_repair(log: AuthorizationLog) -> Plan:
-    """Plan to cut a torn tail off, so that the next record stands where it belongs."""
-    if not log.torn_bytes:
-        return ()
-    return (Truncate(AUTHORIZATION_LOG, log.size_bytes), Sync(AUTHORIZATION_LOG))
+def plan_settle(log: AuthorizationLog) -> tuple[Plan, AuthorizationLog]:
+    """Plan what must precede every change after a restart: what was read becomes durable.
+
+    A process that is killed leaves records which readers see and the disk does not have yet;
+    a snapshot that is deleted because of such a record could be missed after a power cut. A
+    torn tail is cut off, so that the next record stands where it belongs.
+    """
+    if log.settled:
+        return (), log
+    cut: Plan = (Truncate(AUTHORIZATION_LOG, log.size_bytes),) if log.torn_bytes else ()
+    after = replace(log, torn_bytes=0, settled=True)
+    durable = (Sync(AUTHORIZATION_LOG), SyncDirectory(SNAPSHOT_DIRECTORY), SyncDirectory(""))
+    return (*cut, *durable), after
+
+
+def require_settled(log: AuthorizationLog) -> None:
+    if not log.settled:
+        raise SnapshotMisuse("settle the catalog first", torn_bytes=log.torn_bytes)
 
 
 def plan_append_entry(
     log: AuthorizationLog, entry: AuthorizationEntry
 ) -> tuple[Plan, AuthorizationLog]:
     """Plan one durable record, and say what the log is once the plan is carried out."""
-    if log.torn_bytes:
-        raise SnapshotMisuse("repair the log before appending", torn_bytes=log.torn_bytes)
+    require_settled(log)
     record = encode_entry(entry, log.tail_hash)
     write: Plan = (Write(AUTHORIZATION_LOG, log.size_bytes, record), Sync(AUTHORIZATION_LOG))
     if not log.file_exists:
@@ -280,8 +294,7 @@ def plan_append_entry(
 
 def plan_trim(log: AuthorizationLog, oldest: AuthSeq) -> tuple[Plan, AuthorizationLog]:
     """Plan to forget the records before `oldest`, atomically; the chain goes on from there."""
-    if log.torn_bytes:
-        raise SnapshotMisuse("repair the log before trimming", torn_bytes=log.torn_bytes)
+    require_settled(log)
     first = next((n for n, entry in enumerate(log.entries) if entry.auth_seq >= oldest), None)
     if not first:  # nothing to forget, or nothing that would remain
         return (), log

@@ -20,6 +20,7 @@ from clustor.snapshot.authorization import (
     CompactionAuthAck,
     SnapshotAuthorizationRecord,
     plan_append_entry,
+    plan_settle,
     read_authorization_log,
 )
 from clustor.snapshot.chunks import check_digest, cipher_for, sealed_bytes
@@ -30,6 +31,7 @@ from clustor.snapshot.errors import (
     SnapshotFileMissing,
     SnapshotInvalidated,
     SnapshotMisuse,
+    SnapshotSuperseded,
 )
 from clustor.snapshot.layout import chunk_file, manifest_file
 from clustor.snapshot.manifest import (
@@ -120,8 +122,8 @@ def open_catalog(storage: Storage, partition: PartitionId) -> Catalog:
 
     Must be there, whole: the newest snapshot and the newest acknowledged one, each with its
     chain. Older ones may have been collected. Chunks are checked by presence and length;
-    `read_content` authenticates their bytes. A torn tail of the authorisation log is left to
-    `plan_repair`. Raises CorruptSnapshot.
+    `read_content` authenticates their bytes. Raises CorruptSnapshot. The catalog is for reading
+    until `settle_catalog`'s plan is carried out.
     """
     log = read_authorization_log(storage, partition)
     acknowledged = {e.auth_seq for e in log.entries if isinstance(e, CompactionAuthAck)}
@@ -141,6 +143,12 @@ def open_catalog(storage: Storage, partition: PartitionId) -> Catalog:
             continue
         snapshots.append(AuthorizedSnapshot(record, manifest, record.auth_seq in acknowledged))
     return Catalog(log, tuple(snapshots), tuple(damaged))
+
+
+def settle_catalog(catalog: Catalog) -> CatalogChange:
+    """Plan what a restart owes before the first change: see `plan_settle`."""
+    plan, log = plan_settle(catalog.log)
+    return CatalogChange(plan, replace(catalog, log=log))
 
 
 def _file_of(record: SnapshotAuthorizationRecord) -> FileName:
@@ -253,20 +261,27 @@ def plan_acknowledge(catalog: Catalog) -> CatalogChange:
 
 
 def check_successor(catalog: Catalog, manifest: Manifest) -> None:
-    """Check that `manifest` may follow the newest snapshot, as a full one or as its delta."""
+    """Check that `manifest` may follow the newest snapshot, as a full one or as its delta.
+
+    Raises SnapshotSuperseded, SnapshotDeltaRetired, or SnapshotInvalidated for a broken chain.
+    """
     newest = catalog.newest
     if catalog.find(manifest.manifest_id) is not None:
-        raise SnapshotMisuse("already authorised", manifest_id=manifest.manifest_id)
-    if newest is not None and _place(manifest) < _place(newest.manifest):
-        raise SnapshotMisuse(
-            "older than the newest snapshot", base=_place(manifest), newest=_place(newest.manifest)
+        raise SnapshotSuperseded("already authorised", manifest_id=manifest.manifest_id)
+    if newest is not None and _is_older(manifest, newest.manifest):
+        raise SnapshotSuperseded(
+            "older than the newest snapshot",
+            manifest_id=manifest.manifest_id,
+            base_index=manifest.base_index,
+            newest_base_index=newest.manifest.base_index,
         )
     if manifest.snapshot_kind is SnapshotKind.DELTA:
         _check_delta(catalog, manifest, newest)
 
 
-def _place(manifest: Manifest) -> tuple[Term, LogIndex]:
-    return manifest.base_term, manifest.base_index
+def _is_older(manifest: Manifest, newest: Manifest) -> bool:
+    """Both grow together along a committed log; behind in either is no successor."""
+    return manifest.base_term < newest.base_term or manifest.base_index < newest.base_index
 
 
 def _check_delta(catalog: Catalog, manifest: Manifest, newest: AuthorizedSnapshot | None) -> None:

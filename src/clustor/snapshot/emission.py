@@ -57,6 +57,7 @@ from clustor.snapshot.types import (
 
 EMIT_VERSION: Final = 1
 DELTA_CHAIN_MAX_DEFAULT: Final = 32
+CHUNKS_MAX: Final = 90_000  # their manifest stays below MANIFEST_BYTES_MAX
 NO_PANES: Final = hex_digest(hashlib.sha256(b"").digest())
 """The `ap_pane_digest` of a product that has no panes."""
 
@@ -84,25 +85,24 @@ class SnapshotRequest:
 
 
 class Emission:
-    """The plans of one snapshot, pulled one at a time: a chunk each, then the manifest.
+    """The plans of one snapshot: iterating gives one per chunk, `plan_manifest` the last.
 
-    Each plan is carried out in full before the next is pulled. When the last has been,
-    `manifest` is durable and the catalog's order goes on: `relist`, `plan_authorize`,
-    `plan_acknowledge`. An emission that is given up needs nothing: its files are garbage.
+    Each plan is carried out in full before the next is pulled. When the manifest's has been,
+    the catalog's order goes on: `relist`, `plan_authorize`, `plan_acknowledge`. An emission
+    that is given up needs nothing: its files are garbage.
     """
 
     def __init__(
         self,
         draft: Manifest,
-        generation: int,
         content: Iterator[bytes],
         *,
         cipher: ChunkCipher,
         signer: Ed25519PrivateKey,
         chunk_bytes: int,
     ) -> None:
-        self.generation = generation
-        self.manifest: Manifest | None = None  # set with the plan that writes it
+        self.generation = 0  # set, with the manifest, by `plan_manifest`
+        self.manifest: Manifest | None = None
         self._draft = draft
         self._pieces = _resized(content, chunk_bytes)
         self._cipher = cipher
@@ -114,12 +114,22 @@ class Emission:
         return self
 
     def __next__(self) -> Plan:
-        if self.manifest is not None:
-            raise StopIteration
-        plain = next(self._pieces, None)
-        if plain is not None:
-            return self._plan_chunk(plain)
-        return self._plan_manifest()
+        plain = next(self._pieces)
+        return self._plan_chunk(plain)
+
+    def plan_manifest(self, catalog: Catalog) -> Plan:
+        """Sign the manifest over all chunks, and plan its file, by the catalog as it is *now*.
+
+        An import may have been authorised since the emission began. Its manifest must not be
+        overwritten, and a delta on an older parent must not go on: SnapshotDeltaRetired.
+        """
+        if next(self._pieces, None) is not None:
+            raise SnapshotMisuse("chunks are still to be written", written=len(self._chunks))
+        check_successor(catalog, self._draft)
+        whole = msgspec.structs.replace(self._draft, chunks=tuple(self._chunks))
+        self.manifest = seal_manifest(whole, self._signer)
+        self.generation = catalog.free_generation(whole.base_term, whole.base_index)
+        return plan_manifest(self.manifest, self.generation)
 
     def files(self) -> set[FileName]:
         """Name what this emission has written or is about to, for the garbage collector."""
@@ -129,6 +139,8 @@ class Emission:
         return {manifest, temporary, *(chunk_file(chunk.chunk_id) for chunk in self._chunks)}
 
     def _plan_chunk(self, plain: bytearray) -> Plan:
+        if len(self._chunks) == CHUNKS_MAX:
+            raise SnapshotMisuse("too many chunks for one manifest: use larger ones")
         chunk_id = chunk_id_of(self._draft.manifest_id, self._offset)
         sealed = bytes(self._cipher.seal(self._offset, plain))
         digest = hex_digest(hashlib.sha256(sealed).digest())
@@ -141,11 +153,6 @@ class Emission:
             return write
         directories = (SyncDirectory(SNAPSHOT_DIRECTORY), SyncDirectory(""))
         return (MakeDirectory(CHUNKS_DIRECTORY), *directories, *write)
-
-    def _plan_manifest(self) -> Plan:
-        whole = msgspec.structs.replace(self._draft, chunks=tuple(self._chunks))
-        self.manifest = seal_manifest(whole, self._signer)
-        return plan_manifest(self.manifest, self.generation)
 
 
 def plan_manifest(manifest: Manifest, generation: int) -> Plan:
@@ -188,10 +195,7 @@ def plan_snapshot(
         iv_salt=request.iv_salt,
         base_index=request.base_index,
     )
-    generation = catalog.free_generation(request.base_term, request.base_index)
-    return Emission(
-        draft, generation, content, cipher=cipher, signer=signer, chunk_bytes=request.chunk_bytes
-    )
+    return Emission(draft, content, cipher=cipher, signer=signer, chunk_bytes=request.chunk_bytes)
 
 
 def _check_request(catalog: Catalog, request: SnapshotRequest) -> None:

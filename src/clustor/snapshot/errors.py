@@ -10,6 +10,7 @@ SnapshotError
 │   └── SnapshotVersionUnsupported    `version_id` is out of bounds
 ├── SnapshotInvalidated           it was good once; `reason` says what ended that (clustor §11.1)
 │   └── SnapshotDeltaRetired          its parent is known, and no longer the newest
+├── SnapshotSuperseded            this replica already has it, or a newer one
 ├── CorruptSnapshot               bytes are not what was written
 │   ├── SnapshotChunkAuthFailure      a digest or an AEAD tag failed
 │   ├── SnapshotFileMissing           a file that an authorisation proves must be there is not
@@ -78,6 +79,10 @@ class SnapshotDeltaRetired(SnapshotInvalidated):
 
     def __init__(self, **facts: object) -> None:
         super().__init__(SnapshotKind.DELTA, InvalidationReason.DELTA_CHAIN_VIOLATION, **facts)
+
+
+class SnapshotSuperseded(SnapshotError):
+    """The offered snapshot is authorised here already, or a newer one is."""
 
 
 class CorruptSnapshot(SnapshotError):

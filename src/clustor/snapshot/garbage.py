@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 from clustor.log.steps import Delete, FileName, Plan, Storage, SyncDirectory, directory_of
-from clustor.snapshot.authorization import plan_trim
+from clustor.snapshot.authorization import plan_trim, require_settled
 from clustor.snapshot.catalog import AuthorizedSnapshot, Catalog, CatalogChange
 from clustor.snapshot.errors import CorruptSnapshot, ManifestRejected
 from clustor.snapshot.layout import (
@@ -41,6 +41,7 @@ def plan_collect_garbage(
     chunks, so that a manifest that is still there still has its chunks.
     Refuses (CorruptSnapshot) while a manifest is damaged: nobody knows what it needs.
     """
+    require_settled(catalog.log)
     if catalog.damaged:
         raise CorruptSnapshot("a damaged manifest: nothing is deleted", files=catalog.damaged)
     kept = _kept_files(storage, catalog, fulls_retained) | set(protect)
