@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import settings
 
 from clustor.log.keys import KeyRing
-from clustor.log.steps import Storage
+from clustor.log.steps import Plan, Storage
 from clustor.log.types import DekEpoch, LogIndex, PartitionId, Term
 from clustor.sim.disk import SimDisk
 from clustor.snapshot import (
@@ -21,24 +21,28 @@ from clustor.snapshot import (
     IvSalt,
     Manifest,
     ManifestId,
+    SnapshotImport,
     SnapshotKind,
     SnapshotRequest,
+    StoreChunk,
     new_manifest_id,
     open_catalog,
     plan_acknowledge,
     plan_authorize,
+    plan_finish_import,
     plan_snapshot,
     relist,
     restore,
     settle_catalog,
 )
+from clustor.snapshot.layout import chunk_file
 
 PARTITION = PartitionId(7)
 SIGNER = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 TRUSTED = (SIGNER.public_key(),)
 State = dict[str, str]
 
-patient = settings(deadline=None, max_examples=60)
+patient = settings(deadline=None, max_examples=60, database=None)
 """A loaded machine is no reason for a property to fail."""
 
 
@@ -99,10 +103,12 @@ def rebuilt(storage: Storage, catalog: Catalog, keys: KeyRing = KEYS) -> State:
 
 @dataclass
 class Replica:
-    """A disk and its catalog; `run` is the dull loop of a driver."""
+    """A disk and its catalog; `run` is the dull loop that carries plans out."""
 
     disk: SimDisk = field(default_factory=SimDisk)
     keys: KeyRing = field(default_factory=key_ring)
+    written: Manifest = field(init=False)
+    generation: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.catalog = open_catalog(self.disk, PARTITION)
@@ -113,29 +119,56 @@ class Replica:
         self.disk.execute(change.plan)
         self.catalog = change.after
 
-    def write(self, wanted: SnapshotRequest, content: State) -> Manifest:
-        """Write a snapshot's files, and authorise nothing."""
-        emission = self.begin(wanted, content)
-        for plan in emission:
-            self.disk.execute(plan)
-        self.disk.execute(emission.plan_manifest(self.catalog))
-        assert emission.manifest is not None
-        self.generation = emission.generation
-        return emission.manifest
-
     def begin(self, wanted: SnapshotRequest, content: State) -> Emission:
         return plan_snapshot(self.catalog, wanted, lines(content), keys=self.keys, signer=SIGNER)
 
-    def emit(self, wanted: SnapshotRequest, content: State) -> Manifest:
-        """Go through the whole order."""
-        manifest = self.write(wanted, content)
-        self.authorize(manifest)
-        return manifest
+    def write_plans(self, wanted: SnapshotRequest, content: State) -> Iterator[Plan]:
+        """Yield the plans that write a snapshot's files; carry each out before the next."""
+        emission = self.begin(wanted, content)
+        yield from emission
+        yield emission.plan_manifest(self.catalog)
+        assert emission.manifest is not None
+        self.written, self.generation = emission.manifest, emission.generation
 
-    def authorize(self, manifest: Manifest) -> None:
-        proof = relist(self.disk, manifest, self.generation)
-        self.adopt(plan_authorize(self.catalog, proof, since_full_ms=0))
-        self.adopt(plan_acknowledge(self.catalog))
+    def authorize_plans(self) -> Iterator[Plan]:
+        """Yield the plans that make what was written authoritative."""
+        proof = relist(self.disk, self.written, self.generation)
+        change = plan_authorize(self.catalog, proof, since_full_ms=0)
+        yield change.plan
+        change = plan_acknowledge(change.after)
+        yield change.plan
+        self.catalog = change.after
+
+    def emission_plans(self, wanted: SnapshotRequest, content: State) -> Iterator[Plan]:
+        yield from self.write_plans(wanted, content)
+        yield from self.authorize_plans()
+
+    def import_plans(self, coming: SnapshotImport, source: Storage) -> Iterator[Plan]:
+        """Yield the plans of an import from a peer that answers at once and correctly."""
+        yield coming.plan
+        for chunk in coming.take_wanted(0, limit=1000):
+            sealed = source.read(chunk_file(chunk.chunk_id), 0, 2**20)
+            outcome = coming.on_chunk(chunk.chunk_id, sealed, now_ms=0, jitter=0)
+            assert isinstance(outcome, StoreChunk)
+            yield outcome.plan
+            coming.on_chunk_stored(chunk.chunk_id)
+        coming.on_restored(coming.manifest.ap_pane_digest, coming.manifest.dedup_shards)
+        yield coming.plan_install(self.catalog)
+        self.written, self.generation = coming.manifest, coming.generation
+        yield from self.authorize_plans()
+        yield plan_finish_import()
+
+    def run(self, plans: Iterator[Plan]) -> None:
+        for plan in plans:
+            self.disk.execute(plan)
+
+    def write(self, wanted: SnapshotRequest, content: State) -> Manifest:
+        self.run(self.write_plans(wanted, content))
+        return self.written
+
+    def emit(self, wanted: SnapshotRequest, content: State) -> Manifest:
+        self.run(self.emission_plans(wanted, content))
+        return self.written
 
     def adopt(self, change: CatalogChange) -> None:
         self.disk.execute(change.plan)
