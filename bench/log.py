@@ -26,8 +26,7 @@ from rich.table import Table
 from clustor.log.config import LogConfig
 from clustor.log.keys import KeyRing
 from clustor.log.types import DekEpoch, Entry, IoWriterMode, LogIndex, MacEpoch, PartitionId, Term
-from clustor.runtime.disk import Disk, RingBroken, open_mode
-from clustor.runtime.disk.types import PlanToken
+from clustor.runtime.disk import Disk, PlanToken, RingBroken, open_mode
 from clustor.runtime.memory import keep_freed_memory
 from clustor.runtime.partition_log import PartitionLog, open_partition_log
 
@@ -136,11 +135,8 @@ def submitted(mode: IoWriterMode) -> Callable[[Path, int, int], object]:
         def turn() -> None:
             planned = opened.log.plan_append(make())
             disk.submit(opened._partition, planned.steps, PlanToken(1))
-            while True:
+            while not (done := disk.completions()):
                 poll.poll()
-                done = disk.completions()
-                if done:
-                    break
             if done[0].error is not None:
                 raise done[0].error
             opened.log.stored(planned.receipt)

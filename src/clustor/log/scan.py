@@ -66,6 +66,7 @@ class SegmentScanner:
         self.trailer: SegmentTrailer | None = None
         self.end_offset = SEGMENT_HEADER_BYTES
         self.next_block_counter = 0
+        self.payload_bytes = 0
         self.problem: CorruptLog | None = None
 
     def runs(self, from_offset: int = SEGMENT_HEADER_BYTES) -> Iterator[ScannedRun]:
@@ -99,6 +100,7 @@ class SegmentScanner:
         frames = decode_frames(plaintext, header.first_index, header.entry_count)
         if from_start:
             self.tally.add(header.first_index, offset, frames.covered, frames.starts)
+        self.payload_bytes += sum(len(entry.payload) for entry in frames.entries)
         self.next_block_counter = header.first_block_counter + blocks_needed(len(plaintext))
         self.end_offset = offset + RUN_HEADER_BYTES + header.sealed_bytes
         return ScannedRun(offset, self.end_offset, header, frames)

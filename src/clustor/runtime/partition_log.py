@@ -7,6 +7,7 @@ benchmarks use the log as it is here, one append at a time.
 from __future__ import annotations
 
 import os
+import select
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,8 +22,15 @@ from clustor.log.log import Log, create_log
 from clustor.log.metadata import BOOT_RECORD_FILE, BootRecord, plan_document, read_document
 from clustor.log.recovery import Finding, Recovery, recover
 from clustor.log.steps import Plan, Storage
-from clustor.log.types import Entry, LogId, LogState, PartitionId
-from clustor.runtime.disk import DirectoryStorage, Disk, DiskError, Partition
+from clustor.log.types import Entry, IoWriterMode, LogId, LogState, PartitionId
+from clustor.runtime.disk import (
+    Completion,
+    DirectoryStorage,
+    Disk,
+    DiskError,
+    Partition,
+    PlanToken,
+)
 
 REREAD_ATTEMPTS = 3
 _FIRST_PAUSE_SECONDS = 0.05
@@ -49,11 +57,23 @@ class PartitionLog:
     def execute(self, plan: Plan) -> None:
         """Carry out a plan of this log; a failure fences it, because the disk is now unknown."""
         try:
-            self._disk.execute(self._partition, plan)
+            if self._disk.mode is IoWriterMode.BLOCKING:
+                self._disk.execute(self._partition, plan)  # cheaper than a hop to its thread
+            else:
+                self._submit_and_wait(plan)
         except DiskError as error:
             self.log.fence("the disk refused a step", cause=str(error))
             raise LogFenced("the disk refused a step", cause=str(error)) from error
         self.log.io_writer_mode = self._disk.mode
+
+    def _submit_and_wait(self, plan: Plan) -> None:
+        self._disk.submit(self._partition, plan, PlanToken(0))
+        completions: list[Completion] = []
+        while not completions:
+            select.select([self._disk.fileno()], [], [])
+            completions = self._disk.completions()
+        if completions[0].error is not None:
+            raise completions[0].error
 
     def close(self) -> None:
         """Close the files. What was appended is durable already."""

@@ -6,7 +6,6 @@ import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.clustor.kv.commands_drawn import commands
 
 from clustor.kv import (
     CasRevision,
@@ -50,6 +49,7 @@ from clustor.kv import (
     encode_reply,
     prefix_end,
 )
+from tests.clustor.kv.commands_drawn import commands
 
 RECORD = Record(Key(b"k"), b"v", Revision(1), Revision(2), 2, 0)
 

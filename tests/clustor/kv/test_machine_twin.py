@@ -5,8 +5,6 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from tests.clustor.kv.commands_drawn import commands
-from tests.clustor.kv.twin import NaiveStore
 
 from clustor.kv import (
     Command,
@@ -21,6 +19,8 @@ from clustor.kv import (
     encode_command,
     encode_reply,
 )
+from tests.clustor.kv.commands_drawn import commands
+from tests.clustor.kv.twin import NaiveStore
 
 STORE = StoreId(b"store-1")
 

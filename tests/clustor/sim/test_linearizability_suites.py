@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
+from clustor.sim.linearizability import Ok, Violation, check
+from clustor.sim.models import CasRegister, KeyValue
 from tests.clustor.sim.public_histories import (
     parse_kv_history,
     parse_register_history,
     suites_folder,
     verdicts,
 )
-
-from clustor.sim.linearizability import Ok, Violation, check
-from clustor.sim.models import CasRegister, KeyValue
 
 # The hardest published history takes about 24,000; an eightfold rise is a regression.
 _BUDGET = 200_000

@@ -7,7 +7,6 @@ import hashlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.clustor.snapshot.support import PARTITION, manifest_id, patient
 
 from clustor.log.steps import Create, FileName, MakeDirectory, Write
 from clustor.log.types import LogIndex, PartitionId, Term
@@ -32,6 +31,7 @@ from clustor.snapshot.authorization import (
     root_hash,
 )
 from clustor.snapshot.layout import AUTHORIZATION_LOG
+from tests.clustor.snapshot.support import PARTITION, manifest_id, patient
 
 
 def authorization(seq: int, parent: int | None = None) -> SnapshotAuthorizationRecord:

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.clustor.snapshot.support import Replica, patient, request
 
 from clustor.log.types import DekEpoch, LogIndex
 from clustor.snapshot import (
@@ -29,6 +28,7 @@ from clustor.snapshot import (
     observe,
     on_emitted,
 )
+from tests.clustor.snapshot.support import Replica, patient, request
 
 FULL, DELTA = SnapshotKind.FULL, SnapshotKind.DELTA
 HEALTHY = DeltaChainState.HEALTHY

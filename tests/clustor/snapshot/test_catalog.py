@@ -8,19 +8,6 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.clustor.snapshot.support import (
-    KEYS,
-    PARTITION,
-    SIGNER,
-    Replica,
-    State,
-    key_ring,
-    lines,
-    patient,
-    rebuilt,
-    request,
-    salt,
-)
 
 from clustor.log.steps import Create, Delete, FileName, Write
 from clustor.log.types import LogIndex, PartitionId, Term
@@ -44,6 +31,19 @@ from clustor.snapshot import (
     relist,
 )
 from clustor.snapshot.layout import AUTHORIZATION_LOG, chunk_file
+from tests.clustor.snapshot.support import (
+    KEYS,
+    PARTITION,
+    SIGNER,
+    Replica,
+    State,
+    key_ring,
+    lines,
+    patient,
+    rebuilt,
+    request,
+    salt,
+)
 
 FULL, DELTA = SnapshotKind.FULL, SnapshotKind.DELTA
 SMALL: State = {"alpha": "1", "beta": "2" * 70}

@@ -8,11 +8,11 @@ import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.clustor.snapshot.support import patient
 
 from clustor.log.types import DekEpoch, LogIndex, PartitionId
 from clustor.snapshot import Chunk, ChunkId, IvSalt, SnapshotChunkAuthFailure, hex_digest
 from clustor.snapshot.chunks import BLOCK_BYTES, TAG_BYTES, ChunkCipher, chunk_iv, sealed_bytes
+from tests.clustor.snapshot.support import patient
 
 SALT = IvSalt(bytes(range(16)))
 NAME = ChunkId("00000000-0000-0000-0000-000000000001")

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from tests.clustor.snapshot.support import patient
 
 from clustor.log.types import LogIndex
 from clustor.snapshot import (
@@ -25,6 +24,7 @@ from clustor.snapshot import (
     effective_product_floor,
     quorum_index,
 )
+from tests.clustor.snapshot.support import patient
 
 indexes = st.integers(0, 300).map(LogIndex)
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from random import Random
 
 import pytest
-from tests.clustor.snapshot.support import TRUSTED, Replica, State, request
 
 from clustor.log.steps import Plan
 from clustor.sim.disk import CrashChoice, SimDisk
@@ -19,6 +18,7 @@ from clustor.snapshot import (
     plan_forget,
     resume_import,
 )
+from tests.clustor.snapshot.support import TRUSTED, Replica, State, request
 
 FULL, DELTA = SnapshotKind.FULL, SnapshotKind.DELTA
 OLD: State = {"a": "old", "b": "x" * 80}

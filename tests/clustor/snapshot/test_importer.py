@@ -9,17 +9,6 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.clustor.snapshot.support import (
-    KEYS,
-    SIGNER,
-    TRUSTED,
-    Replica,
-    State,
-    key_ring,
-    manifest_id,
-    patient,
-    request,
-)
 
 from clustor.log.types import LogIndex
 from clustor.snapshot import (
@@ -54,6 +43,17 @@ from clustor.snapshot import (
 )
 from clustor.snapshot.layout import INCOMING_MANIFEST, chunk_file
 from clustor.snapshot.manifest import seal_manifest
+from tests.clustor.snapshot.support import (
+    KEYS,
+    SIGNER,
+    TRUSTED,
+    Replica,
+    State,
+    key_ring,
+    manifest_id,
+    patient,
+    request,
+)
 
 FULL, DELTA = SnapshotKind.FULL, SnapshotKind.DELTA
 STATE: State = {"a": "1" * 40, "b": "2" * 40, "c": "3" * 40}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.clustor.snapshot.support import patient
 
 from clustor.snapshot import (
     PEER_BYTES_PER_SECOND,
@@ -21,6 +20,7 @@ from clustor.snapshot import (
     node_bytes_per_second,
     observer_bytes_per_second,
 )
+from tests.clustor.snapshot.support import patient
 
 GIB = 2**30
 

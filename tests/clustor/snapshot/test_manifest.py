@@ -11,7 +11,6 @@ import rfc8785
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.clustor.snapshot.support import SIGNER, TRUSTED, Replica, patient, request
 
 from clustor.snapshot import (
     MalformedManifest,
@@ -29,6 +28,7 @@ from clustor.snapshot import (
     verify_manifest,
 )
 from clustor.snapshot.manifest import seal_manifest
+from tests.clustor.snapshot.support import SIGNER, TRUSTED, Replica, patient, request
 
 PUBLISHED: dict[str, Any] = {
     "base_index": 4096,

@@ -10,10 +10,10 @@ from typing import Any, TypeAlias
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.clustor.wire.strategies import messages_of, sample_of
 
 from clustor import wire as w
 from clustor.wire.table import BATCH_ID
+from tests.clustor.wire.strategies import messages_of, sample_of
 
 DIALECTS = [
     w.BASELINE,

@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.clustor.wire.strategies import sample_of
 
 from clustor import wire as w
 from clustor.wire.fields import FieldSpec, Fixed, fields_of
+from tests.clustor.wire.strategies import sample_of
 
 FORWARD = w.Dialect(forward_compat=True)
 

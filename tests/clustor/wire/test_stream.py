@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.clustor.wire.strategies import messages_of, sample_of
 
 from clustor import wire as w
 from clustor.wire.table import BATCH_ID
+from tests.clustor.wire.strategies import messages_of, sample_of
 
 ROUTE = w.Route(
     w.PartitionId(1), w.ReplicaId(2), w.ReplicaId(3), w.Term(42), w.DurabilityModeEpoch(5)
