@@ -432,6 +432,36 @@ def test_long_lists_need_wide_count_on_both_sides() -> None:
     assert w.decode_body(w.MembershipChange, body, WIDE_COUNT) == many
 
 
+def throttled_page(page: bytes) -> bytes:
+    _, _, body = BOTH_WAYS["ThrottleEnvelope"]
+    return body.removesuffix(PAGE_BYTES) + page
+
+
+BAD_PAGES: dict[str, tuple[bytes, type[w.WireError]]] = {
+    "33 ids": (
+        u16(33) + b"".join(text(f"{n:02}") for n in range(33)) + u32(0) + b"\0",
+        w.WireBodyTooLarge,
+    ),
+    "out of order": (u16(2) + text("b") + text("a") + u32(0) + b"\0", WireUnknownField),
+    "an id twice": (u16(2) + text("a") + text("a") + u32(0) + b"\0", WireUnknownField),
+    "not UTF-8": (u16(1) + u32(1) + b"\xff" + u32(0) + b"\0", WireUnknownField),
+}
+
+
+@pytest.mark.parametrize(("page", "error"), BAD_PAGES.values(), ids=BAD_PAGES.keys())
+def test_a_peer_cannot_send_a_page_that_we_would_not(page: bytes, error: type[w.WireError]) -> None:
+    """§13.2: at most 32 ids, sorted lexicographically."""
+    with pytest.raises(error):
+        w.decode_body(w.ThrottleEnvelope, throttled_page(page))
+
+
+def test_wide_count_widens_only_the_lists_that_are_marked() -> None:
+    """§8.3: u32 counts for fields explicitly marked wide count capable."""
+    message, _, body = BOTH_WAYS["ThrottleEnvelope"]
+    assert w.encode_body(message, WIDE_COUNT) == body
+    assert w.decode_body(w.ThrottleEnvelope, body, WIDE_COUNT) == message
+
+
 def test_entries_are_slices_of_the_body_not_copies() -> None:
     body = w.encode_body(w.AppendEntriesRequest(INDEX(1), T(1), INDEX(0), INDEX(0), [b"a" * 9]))
     view = memoryview(body)
