@@ -7,7 +7,7 @@ here knows a message by name.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar
@@ -112,7 +112,7 @@ class _FixedRun:
         self._unpack_from = layout.unpack_from
         self._size = layout.size
         self._names = tuple(spec.name for spec in specs)
-        self._get = attrgetter(*self._names)
+        self._get: Callable[[Any], Any] = attrgetter(*self._names)
         checked = [(place, meanings_of(kind)) for place, kind in enumerate(kinds)]
         self._meanings = tuple((place, table) for place, table in checked if table is not None)
         self._digests = tuple(
@@ -133,7 +133,7 @@ class _FixedRun:
         return offset + self._size
 
     def write(self, message: Any, parts: list[Buffer], _dialect: Dialect) -> None:
-        run = self._get(message)
+        run: Any = self._get(message)
         if len(self._names) == 1:  # attrgetter gives a lone value bare
             run = (run,)
         for place, meanings in self._meanings:

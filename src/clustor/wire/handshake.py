@@ -162,12 +162,11 @@ def _parse_max_minor(offer: Handshake) -> int:
 
 
 def _dialect(local: Handshake, remote: Handshake, agreed: frozenset[WireExtension]) -> Dialect:
-    wide_frame = WireExtension.WIDE_FRAME in agreed
-    cap = WIDE_BODY_BYTES_MAX if wide_frame else RPC_BODY_BYTES_MAX
     return Dialect(
         minor=min(local.catalog_version.minor, remote.catalog_version.minor),
-        wide_frame=wide_frame,
+        wide_frame=WireExtension.WIDE_FRAME in agreed,
         wide_count=WireExtension.WIDE_COUNT in agreed,
         forward_compat=WireExtension.FORWARD_COMPAT in agreed,
-        body_bytes_max=min(local.max_body_len, remote.max_body_len, cap),
+        # An offer without WideFrame is at most 4 MiB, so the smaller one keeps that cap.
+        body_bytes_max=min(local.max_body_len, remote.max_body_len),
     )

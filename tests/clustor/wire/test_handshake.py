@@ -157,6 +157,10 @@ REFUSED: dict[str, tuple[Handshake, Handshake]] = {
     ),
     "forward_parse_max_minor without ForwardCompat": (offer(), offer(parse_max=2)),
     "cannot parse its own minor": (offer(), offer(FORWARD, minor=1, parse_max=0)),
+    "cannot parse its own minor, though the other could": (
+        offer(FORWARD),
+        offer(FORWARD, minor=2, parse_max=1),
+    ),
     "over 4 MiB without WideFrame": (offer(), offer(cap=RPC_BODY_BYTES_MAX + 1)),
     "over 32 MiB": (offer(), offer(WIDE_FRAME, cap=WIDE_BODY_BYTES_MAX + 1)),
     "too small for a chunk": (offer(), offer(cap=1024)),
