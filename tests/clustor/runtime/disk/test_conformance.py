@@ -136,8 +136,21 @@ def test_a_warm_append_is_one_chain(ring_disk: UringDisk, root: Path) -> None:
     partition = ring_disk.open_partition(root)
     succeed(ring_disk, partition, (Create(WAL), Create(LEDGER)))
     before = ring_disk._chain_number
-    succeed(ring_disk, partition, append_plan(0))
-    assert ring_disk._chain_number == before + 1
+    for turn in range(3):
+        succeed(ring_disk, partition, append_plan(turn))
+        assert ring_disk._chain_number == before + turn + 1
+
+
+def test_closed_files_free_their_places_in_the_ring(ring_disk: UringDisk, root: Path) -> None:
+    partition = ring_disk.open_partition(root)
+    assert ring_disk._ring is not None
+    before = len(ring_disk._ring._free_slots)
+    succeed(ring_disk, partition, (Create(WAL), Create(LEDGER), *append_plan(0)))
+    assert len(ring_disk._ring._free_slots) == before - 2
+    succeed(ring_disk, partition, (Delete(LEDGER),))
+    assert len(ring_disk._ring._free_slots) == before - 1
+    ring_disk.close_partition(partition)
+    assert len(ring_disk._ring._free_slots) == before
 
 
 def test_registered_buffers_come_back(ring_disk: UringDisk, root: Path) -> None:

@@ -63,6 +63,16 @@ def test_a_sync_covers_every_earlier_write(
     assert unwritten_pages(root / WAL) == 0
 
 
+def test_a_write_behind_a_synced_one_is_not_forgotten(
+    disk: Disk, partition: Partition, root: Path
+) -> None:
+    succeed(disk, partition, (Create(WAL), Write(WAL, 0, b"x" * FAR), Sync(WAL)))
+    succeed(disk, partition, (Write(WAL, 0, b"1"), Sync(WAL), Write(WAL, FAR - 9, b"2")))
+    assert unwritten_pages(root / WAL) > 0
+    succeed(disk, partition, (Write(WAL, 0, b"3"), Sync(WAL)))
+    assert unwritten_pages(root / WAL) == 0
+
+
 def test_what_someone_left_dirty_is_synced_too(disk: Disk, root: Path) -> None:
     for name in (WAL, LEDGER):
         (root / name).write_bytes(b"x" * 20_000)
