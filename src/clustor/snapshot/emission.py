@@ -151,18 +151,18 @@ class Emission:
         write: Plan = (Create(file), Write(file, 0, sealed), Sync(file))
         if len(self._chunks) > 1:
             return write
-        directories = (SyncDirectory(SNAPSHOT_DIRECTORY), SyncDirectory(""))
-        return (MakeDirectory(CHUNKS_DIRECTORY), *directories, *write)
+        return (MakeDirectory(CHUNKS_DIRECTORY), *write)
 
 
 def plan_manifest(manifest: Manifest, generation: int) -> Plan:
-    """Plan a manifest's file, after the names of its chunks are durable."""
+    """Plan a manifest's file, after the names of its chunks and directories are durable."""
     directory = manifest_directory(manifest.base_term, manifest.base_index, generation)
     file = manifest_file(manifest.base_term, manifest.base_index, generation)
     return (
         SyncDirectory(CHUNKS_DIRECTORY),
         MakeDirectory(directory),
         SyncDirectory(SNAPSHOT_DIRECTORY),
+        SyncDirectory(""),
         *plan_replace(file, encode_manifest(manifest)),
     )
 

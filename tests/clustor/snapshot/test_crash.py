@@ -8,12 +8,13 @@ from random import Random
 import pytest
 from tests.clustor.snapshot.support import TRUSTED, Replica, State, request
 
-from clustor.log.steps import Plan
+from clustor.log.steps import FileName, Plan
 from clustor.sim.disk import CrashChoice, SimDisk
 from clustor.snapshot import (
     ImportPolicy,
     SnapshotKind,
     begin_import,
+    decode_manifest,
     encode_manifest,
     plan_collect_garbage,
     plan_forget,
@@ -104,6 +105,18 @@ def test_the_very_first_snapshot_is_whole_or_absent(reorder: bool) -> None:
         assert after.reopened().state() == NEW
 
 
+def manifests_have_their_chunks(disk: SimDisk) -> bool:
+    """Say whether every manifest that is there, needed or not, could still be restored."""
+    chunks = set(disk.names("snapshot/chunks"))
+    for directory in disk.names("snapshot"):
+        if "-" in directory and "manifest.json" in disk.names(f"snapshot/{directory}"):
+            file = FileName(f"snapshot/{directory}/manifest.json")
+            manifest = decode_manifest(disk.read(file, 0, 10_000))
+            if not chunks.issuperset(chunk.chunk_id for chunk in manifest.chunks):
+                return False
+    return True
+
+
 @reordering
 def test_collecting_garbage_keeps_what_is_needed_at_every_step(reorder: bool) -> None:
     replica = with_old(reorder=reorder)
@@ -119,6 +132,7 @@ def test_collecting_garbage_keeps_what_is_needed_at_every_step(reorder: bool) ->
         yield plan_forget(replica.catalog, fulls_retained=1).plan
 
     for disk in every_crash(replica, plans(), Random(4)):
+        assert manifests_have_their_chunks(disk)
         after = restarted(disk)
         assert after.state() == NEW
         assert len(after.catalog.snapshots) >= 2
