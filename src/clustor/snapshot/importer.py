@@ -341,8 +341,9 @@ def resume_import(
     """Go on with the import that a crash interrupted; None when there is none.
 
     Chunks that are there and authentic are kept; `plan` makes them durable, since a killed
-    process may have left them in memory only. Raises as `begin_import` when the offer no longer
-    holds: the leftovers are garbage then.
+    process may have left them in memory only. (An import whose plan *failed* is not resumed but
+    given up by `plan_finish_import`: a sync that failed once proves nothing later.)
+    Raises as `begin_import` when the offer no longer holds: the leftovers are garbage then.
     """
     try:
         data = storage.read(INCOMING_MANIFEST, 0, MANIFEST_BYTES_MAX + 1)

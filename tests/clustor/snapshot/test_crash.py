@@ -20,6 +20,7 @@ from clustor.snapshot import (
     plan_forget,
     resume_import,
 )
+from clustor.snapshot.layout import AUTHORIZATION_LOG
 
 FULL, DELTA = SnapshotKind.FULL, SnapshotKind.DELTA
 OLD: State = {"a": "old", "b": "x" * 80}
@@ -137,6 +138,26 @@ def test_collecting_garbage_keeps_what_is_needed_at_every_step(reorder: bool) ->
         assert after.state() == NEW
         assert len(after.catalog.snapshots) >= 2
     assert [s.record.auth_seq for s in replica.reopened().catalog.snapshots] == [6, 7]
+
+
+@pytest.mark.parametrize("evict", [False, True])
+@pytest.mark.parametrize("nth", [0, 1], ids=["authorisation", "acknowledgement"])
+def test_a_failed_sync_of_the_authorisation_log_is_not_believed_later(
+    nth: int, evict: bool
+) -> None:
+    """The kernel may call the lost pages clean: a later sync succeeds and writes nothing."""
+    replica = with_old(reorder=False)
+    replica.write(request(2, 200), NEW)
+    plans = replica.authorize_plans()
+    for _ in range(nth):
+        replica.disk.execute(next(plans))
+    replica.disk.fail_next_sync(AUTHORIZATION_LOG, evict=evict)
+    with pytest.raises(OSError, match="Input/output error"):
+        replica.disk.execute(next(plans))
+    after = restarted(replica.disk)
+    assert after.state() in (OLD, NEW)
+    after.emit(request(3, 300), {"third": "1"})
+    assert Replica(after.disk.crash(NOTHING_KEPT)).state() == {"third": "1"}
 
 
 def source() -> tuple[Replica, list[bytes]]:
