@@ -23,7 +23,6 @@ from clustor.log.steps import (
     Storage,
     Sync,
     SyncDirectory,
-    Truncate,
     Write,
     plan_replace,
 )
@@ -256,16 +255,25 @@ class _Chain:
 def plan_settle(log: AuthorizationLog) -> tuple[Plan, AuthorizationLog]:
     """Plan what must precede every change after a restart: what was read becomes durable.
 
-    A process that is killed leaves records which readers see and the disk does not have yet;
-    a snapshot that is deleted because of such a record could be missed after a power cut. A
-    torn tail is cut off, so that the next record stands where it belongs.
+    A process that is killed leaves records which readers see and the disk does not have yet; a
+    snapshot that is deleted because of such a record could be missed after a power cut. The log
+    is written anew rather than synced: after a failed sync the kernel may hold its pages for
+    clean, and another sync would promise what is not there. A torn tail is left behind.
     """
     if log.settled:
         return (), log
-    cut: Plan = (Truncate(AUTHORIZATION_LOG, log.size_bytes),) if log.torn_bytes else ()
-    after = replace(log, torn_bytes=0, settled=True)
-    durable = (Sync(AUTHORIZATION_LOG), SyncDirectory(SNAPSHOT_DIRECTORY), SyncDirectory(""))
-    return (*cut, *durable), after
+    data = _encode_all(log.entries, log.start_hash)
+    plan = (*plan_replace(AUTHORIZATION_LOG, data), SyncDirectory(""))
+    return plan, replace(log, torn_bytes=0, settled=True)
+
+
+def _encode_all(entries: tuple[AuthorizationEntry, ...], previous_hash: bytes) -> bytes:
+    data = bytearray()
+    for entry in entries:
+        record = encode_entry(entry, previous_hash)
+        previous_hash = record[_BODY.size :]
+        data += record
+    return bytes(data)
 
 
 def require_settled(log: AuthorizationLog) -> None:
@@ -299,10 +307,7 @@ def plan_trim(log: AuthorizationLog, oldest: AuthSeq) -> tuple[Plan, Authorizati
     if not first:  # nothing to forget, or nothing that would remain
         return (), log
     start_hash = log.hashes[first - 1]
-    previous = (start_hash, *log.hashes[first:])
     kept = log.entries[first:]
-    data = b"".join(
-        encode_entry(entry, before) for entry, before in zip(kept, previous, strict=False)
-    )
+    data = _encode_all(kept, start_hash)
     after = replace(log, entries=kept, hashes=log.hashes[first:], start_hash=start_hash)
     return plan_replace(AUTHORIZATION_LOG, data), after

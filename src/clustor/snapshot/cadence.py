@@ -48,7 +48,7 @@ class CadenceProfile:
     """The `snapshot.*` parameters of a profile.
 
     The text names no hard bounds and no longest chain. Chosen: ten minutes and two minutes,
-    twice the slowest cadence that a product on this core asks for (quantumqtt §5: five minutes
+    twice the slowest cadence that a product on this core asks for (quantumqtt §5.3: five minutes
     and one), and 32 deltas, which keeps a restore at a few times the reading of a full one.
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -46,6 +47,7 @@ from clustor.snapshot.manifest import (
 )
 from clustor.snapshot.types import (
     IV_SALT_BYTES,
+    ChunkId,
     HexDigest,
     InvalidationReason,
     IvSalt,
@@ -151,18 +153,18 @@ class Emission:
         write: Plan = (Create(file), Write(file, 0, sealed), Sync(file))
         if len(self._chunks) > 1:
             return write
-        directories = (SyncDirectory(SNAPSHOT_DIRECTORY), SyncDirectory(""))
-        return (MakeDirectory(CHUNKS_DIRECTORY), *directories, *write)
+        return (MakeDirectory(CHUNKS_DIRECTORY), *write)
 
 
 def plan_manifest(manifest: Manifest, generation: int) -> Plan:
-    """Plan a manifest's file, after the names of its chunks are durable."""
+    """Plan a manifest's file, after the names of its chunks and directories are durable."""
     directory = manifest_directory(manifest.base_term, manifest.base_index, generation)
     file = manifest_file(manifest.base_term, manifest.base_index, generation)
     return (
         SyncDirectory(CHUNKS_DIRECTORY),
         MakeDirectory(directory),
         SyncDirectory(SNAPSHOT_DIRECTORY),
+        SyncDirectory(""),
         *plan_replace(file, encode_manifest(manifest)),
     )
 
@@ -188,6 +190,7 @@ def plan_snapshot(
     if request.kind is SnapshotKind.DELTA:
         _check_chain(catalog, draft, epoch, delta_chain_max)
     check_successor(catalog, draft)
+    _check_sealable(draft, signer)
     cipher = ChunkCipher(
         keys.snapshot_key(epoch, catalog.partition),
         partition=catalog.partition,
@@ -205,6 +208,12 @@ def _check_request(catalog: Catalog, request: SnapshotRequest) -> None:
         raise SnapshotMisuse("a salt has 16 bytes", given_bytes=len(request.iv_salt))
     if any(known.manifest.iv_salt == request.iv_salt for known in catalog.snapshots):
         raise SnapshotMisuse("this salt was used before", manifest_id=request.manifest_id)
+
+
+def _check_sealable(draft: Manifest, signer: Ed25519PrivateKey) -> None:
+    """Find out now, not after the last chunk, whether the manifest's members are in order."""
+    stand_in = Chunk(ChunkId(str(uuid.UUID(int=0))), NO_PANES, 0, 0)
+    seal_manifest(msgspec.structs.replace(draft, chunks=(stand_in,)), signer)
 
 
 def _draft(catalog: Catalog, request: SnapshotRequest, epoch: DekEpoch) -> Manifest:

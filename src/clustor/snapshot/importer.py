@@ -30,7 +30,7 @@ from clustor.log.steps import (
     Write,
     plan_replace,
 )
-from clustor.log.types import LogIndex, Term
+from clustor.log.types import LogIndex, PartitionId, Term
 from clustor.snapshot.catalog import Catalog, check_successor
 from clustor.snapshot.chunks import cipher_for, sealed_bytes, zeroize
 from clustor.snapshot.emission import DELTA_CHAIN_MAX_DEFAULT, EMIT_VERSION, plan_manifest
@@ -157,7 +157,7 @@ class SnapshotImport:
     """One import. `plan` stages it (or, resumed, makes what was found durable); run it first."""
 
     manifest: Manifest
-    catalog: Catalog
+    partition: PartitionId
     keys: KeyRing
     plan: Plan
     phase: ImportPhase = ImportPhase.STREAMING
@@ -199,7 +199,7 @@ class SnapshotImport:
     ) -> ChunkOutcome:
         """Take a chunk that arrived: authenticate it, then say how to store it."""
         chunk = self._expect(chunk_id)
-        cipher = cipher_for(self.manifest, self.keys, self.catalog.partition)
+        cipher = cipher_for(self.manifest, self.keys, self.partition)
         try:
             plain = cipher.open(chunk, sealed)
         except SnapshotChunkAuthFailure as error:
@@ -313,7 +313,7 @@ def begin_import(
         *plan_replace(INCOMING_MANIFEST, encode_manifest(manifest)),
     )
     missing = {chunk.chunk_id: chunk for chunk in manifest.chunks}
-    return SnapshotImport(manifest, catalog, keys, stage, _missing=missing)
+    return SnapshotImport(manifest, catalog.partition, keys, stage, _missing=missing)
 
 
 def check_offer(
@@ -341,8 +341,9 @@ def resume_import(
     """Go on with the import that a crash interrupted; None when there is none.
 
     Chunks that are there and authentic are kept; `plan` makes them durable, since a killed
-    process may have left them in memory only. Raises as `begin_import` when the offer no longer
-    holds: the leftovers are garbage then.
+    process may have left them in memory only. (An import whose plan *failed* is not resumed but
+    given up by `plan_finish_import`: a sync that failed once proves nothing later.)
+    Raises as `begin_import` when the offer no longer holds: the leftovers are garbage then.
     """
     try:
         data = storage.read(INCOMING_MANIFEST, 0, MANIFEST_BYTES_MAX + 1)
@@ -353,20 +354,20 @@ def resume_import(
         return None
     check_offer(manifest, catalog=catalog, keys=keys, policy=policy)
     missing = {chunk.chunk_id: chunk for chunk in manifest.chunks}
-    for chunk_id in _authentic_chunks(storage, manifest, keys, catalog):
+    for chunk_id in _authentic_chunks(storage, manifest, keys, catalog.partition):
         del missing[chunk_id]
     kept = (Sync(chunk_file(c.chunk_id)) for c in manifest.chunks if c.chunk_id not in missing)
     directories = (CHUNKS_DIRECTORY, INCOMING_DIRECTORY, SNAPSHOT_DIRECTORY, "")
     synced = (SyncDirectory(directory) for directory in directories)
     plan: Plan = (MakeDirectory(CHUNKS_DIRECTORY), *kept, *synced)
     phase = ImportPhase.STREAMING if missing else ImportPhase.STAGED
-    return SnapshotImport(manifest, catalog, keys, plan, phase, _missing=missing)
+    return SnapshotImport(manifest, catalog.partition, keys, plan, phase, _missing=missing)
 
 
 def _authentic_chunks(
-    storage: Storage, manifest: Manifest, keys: KeyRing, catalog: Catalog
+    storage: Storage, manifest: Manifest, keys: KeyRing, partition: PartitionId
 ) -> list[ChunkId]:
-    cipher = cipher_for(manifest, keys, catalog.partition)
+    cipher = cipher_for(manifest, keys, partition)
     found: list[ChunkId] = []
     for chunk in manifest.chunks:
         try:

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import settings
 
 from clustor.log.keys import KeyRing
-from clustor.log.steps import Plan, Storage
+from clustor.log.steps import FileName, Plan, Storage
 from clustor.log.types import DekEpoch, LogIndex, PartitionId, Term
 from clustor.sim.disk import SimDisk
 from clustor.snapshot import (
@@ -179,3 +179,15 @@ class Replica:
 
     def state(self) -> State:
         return rebuilt(self.disk, self.catalog, self.keys)
+
+
+def all_files(replica: Replica) -> list[FileName]:
+    found: list[FileName] = []
+    pending = ["snapshot"]
+    while pending:
+        path = pending.pop()
+        try:
+            pending += [f"{path}/{name}" for name in replica.disk.names(path)]
+        except NotADirectoryError:
+            found.append(FileName(path))
+    return sorted(found)

@@ -111,6 +111,7 @@ def test_a_torn_tail_is_measured_and_cut(kept: int) -> None:
         plan_append_entry(log, STORY[4])
     plan, log = plan_settle(log)
     disk.execute(plan)
+    assert disk.size(AUTHORIZATION_LOG) == log.size_bytes
     plan, log = plan_append_entry(log, STORY[4])
     disk.execute(plan)
     assert disk.read(AUTHORIZATION_LOG, 0, 10_000) == data

@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+<<<<<<< HEAD
+=======
+from tests.clustor.snapshot.support import (
+    KEYS,
+    PARTITION,
+    SIGNER,
+    Replica,
+    State,
+    all_files,
+    key_ring,
+    lines,
+    patient,
+    rebuilt,
+    request,
+    salt,
+)
+>>>>>>> snapshot
 
-from clustor.log.steps import Create, Delete, FileName, Write
+from clustor.log.steps import Delete, FileName, Write
 from clustor.log.types import LogIndex, PartitionId, Term
 from clustor.snapshot import (
     CorruptSnapshot,
@@ -24,8 +43,6 @@ from clustor.snapshot import (
     open_catalog,
     plan_acknowledge,
     plan_authorize,
-    plan_collect_garbage,
-    plan_forget,
     plan_snapshot,
     read_content,
     relist,
@@ -47,18 +64,6 @@ from tests.clustor.snapshot.support import (
 
 FULL, DELTA = SnapshotKind.FULL, SnapshotKind.DELTA
 SMALL: State = {"alpha": "1", "beta": "2" * 70}
-
-
-def all_files(replica: Replica) -> list[FileName]:
-    found: list[FileName] = []
-    pending = ["snapshot"]
-    while pending:
-        path = pending.pop()
-        try:
-            pending += [f"{path}/{name}" for name in replica.disk.names(path)]
-        except NotADirectoryError:
-            found.append(FileName(path))
-    return sorted(found)
 
 
 def test_the_files_stand_where_the_layout_says() -> None:
@@ -190,6 +195,28 @@ def test_a_salt_or_an_id_is_not_used_twice() -> None:
         replica.begin(again, SMALL)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"manifest_id": "not an id"},
+        {"manifest_id": "00000000-0000-0000-0000-000000000001"},
+        {"producer_version": ""},
+        {"version_id": 2**53},
+        {"base_index": -1},
+        {"ap_pane_digest": "0x00"},
+        {"iv_salt": b"short"},
+        {"chunk_bytes": 0},
+        {"chunk_bytes": 2**30},
+    ],
+    ids=str,
+)
+def test_a_request_that_cannot_be_meant_is_refused_before_the_first_chunk(
+    wrong: dict[str, Any],
+) -> None:
+    with pytest.raises(SnapshotMisuse):
+        Replica().begin(replace(request(1, 100), **wrong), SMALL)
+
+
 def test_a_new_key_epoch_re_emits_at_the_same_index_beside_the_old_one() -> None:
     replica = Replica()
     old = replica.emit(request(1, 100), SMALL)
@@ -293,110 +320,6 @@ def test_every_missing_file_is_seen() -> None:
             disk.execute((Delete(file),))
             with pytest.raises(SnapshotFileMissing):
                 open_catalog(disk, PARTITION)
-
-
-# Garbage
-
-
-def story(replica: Replica, kinds: str) -> None:
-    for number, kind in enumerate(kinds, start=1):
-        replica.emit(
-            request(number, number * 100, FULL if kind == "F" else DELTA), {"n": kind * number}
-        )
-
-
-@pytest.mark.parametrize(
-    ("kinds", "kept"),
-    [
-        ("F", "1"),
-        ("FF", "12"),
-        ("FFF", "23"),
-        ("FDDFD", "12345"),
-        ("FDFDFD", "3456"),
-        ("FDDFDF", "456"),
-    ],
-)
-def test_two_full_snapshots_are_kept_with_their_deltas(kinds: str, kept: str) -> None:
-    replica = Replica()
-    story(replica, kinds)
-    expected = replica.state()
-    replica.disk.execute(plan_collect_garbage(replica.disk, replica.catalog))
-    reopened = replica.reopened()
-    assert "".join(str(s.record.auth_seq) for s in reopened.catalog.snapshots) == kept
-    assert reopened.state() == expected
-    assert plan_collect_garbage(reopened.disk, reopened.catalog) == ()
-    reopened.adopt(plan_forget(reopened.catalog))
-    assert Replica(reopened.disk).catalog.snapshots == reopened.catalog.snapshots
-    assert len(reopened.catalog.log.entries) == 2 * len(kept)
-
-
-def test_nothing_older_goes_before_the_acknowledgement() -> None:
-    replica = Replica()
-    story(replica, "FD")
-    manifest = replica.write(request(3, 300), {"new": "1"})
-    replica.adopt(
-        plan_authorize(replica.catalog, relist(replica.disk, manifest, 0), since_full_ms=0)
-    )
-    assert plan_collect_garbage(replica.disk, replica.catalog, fulls_retained=1) == ()
-    replica.adopt(plan_acknowledge(replica.catalog))
-    replica.disk.execute(plan_collect_garbage(replica.disk, replica.catalog, fulls_retained=1))
-    assert replica.reopened().state() == {"new": "1"}
-    assert len(replica.reopened().catalog.snapshots) == 1
-
-
-def test_leftovers_go_and_an_emission_under_way_stays() -> None:
-    replica = Replica()
-    story(replica, "F")
-    before = all_files(replica)
-    replica.write(request(2, 200), SMALL)  # given up before its authorisation
-    tmp = FileName("snapshot/1-200/manifest.json.tmp")
-    replica.disk.execute((Create(tmp),))
-    emission = replica.begin(request(3, 300), SMALL)
-    for plan in emission:
-        replica.disk.execute(plan)
-        protected = plan_collect_garbage(replica.disk, replica.catalog, protect=emission.files())
-        replica.disk.execute(protected)
-    replica.disk.execute(emission.plan_manifest(replica.catalog))
-    replica.disk.execute(
-        plan_collect_garbage(replica.disk, replica.catalog, protect=emission.files())
-    )
-    assert emission.manifest is not None
-    relist(replica.disk, emission.manifest, emission.generation)
-    replica.disk.execute(plan_collect_garbage(replica.disk, replica.catalog))
-    assert all_files(replica) == before
-
-
-def test_a_plan_is_bounded_and_the_rest_follows() -> None:
-    replica = Replica()
-    story(replica, "FFF")
-    rounds = 0
-    while plan := plan_collect_garbage(
-        replica.disk, replica.catalog, fulls_retained=1, files_max=1
-    ):
-        assert sum(isinstance(step, Delete) for step in plan) == 1
-        replica.disk.execute(plan)
-        Replica(replica.disk.copy())  # each step leaves a catalog that opens
-        rounds += 1
-    assert rounds >= 4
-    assert len(replica.reopened().catalog.snapshots) == 1
-
-
-def test_a_damaged_old_manifest_stops_the_collector() -> None:
-    replica = Replica()
-    story(replica, "FFF")
-    replica.disk.flip_bit(FileName("snapshot/1-100/manifest.json"), 5, 1)
-    reopened = replica.reopened()
-    assert reopened.catalog.damaged == (FileName("snapshot/1-100/manifest.json"),)
-    assert reopened.state() == {"n": "FFF"}
-    with pytest.raises(CorruptSnapshot):
-        plan_collect_garbage(reopened.disk, reopened.catalog)
-
-
-def test_the_collector_refuses_a_catalog_that_is_not_settled() -> None:
-    replica = Replica()
-    story(replica, "F")
-    with pytest.raises(SnapshotMisuse):
-        plan_collect_garbage(replica.disk, open_catalog(replica.disk, PARTITION))
 
 
 def test_salts_differ_and_so_do_the_files_of_equal_states() -> None:

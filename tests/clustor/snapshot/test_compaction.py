@@ -173,23 +173,27 @@ class Cluster(RuleBasedStateMachine):
         if self.stored[who] + 1 >= self.first:
             self.stored[who] = max(self.stored[who], min(upto, self.last))
 
-    @rule(who=st.integers(0, 2), upto=st.integers(0, 400))
-    def apply(self, who: int, upto: int) -> None:
+    @rule(who=st.integers(0, 2), upto=st.integers(0, 400), durable=st.booleans())
+    def apply(self, who: int, upto: int, durable: bool) -> None:
         limit = min(upto, self.stored[who], self.commit)
         self.applied[who] = max(self.applied[who], limit)
+        if durable:
+            self.durable[who] = self.applied[who]
 
-    @rule(who=st.integers(0, 2))
-    def make_durable(self, who: int) -> None:
-        self.durable[who] = self.applied[who]
+    @rule(count=st.integers(1, 20))
+    def everybody_catches_up(self, count: int) -> None:
+        self.append(count)
+        for who in range(3):
+            if who:
+                self.install_snapshot(who)
+                self.replicate(who, self.last)
+        for who in range(3):
+            self.apply(who, self.last, durable=True)
 
     @precondition(lambda self: self.applied[0] > self.base)
-    @rule()
-    def snapshot(self) -> None:
-        self.base, self.authorized, self.acknowledged = self.applied[0], True, False
-
-    @rule()
-    def acknowledge(self) -> None:
-        self.acknowledged = self.authorized
+    @rule(acknowledged=st.booleans())
+    def snapshot(self, acknowledged: bool) -> None:
+        self.base, self.authorized, self.acknowledged = self.applied[0], True, acknowledged
 
     @rule(floor=st.none() | st.integers(0, 400))
     def set_learner(self, floor: int | None) -> None:

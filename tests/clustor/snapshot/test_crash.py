@@ -7,18 +7,23 @@ from random import Random
 
 import pytest
 
-from clustor.log.steps import Plan
+from clustor.log.steps import FileName, Plan
 from clustor.sim.disk import CrashChoice, SimDisk
 from clustor.snapshot import (
     ImportPolicy,
     SnapshotKind,
     begin_import,
+    decode_manifest,
     encode_manifest,
     plan_collect_garbage,
     plan_forget,
     resume_import,
 )
+<<<<<<< HEAD
 from tests.clustor.snapshot.support import TRUSTED, Replica, State, request
+=======
+from clustor.snapshot.layout import AUTHORIZATION_LOG
+>>>>>>> snapshot
 
 FULL, DELTA = SnapshotKind.FULL, SnapshotKind.DELTA
 OLD: State = {"a": "old", "b": "x" * 80}
@@ -104,6 +109,18 @@ def test_the_very_first_snapshot_is_whole_or_absent(reorder: bool) -> None:
         assert after.reopened().state() == NEW
 
 
+def manifests_have_their_chunks(disk: SimDisk) -> bool:
+    """Say whether every manifest that is there, needed or not, could still be restored."""
+    chunks = set(disk.names("snapshot/chunks"))
+    for directory in disk.names("snapshot"):
+        if "-" in directory and "manifest.json" in disk.names(f"snapshot/{directory}"):
+            file = FileName(f"snapshot/{directory}/manifest.json")
+            manifest = decode_manifest(disk.read(file, 0, 10_000))
+            if not chunks.issuperset(chunk.chunk_id for chunk in manifest.chunks):
+                return False
+    return True
+
+
 @reordering
 def test_collecting_garbage_keeps_what_is_needed_at_every_step(reorder: bool) -> None:
     replica = with_old(reorder=reorder)
@@ -119,10 +136,31 @@ def test_collecting_garbage_keeps_what_is_needed_at_every_step(reorder: bool) ->
         yield plan_forget(replica.catalog, fulls_retained=1).plan
 
     for disk in every_crash(replica, plans(), Random(4)):
+        assert manifests_have_their_chunks(disk)
         after = restarted(disk)
         assert after.state() == NEW
         assert len(after.catalog.snapshots) >= 2
     assert [s.record.auth_seq for s in replica.reopened().catalog.snapshots] == [6, 7]
+
+
+@pytest.mark.parametrize("evict", [False, True])
+@pytest.mark.parametrize("nth", [0, 1], ids=["authorisation", "acknowledgement"])
+def test_a_failed_sync_of_the_authorisation_log_is_not_believed_later(
+    nth: int, evict: bool
+) -> None:
+    """The kernel may call the lost pages clean: a later sync succeeds and writes nothing."""
+    replica = with_old(reorder=False)
+    replica.write(request(2, 200), NEW)
+    plans = replica.authorize_plans()
+    for _ in range(nth):
+        replica.disk.execute(next(plans))
+    replica.disk.fail_next_sync(AUTHORIZATION_LOG, evict=evict)
+    with pytest.raises(OSError, match="Input/output error"):
+        replica.disk.execute(next(plans))
+    after = restarted(replica.disk)
+    assert after.state() in (OLD, NEW)
+    after.emit(request(3, 300), {"third": "1"})
+    assert Replica(after.disk.crash(NOTHING_KEPT)).state() == {"third": "1"}
 
 
 def source() -> tuple[Replica, list[bytes]]:
