@@ -40,7 +40,7 @@ from clustor.log.steps import (
     Write,
     plan_replace,
 )
-from clustor.log.types import BlockCounter, Entry, IoWriterMode, LogIndex
+from clustor.log.types import BlockCounter, Entry, IoWriterMode, LogIndex, LogState
 from clustor.sim.disk import CrashChoice
 from tests.clustor.log import harness
 from tests.clustor.log.harness import (
@@ -143,10 +143,13 @@ def rot_in_segments(rng: Random) -> None:
 
 
 def rot_in_the_ledger(rng: Random) -> None:
-    rest = Rest.after(HISTORIES["suffix replaced"])
-    size = rest.world.disk.size(LEDGER_FILE)
-    for position in range(0, size, 3):
-        outcome_of(rest, flipped(rest.world.disk, LEDGER_FILE, position, rng.randrange(8)))
+    """A record that was durable is never cut off as torn: with it would go the mode's epoch."""
+    rest = Rest.after(HISTORIES["mode changed"])
+    disk, epoch = rest.world.disk, rest.world.log.durability_mode_epoch
+    for position in range(0, disk.size(LEDGER_FILE), 3):
+        outcome = outcome_of(rest, flipped(disk, LEDGER_FILE, position, rng.randrange(8)))
+        if outcome.state is LogState.HEALTHY:
+            assert outcome.durability_mode_epoch == epoch
 
 
 def numbers_are_not_used_again(rng: Random) -> None:
