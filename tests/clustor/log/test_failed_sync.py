@@ -1,7 +1,8 @@
-"""A sync fails, the process restarts, and the page cache shows what no disk holds.
+"""A process dies or a sync fails, and the next process sees what no disk holds.
 
-After a failed sync the kernel may call the pages clean: a reader still sees them, and the next
-sync succeeds without writing them. Whatever recovery then attests must survive a loss of power.
+What was written and not synced is visible until power is lost. After a failed sync the kernel
+may even call such pages clean: a reader still sees them, and the next sync succeeds without
+writing them. Whatever recovery attests, and what is appended behind it, must survive.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from tests.clustor.log.harness import (
     append,
     check_after_crash,
     compact,
+    crash_points,
     install,
     overwrite,
     run,
@@ -62,6 +64,20 @@ def test_what_recovery_attests_after_a_failed_sync_survives_a_loss_of_power(
     for operation in script:
         for moment in failed_syncs(world, operation, evict=evict):
             after = check_after_crash(moment)
+            run(after, append(33, tag=99))
+            disk = after.disk.crash(CrashChoice())
+            check_after_crash(Moment(disk, after.keys, after.witness, [after.contents]))
+
+
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS.keys())
+def test_what_follows_the_death_of_a_process_survives_a_loss_of_power(
+    script: list[Operation],
+) -> None:
+    """No disk fails and no power is lost at first: the next process finds names not yet synced."""
+    world = World.new()
+    for operation in script:
+        for moment in crash_points(world, operation):
+            after = check_after_crash(moment.crashed(moment.disk.copy()))
             run(after, append(33, tag=99))
             disk = after.disk.crash(CrashChoice())
             check_after_crash(Moment(disk, after.keys, after.witness, [after.contents]))
