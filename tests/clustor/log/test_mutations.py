@@ -1,0 +1,468 @@
+"""Bugs planted on purpose: the harness must catch each of them, and none without them.
+
+A mutation changes one plan or one decision, as a careless change of the code would. If one ever
+survives, the tests have a hole: add the scenario that kills it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from clustor.log import image, ledger_writer, recovery
+from clustor.log.config import LogConfig
+from clustor.log.errors import LogError
+from clustor.log.keys import KeyRing
+from clustor.log.ledger import (
+    LEDGER_FILE,
+    LedgerBody,
+    LogBase,
+    NonceReservationRange,
+    Truncation,
+    decode_record,
+)
+from clustor.log.ledger_writer import LedgerWriter
+from clustor.log.log import AppendPlan, Log
+from clustor.log.reader import LogReader
+from clustor.log.recovery import Recovery, recover
+from clustor.log.segment_writer import SegmentWriter
+from clustor.log.steps import (
+    Delete,
+    FileName,
+    Plan,
+    Step,
+    Storage,
+    Sync,
+    SyncDirectory,
+    Write,
+    plan_replace,
+)
+from clustor.log.types import BlockCounter, Entry, IoWriterMode, LogIndex, LogState
+from clustor.sim.disk import CrashChoice
+from tests.clustor.log import harness
+from tests.clustor.log.harness import (
+    SMALL,
+    Moment,
+    Operation,
+    World,
+    append,
+    check_after_crash,
+    compact,
+    crash_points,
+    install,
+    now,
+    overwrite,
+    read_back,
+    rotate_key,
+    run,
+    seal,
+)
+from tests.clustor.log.rot import (
+    HISTORIES,
+    Rest,
+    compact_everything,
+    drop,
+    files_of,
+    flipped,
+    outcome_of,
+)
+from tests.clustor.log.test_crash import random_history
+
+# Detectors: each raises AssertionError or LogError when the log breaks a promise.
+
+SCRIPTS: dict[str, list[Operation]] = {
+    "appends": [append(10), append(20, 0, 30)],
+    "rotation": [append(1500), append(1500), append(1500)],
+    "seal": [append(10), seal(), append(10)],
+    "suffix replaced": [append(10, 10, 10), overwrite(2, 20), overwrite(1, 30, 30)],
+    "key rotation": [append(10), rotate_key(), append(10)],
+    "compaction": [append(1500), append(1500), append(1500), compact(0), append(10)],
+    "snapshot installed": [append(10, 10), install(3), append(10)],
+}
+
+
+def crash_everywhere(rng: Random) -> None:
+    """Lose power between any two steps of each script, and go on from what is found."""
+    for reorder in (False, True):
+        for script in SCRIPTS.values():
+            world = World.new(reorder=reorder)
+            for operation in script:
+                for moment in crash_points(world, operation):
+                    for disk in moment.disk.crashes(rng, max_exhaustive=24, samples=6):
+                        after = check_after_crash(moment.crashed(disk))
+                        run(after, append(33, tag=99))
+                        check_after_crash(now(after))
+
+
+def long_histories(rng: Random) -> None:
+    for _ in range(4):
+        random_history(rng.randrange(10**6), operations=20, crashes_each=4)
+
+
+def kill_then_lose_power(rng: Random) -> None:
+    """A process dies, the next one recovers and acknowledges; only then is power lost.
+
+    What the dead process wrote was never synced, so recovery must sync what it relies on.
+    """
+    for config in (SMALL, replace(SMALL, reservation_blocks=1)):
+        for script in [*SCRIPTS.values(), [append(10, 10, 10), drop(2)]]:
+            world = World.new(config)
+            for operation in script:
+                for moment in crash_points(world, operation):
+                    after = check_after_crash(moment.crashed(moment.disk.copy()), config)
+                    check_after_crash(_powerless(after), config)
+
+
+def _powerless(world: World) -> Moment:
+    """The worst that a loss of power leaves of a world at rest."""
+    disk = world.disk.crash(CrashChoice())
+    return Moment(disk, world.keys, world.witness, [world.contents])
+
+
+def acknowledged_is_proven(rng: Random) -> None:
+    """The ledger alone, as the worst crash leaves it, proves everything acknowledged."""
+    for script in SCRIPTS.values():
+        world = World.new()
+        for operation in script:
+            run(world, operation)
+            worst = world.disk.crash(CrashChoice())
+            proven = LogReader.open(worst, world.keys).image.facts.proven_index
+            assert proven >= world.log.durable_index, (proven, world.log.durable_index)
+
+
+def rot_in_segments(rng: Random) -> None:
+    for history in ("closed and open", "suffix replaced"):
+        rest = Rest.after(HISTORIES[history])
+        for file in files_of(rest.world.disk):
+            size = rest.world.disk.size(file)
+            for position in range(0, size if "segment" in file else 0, 3):
+                outcome_of(rest, flipped(rest.world.disk, file, position, rng.randrange(8)))
+
+
+def rot_in_the_ledger(rng: Random) -> None:
+    """A record that was durable is never cut off as torn: with it would go the mode's epoch."""
+    rest = Rest.after(HISTORIES["mode changed"])
+    disk, epoch = rest.world.disk, rest.world.log.durability_mode_epoch
+    for position in range(0, disk.size(LEDGER_FILE), 3):
+        outcome = outcome_of(rest, flipped(disk, LEDGER_FILE, position, rng.randrange(8)))
+        if outcome.state is LogState.HEALTHY:
+            assert outcome.durability_mode_epoch == epoch
+
+
+def numbers_are_not_used_again(rng: Random) -> None:
+    """Everything is compacted away, the process restarts: the next segment has a new number."""
+    for script in ([append(10), seal(), compact_everything()], [append(10), install(1)]):
+        world = World.new()
+        for operation in script:
+            run(world, operation)
+        for _ in range(2):
+            world = check_after_crash(now(world))
+            run(world, append(20, tag=rng.randrange(10**6)))
+            run(world, seal())
+            run(world, compact_everything())
+
+
+def compaction_respects_its_floor(rng: Random) -> None:
+    for floor in range(1, 7):
+        world = World.new()
+        for operation in (append(10, 10), seal(), append(10), seal(), append(10, 10)):
+            run(world, operation)
+        world.disk.execute(world.log.plan_compact(LogIndex(floor)))
+        base, held = read_back(world.disk, world.keys, world.log)
+        assert base < floor, (base, floor)
+        assert held == world.contents[1][base:]
+
+
+def torn_ledgers_without_zeros_ahead(rng: Random) -> None:
+    """Nothing but the cut removes what a torn write left behind."""
+    bare = replace(SMALL, ledger_zero_ahead_bytes=0, zero_ahead_bytes=0)
+    world = World.new(bare)
+    for _ in range(4):
+        for moment in crash_points(world, append(10, 20)):
+            for disk in moment.disk.crashes(rng, max_exhaustive=200, samples=20):
+                after = check_after_crash(moment.crashed(disk), bare)
+                run(after, append(33, tag=99))
+                check_after_crash(now(after), bare)
+
+
+DETECTORS: list[Callable[[Random], None]] = [
+    acknowledged_is_proven,
+    numbers_are_not_used_again,
+    compaction_respects_its_floor,
+    kill_then_lose_power,
+    torn_ledgers_without_zeros_ahead,
+    rot_in_segments,
+    rot_in_the_ledger,
+    crash_everywhere,
+    long_histories,
+]
+
+# Mutations: each plants one bug with the monkeypatch it is given.
+
+Patch = pytest.MonkeyPatch
+_plan_append = Log.plan_append
+_plan_compact = Log.plan_compact
+_plan_records = LedgerWriter.plan_records
+_seal = SegmentWriter.plan_seal
+_create = SegmentWriter.plan_create
+
+
+def _reorder_appends(patch: Patch, change: Callable[[list[Step]], Sequence[Step]]) -> None:
+    def plan_append(log: Log, entries: Sequence[Entry]) -> AppendPlan:
+        planned = _plan_append(log, entries)
+        return AppendPlan(tuple(change(list(planned.steps))), planned.receipt)
+
+    patch.setattr(Log, "plan_append", plan_append)
+
+
+def ledger_before_the_wal_sync(patch: Patch) -> None:
+    _reorder_appends(patch, lambda steps: [*steps[:-3], steps[-2], steps[-1], steps[-3]])
+
+
+def no_wal_sync(patch: Patch) -> None:
+    _reorder_appends(patch, lambda steps: [*steps[:-3], *steps[-2:]])
+
+
+def no_ledger_sync(patch: Patch) -> None:
+    _reorder_appends(patch, lambda steps: steps[:-1])
+
+
+def proof_instead_of_the_wal_write(patch: Patch) -> None:
+    """The ledger speaks before the bytes were even written."""
+    _reorder_appends(patch, lambda steps: [*steps[:-4], *steps[-2:], *steps[-4:-2]])
+
+
+def reservation_not_synced(patch: Patch) -> None:
+    def plan_records(writer: LedgerWriter, bodies: Sequence[LedgerBody]) -> Plan:
+        plan = _plan_records(writer, bodies)
+        alone = all(isinstance(body, NonceReservationRange) for body in bodies)
+        return plan[:1] if alone else plan
+
+    patch.setattr(LedgerWriter, "plan_records", plan_records)
+
+
+def reservation_not_recorded(patch: Patch) -> None:
+    def reserve(writer: SegmentWriter) -> NonceReservationRange:
+        """Believe in twice as much as the record says."""
+        start, blocks = writer.reserved_blocks, SMALL.reservation_blocks
+        writer.reserved_blocks += 2 * blocks
+        return NonceReservationRange(writer.header.segment_seq, BlockCounter(start), blocks)
+
+    patch.setattr(SegmentWriter, "reserve", reserve)
+
+
+def counters_used_again_after_recovery(patch: Patch) -> None:
+    def careless(
+        storage: Storage, keys: KeyRing, config: LogConfig, mode: IoWriterMode
+    ) -> Recovery | None:
+        found = recover(storage, keys, config, mode)
+        segment = found.log.open_segment() if found is not None else None
+        if found is not None and segment is not None:
+            scanner = found.image.segments[-1].scanner
+            assert scanner is not None
+            segment.next_block_counter = scanner.next_block_counter
+        return found
+
+    patch.setattr(harness, "recover", careless)
+
+
+def truncation_after_the_overwrite(patch: Patch) -> None:
+    def late(steps: list[Step]) -> Sequence[Step]:
+        if not _is_truncation(steps[0]):
+            return steps
+        return [*steps[2:-2], *steps[:2], *steps[-2:]]
+
+    _reorder_appends(patch, late)
+
+
+def truncation_not_recorded(patch: Patch) -> None:
+    def silent(writer: LedgerWriter, bodies: Sequence[LedgerBody]) -> Plan:
+        return () if isinstance(bodies[0], Truncation) else _plan_records(writer, bodies)
+
+    patch.setattr(LedgerWriter, "plan_records", silent)
+
+
+def _is_truncation(step: Step) -> bool:
+    if not isinstance(step, Write) or step.file != LEDGER_FILE:
+        return False
+    return isinstance(decode_record(step.data[:64]).body, Truncation)
+
+
+def _reorder_compaction(patch: Patch, change: Callable[[Plan], Plan]) -> None:
+    patch.setattr(Log, "plan_compact", lambda log, floor: change(_plan_compact(log, floor)))
+
+
+def deletion_before_the_ledger_knows(patch: Patch) -> None:
+    def eager(plan: Plan) -> Plan:
+        gone = [s for s in plan if isinstance(s, Delete) and not s.file.endswith(".tmp")]
+        return (*gone, *(step for step in plan if step not in gone))
+
+    _reorder_compaction(patch, eager)
+
+
+def new_ledger_not_synced_into_its_directory(patch: Patch) -> None:
+    def hasty(file: FileName, data: bytes) -> Plan:
+        return tuple(
+            step for step in plan_replace(file, data) if not isinstance(step, SyncDirectory)
+        )
+
+    patch.setattr(ledger_writer, "plan_replace", hasty)
+
+
+def new_ledger_not_synced(patch: Patch) -> None:
+    def hasty(file: FileName, data: bytes) -> Plan:
+        return tuple(step for step in plan_replace(file, data) if not isinstance(step, Sync))
+
+    patch.setattr(ledger_writer, "plan_replace", hasty)
+
+
+def old_ledger_deleted_first(patch: Patch) -> None:
+    def careless(file: FileName, data: bytes) -> Plan:
+        return (Delete(file), *plan_replace(file, data))
+
+    patch.setattr(ledger_writer, "plan_replace", careless)
+
+
+def compaction_one_entry_too_far(patch: Patch) -> None:
+    _first = Log._first_segment_from
+
+    def greedy(log: Log, floor: LogIndex) -> object:
+        return _first(log, LogIndex(floor + 1))
+
+    patch.setattr(Log, "_first_segment_from", greedy)
+
+
+def proven_tail_cut(patch: Patch) -> None:
+    patch.setattr(image._Reading, "_check_proof", lambda reading, problem: None)
+
+
+def damaged_ledger_taken_for_torn(patch: Patch) -> None:
+    patch.setattr("clustor.log.ledger._later_write_follows", lambda data, position, seq: False)
+
+
+def seal_not_synced(patch: Patch) -> None:
+    patch.setattr(
+        SegmentWriter,
+        "plan_seal",
+        lambda writer: tuple(step for step in _seal(writer) if not isinstance(step, Sync)),
+    )
+
+
+def segment_name_not_synced(patch: Patch) -> None:
+    patch.setattr(SegmentWriter, "plan_create", lambda writer: _create(writer)[:-1])
+
+
+def trailer_that_counts_wrong(patch: Patch) -> None:
+    def plan_seal(writer: SegmentWriter) -> Plan:
+        writer._tally.entry_count += 1
+        return _seal(writer)
+
+    patch.setattr(SegmentWriter, "plan_seal", plan_seal)
+
+
+def recovery_that_trusts_an_unfinished_ledger(patch: Patch) -> None:
+    class Trusting:
+        def __init__(self, storage: Storage) -> None:
+            self._storage = storage
+            self.names = storage.names
+
+        def _of(self, file: FileName) -> FileName:
+            unfinished = "durability.log.tmp" in self._storage.names("wal")
+            return FileName(file + ".tmp") if unfinished and file == LEDGER_FILE else file
+
+        def size(self, file: FileName) -> int:
+            return self._storage.size(self._of(file))
+
+        def read(self, file: FileName, offset: int, length: int) -> bytes:
+            return self._storage.read(self._of(file), offset, length)
+
+    def trusting(
+        storage: Storage, keys: KeyRing, config: LogConfig, mode: IoWriterMode
+    ) -> Recovery | None:
+        return recover(Trusting(storage), keys, config, mode)
+
+    patch.setattr(harness, "recover", trusting)
+
+
+def recovery_that_syncs_nothing(patch: Patch) -> None:
+    def hasty(
+        storage: Storage, keys: KeyRing, config: LogConfig, mode: IoWriterMode
+    ) -> Recovery | None:
+        found = recover(storage, keys, config, mode)
+        if found is not None:
+            found.plan = tuple(step for step in found.plan if not isinstance(step, Sync))
+        return found
+
+    patch.setattr(harness, "recover", hasty)
+
+
+def recovery_that_proves_nothing_anew(patch: Patch) -> None:
+    patch.setattr(recovery._Mending, "_prove", lambda mending, records: None)
+
+
+def recovery_that_does_not_sync_the_ledger(patch: Patch) -> None:
+    patch.setattr(recovery._Mending, "_cut_ledger", lambda mending: None)
+
+
+def segment_number_used_again(patch: Patch) -> None:
+    fold = image._fold
+
+    def forgetful(facts: image.LedgerFacts, body: LedgerBody) -> None:
+        highest = facts.highest_segment_seq
+        fold(facts, body)
+        if isinstance(body, LogBase):
+            facts.highest_segment_seq = highest
+
+    patch.setattr(image, "_fold", forgetful)
+
+
+MUTATIONS = [
+    ledger_before_the_wal_sync,
+    no_wal_sync,
+    no_ledger_sync,
+    proof_instead_of_the_wal_write,
+    reservation_not_synced,
+    reservation_not_recorded,
+    counters_used_again_after_recovery,
+    truncation_after_the_overwrite,
+    truncation_not_recorded,
+    deletion_before_the_ledger_knows,
+    new_ledger_not_synced_into_its_directory,
+    new_ledger_not_synced,
+    old_ledger_deleted_first,
+    compaction_one_entry_too_far,
+    proven_tail_cut,
+    damaged_ledger_taken_for_torn,
+    seal_not_synced,
+    segment_name_not_synced,
+    trailer_that_counts_wrong,
+    recovery_that_trusts_an_unfinished_ledger,
+    recovery_that_syncs_nothing,
+    recovery_that_proves_nothing_anew,
+    recovery_that_does_not_sync_the_ledger,
+    segment_number_used_again,
+]
+
+
+def caught_by(seed: int) -> str | None:
+    """Name the detector that notices something, or None."""
+    for detector in DETECTORS:
+        try:
+            detector(Random(seed))
+        except (AssertionError, LogError):
+            return detector.__name__
+    return None
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
+def test_a_planted_bug_is_caught(mutation: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    mutation(monkeypatch)
+    assert caught_by(seed=1) is not None
+
+
+@pytest.mark.parametrize("detector", DETECTORS, ids=lambda detector: detector.__name__)
+def test_nothing_is_caught_where_no_bug_was_planted(detector: Callable[[Random], None]) -> None:
+    detector(Random(1))
