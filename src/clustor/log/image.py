@@ -47,7 +47,8 @@ class LedgerFacts:
     proven_term: Term | None = Term(0)  # None where a truncation left an older entry as the last
     truncations: list[Truncation] = field(default_factory=list)
     reserved: dict[SegmentSeq, int] = field(default_factory=dict)  # counters below this
-    given_up: set[SegmentSeq] = field(default_factory=set)  # their trailers are durable
+    # By segment: these records prove that its trailer is durable.
+    given_up: dict[SegmentSeq, NonceReservationAbandon] = field(default_factory=dict)
     highest_segment_seq: int = 0
     durability_mode_epoch: DurabilityModeEpoch = DurabilityModeEpoch(0)
 
@@ -178,7 +179,7 @@ def _fold(facts: LedgerFacts, body: LedgerBody) -> None:
             facts.reserved[segment_seq] = start + blocks
             facts.highest_segment_seq = max(facts.highest_segment_seq, segment_seq)
         case NonceReservationAbandon(segment_seq, _, _):
-            facts.given_up.add(segment_seq)
+            facts.given_up[segment_seq] = body
         case DurabilityTransition() | LedgerHead():
             pass  # the epoch stands in every record's head; the identity was compared
 

@@ -25,6 +25,7 @@ from clustor.log.ledger import (
     LedgerBody,
     LedgerIdentity,
     LogBase,
+    NonceReservationAbandon,
     NonceReservationRange,
     Truncation,
 )
@@ -74,6 +75,7 @@ class LogParts:
     durable: DurabilityRecord  # what the ledger proves
     open_segment: SegmentWriter | None
     closed: list[SegmentSeq]
+    last_seal: NonceReservationAbandon | None  # proves the trailer of the last closed segment
     truncations: list[Truncation]  # those that void something in a live segment
 
 
@@ -137,8 +139,13 @@ class Log:
         return tuple(self._parts.closed)
 
     def stored(self, receipt: DurabilityRecord) -> None:
-        """Take note that the plan of this receipt was carried out whole."""
-        if receipt.index > self._durable.index:
+        """Take note that the plan of this receipt was carried out whole.
+
+        A receipt of entries that were voided since its plan was made proves nothing.
+        """
+        if self._durable.index < receipt.index <= self.last_index and (
+            self.entries.term_of(receipt.index) == receipt.term
+        ):
             self._durable = receipt
 
     def fence(self, reason: str, **facts: object) -> None:
@@ -371,8 +378,9 @@ class Log:
         steps: list[Step],
         reason: AbandonReason = AbandonReason.SEALED,
     ) -> None:
+        self._parts.last_seal = segment.abandon(reason)
         steps += segment.plan_seal()
-        steps += self._parts.ledger.plan_records([segment.abandon(reason)])
+        steps += self._parts.ledger.plan_records([self._parts.last_seal])
         self._parts.closed.append(segment.header.segment_seq)
         self._parts.open_segment = None
 
@@ -411,6 +419,8 @@ class Log:
                     segment.header.segment_seq, BlockCounter(0), segment.reserved_blocks
                 )
             )
+        elif parts.last_seal is not None:
+            bodies.append(parts.last_seal)
         bodies.append(self._planned)
         return parts.ledger.plan_rewrite(self.identity, bodies)
 
@@ -437,6 +447,7 @@ def create_log(
         durable=DurabilityRecord(base.base_term, base.base_index, start),
         open_segment=None,
         closed=[],
+        last_seal=None,
         truncations=[],
     )
     metadata = LogMetadata.of(identity.partition, identity.log_id)

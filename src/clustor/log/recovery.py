@@ -117,6 +117,7 @@ def _parts(image: LogImage, config: LogConfig, io_writer_mode: IoWriterMode) -> 
     used = [facts.highest_segment_seq, *(segment.segment_seq for segment in image.segments)]
     index = min(facts.proven_index, entries.last_index)
     segment_seq = entries.locate(index)[0].segment_seq if index > entries.base_index else None
+    closed = [segment.segment_seq for segment in image.segments if segment.closed]
     return LogParts(
         entries=entries,
         ledger=LedgerWriter(
@@ -132,7 +133,8 @@ def _parts(image: LogImage, config: LogConfig, io_writer_mode: IoWriterMode) -> 
             entries.term_of(index), index, segment_seq or facts.base.segment_seq
         ),
         open_segment=None,
-        closed=[segment.segment_seq for segment in image.segments if segment.closed],
+        closed=closed,
+        last_seal=facts.given_up.get(closed[-1]) if closed else None,
         truncations=facts.truncations,
     )
 

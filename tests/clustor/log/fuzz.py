@@ -18,6 +18,7 @@ from clustor.log.ledger import (
     DurabilityRecord,
     DurabilityTransition,
     LedgerBody,
+    LedgerHead,
     LedgerIdentity,
     LedgerRecord,
     LogBase,
@@ -74,7 +75,7 @@ from tests.clustor.log.rot import TINY, Rest, contents_of, files_of, transition
 MAC_KEY = b"K" * 32
 
 FAMILIES: list[LedgerBody] = [
-    LedgerIdentity(PartitionId(7), LogId(bytes(range(16)))),
+    LedgerHead(LedgerIdentity(PartitionId(7), LogId(bytes(range(16)))), 3),
     LogBase(Term(2), LogIndex(3), SegmentSeq(4)),
     DurabilityRecord(Term(5), LogIndex(6), SegmentSeq(7)),
     NonceReservationRange(SegmentSeq(8), BlockCounter(9), 10),

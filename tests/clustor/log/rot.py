@@ -13,11 +13,12 @@ from enum import Enum, auto
 
 from clustor.log.config import LogConfig
 from clustor.log.errors import CorruptLog, LogError
+from clustor.log.frame import RUN_HEADER_BYTES
 from clustor.log.ledger import LEDGER_FILE, RECORD_BYTES
 from clustor.log.metadata import METADATA_FILE
 from clustor.log.reader import LogReader, read_entries
 from clustor.log.recovery import FindingKind, Recovery, recover
-from clustor.log.segment import RUN_HEADER_BYTES, SEGMENT_HEADER_BYTES, TRAILER_BYTES
+from clustor.log.segment import SEGMENT_HEADER_BYTES, TRAILER_BYTES
 from clustor.log.steps import Create, Delete, FileName, Plan, Sync, Truncate, Write
 from clustor.log.types import DurabilityMode, DurabilityModeEpoch, LogIndex, LogState
 from clustor.sim.disk import CrashChoice, SimDisk
@@ -306,7 +307,9 @@ def places(disk: SimDisk, file: FileName) -> Iterator[Place]:
 def _ledger_places(data: bytes) -> Iterator[Place]:
     starts = [at for at in range(0, len(data), RECORD_BYTES) if any(data[at : at + RECORD_BYTES])]
     nth_in_write = [struct.unpack_from("<H", data, at + 2)[0] for at in starts]
-    last_write = len(starts) - 1 - nth_in_write[-1]
+    # What came by a rename was never torn, so damage to it is damage.
+    head_records = struct.unpack_from("<I", data, 16 + 28)[0]
+    last_write = max(len(starts) - 1 - nth_in_write[-1], head_records)
     for nth in range(len(starts)):
         place = Place.LEDGER_PROVEN if nth < last_write else Place.LEDGER_LAST_WRITE
         yield from [Place.LEDGER_START if nth < 2 else place] * RECORD_BYTES

@@ -37,9 +37,9 @@ def golden_world() -> World:
     world = World.new(TINY)
     for operation in (
         append(10, 0, 30),
+        restart(),
         overwrite(2, 20),
         transition(),
-        restart(),
         append(7),
         seal(),
         append(4200),
@@ -90,10 +90,11 @@ def test_the_golden_log_still_opens() -> None:
     assert (recovery.state, recovery.findings) == (LogState.HEALTHY, [])
     assert read_back(disk, keys, recovery.log) == golden_world().contents
     assert [len(payload) for _, payload in golden_world().contents[1]] == [10, 20, 7, 4200, 1]
-    closed = SegmentScanner(disk, 1, keys)
-    assert [run.header.entry_count for run in closed.runs()] == [3, 1, 1]
-    assert closed.trailer is not None
-    assert decode_index(stored_golden()[index_file(1)], 1) == bytes(closed.tally.offsets)
+    for seq, runs in ((1, [3]), (2, [1, 1])):
+        closed = SegmentScanner(disk, seq, keys)
+        assert [run.header.entry_count for run in closed.runs()] == runs
+        assert closed.trailer is not None
+        assert decode_index(stored_golden()[index_file(seq)], seq) == bytes(closed.tally.offsets)
 
 
 if __name__ == "__main__" and "--rewrite" in sys.argv:

@@ -214,8 +214,8 @@ def test_c17_a_truncation_is_durable_before_anything_is_written_over() -> None:
     world = world_of(append(10, 10, 10), config=ROOMY)
     planned = world.log.plan_append(entries_from(2, 2, 20))
     assert step_names(planned.steps) == [*FOUR_STEPS[2:], *FOUR_STEPS]
-    voided, proof = ledger_records(planned.steps)
-    assert voided == Truncation(LogIndex(2), SegmentSeq(1), BlockCounter(1))
+    voided, again, proof = ledger_records(planned.steps)
+    assert voided == again == Truncation(LogIndex(2), SegmentSeq(1), BlockCounter(1))
     assert proof == planned.receipt
 
 

@@ -12,17 +12,20 @@ from random import Random
 
 import pytest
 
-from clustor.log import image, ledger_writer, recovery
+from clustor.log import image, ledger_writer
 from clustor.log.config import LogConfig
 from clustor.log.errors import LogError
 from clustor.log.keys import KeyRing
 from clustor.log.ledger import (
     LEDGER_FILE,
+    DurabilityRecord,
     LedgerBody,
+    LedgerScan,
     LogBase,
     NonceReservationRange,
     Truncation,
     decode_record,
+    scan_ledger,
 )
 from clustor.log.ledger_writer import LedgerWriter
 from clustor.log.log import AppendPlan, Log
@@ -255,18 +258,15 @@ def reservation_not_recorded(patch: Patch) -> None:
 
 
 def counters_used_again_after_recovery(patch: Patch) -> None:
-    def careless(
-        storage: Storage, keys: KeyRing, config: LogConfig, mode: IoWriterMode
-    ) -> Recovery | None:
-        found = recover(storage, keys, config, mode)
-        segment = found.log.open_segment() if found is not None else None
-        if found is not None and segment is not None:
-            scanner = found.image.segments[-1].scanner
-            assert scanner is not None
-            segment.next_block_counter = scanner.next_block_counter
-        return found
+    restart = Log.plan_restart
 
-    patch.setattr(harness, "recover", careless)
+    def going_on(log: Log, proof: DurabilityRecord) -> Plan:
+        segment, log._parts.open_segment = log._parts.open_segment, None
+        steps = restart(log, proof)
+        log._parts.open_segment = segment
+        return steps
+
+    patch.setattr(Log, "plan_restart", going_on)
 
 
 def truncation_after_the_overwrite(patch: Patch) -> None:
@@ -340,7 +340,10 @@ def proven_tail_cut(patch: Patch) -> None:
 
 
 def damaged_ledger_taken_for_torn(patch: Patch) -> None:
-    patch.setattr("clustor.log.ledger._later_write_follows", lambda data, position, seq: False)
+    def gullible(data: bytes) -> LedgerScan:
+        return replace(scan_ledger(data), damaged_at=None)
+
+    patch.setattr(image, "scan_ledger", gullible)
 
 
 def seal_not_synced(patch: Patch) -> None:
@@ -400,11 +403,8 @@ def recovery_that_syncs_nothing(patch: Patch) -> None:
 
 
 def recovery_that_proves_nothing_anew(patch: Patch) -> None:
-    patch.setattr(recovery._Mending, "_prove", lambda mending, records: None)
-
-
-def recovery_that_does_not_sync_the_ledger(patch: Patch) -> None:
-    patch.setattr(recovery._Mending, "_cut_ledger", lambda mending: None)
+    restart = Log.plan_restart
+    patch.setattr(Log, "plan_restart", lambda log, proof: restart(log, log.durable))
 
 
 def segment_number_used_again(patch: Patch) -> None:
@@ -442,7 +442,6 @@ MUTATIONS = [
     recovery_that_trusts_an_unfinished_ledger,
     recovery_that_syncs_nothing,
     recovery_that_proves_nothing_anew,
-    recovery_that_does_not_sync_the_ledger,
     segment_number_used_again,
 ]
 
