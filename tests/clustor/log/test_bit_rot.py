@@ -16,6 +16,7 @@ from clustor.log.errors import ChecksumMismatch, LogError, MissingFile
 from clustor.log.ledger import LEDGER_FILE, LedgerIdentity
 from clustor.log.log import create_log
 from clustor.log.metadata import METADATA_FILE
+from clustor.log.reader import LogReader
 from clustor.log.recovery import FindingKind
 from clustor.log.segment import index_file, segment_file, segment_seq_of
 from clustor.log.steps import FileName
@@ -229,6 +230,20 @@ def test_an_older_ledger_loses_nothing_in_silence(history: str) -> None:
     rest = at_rest(history)
     for older in rest.ledgers:
         outcome_of(rest, replaced(rest.world.disk, LEDGER_FILE, older))
+
+
+@pytest.mark.parametrize("history", ["suffix replaced", "suffix replaced across segments"])
+def test_a_reader_of_a_damaged_log_yields_no_void_entry_as_proven(history: str) -> None:
+    """A ledger that breaks off before a truncation still proves what was truncated."""
+    rest = at_rest(history)
+    disk, (base, held) = rest.world.disk, rest.world.contents
+    for position in range(0, disk.size(LEDGER_FILE), 5):
+        damaged = flipped(disk, LEDGER_FILE, position, position % 8)
+        try:
+            for entry in LogReader.open(damaged, rest.world.keys).entries():
+                assert (entry.term, entry.payload) == held[entry.index - base - 1], position
+        except LogError:
+            pass
 
 
 LAST_WORDS = {
