@@ -5,8 +5,10 @@ Recovery decides on this picture what to mend; tools print it.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from clustor.log.errors import (
     AuthenticationFailed,
@@ -194,7 +196,10 @@ class _Reading:
         self._keys = keys
         self._image = image
         self._progress = progress
-        self._cuts = list(image.facts.truncations)
+        self._cuts = deque(image.facts.truncations)
+        # The lowest index that this truncation or a later one reaches, for each of them.
+        reach = accumulate((cut.from_index for cut in reversed(self._cuts)), min)
+        self._reach = deque(reversed(list(reach)))
 
     def run(self) -> None:
         image = self._image
@@ -247,9 +252,10 @@ class _Reading:
         entries, header = self._image.entries, run.header
         seq = scanner.header.segment_seq
         while self._cuts and self._cuts[0].position <= (seq, header.first_block_counter):
-            self._apply(self._cuts.pop(0))
+            self._apply(self._cuts.popleft())
+            self._reach.popleft()
         self._progress(run.end_offset - run.offset)
-        if any(cut.from_index <= header.first_index for cut in self._cuts):
+        if self._reach and self._reach[0] <= header.first_index:
             return True  # void: a truncation that was written later reaches back before it
         problem: LogError | None = None
         if header.first_index > entries.last_index + 1:

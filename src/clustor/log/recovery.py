@@ -197,8 +197,9 @@ class _Mending:
         for file in files:
             self._steps.append(Delete(file))
             self._find(FindingKind.LEFTOVER_REMOVED, file)
-        if files:
-            self._steps += (SyncDirectory(WAL_DIRECTORY), SyncDirectory(""))
+        # Also without leftovers: whoever made the names that are here may have died before
+        # they were durable.
+        self._steps += (SyncDirectory(WAL_DIRECTORY), SyncDirectory(""))
 
     def _take_up_segment(self) -> None:
         """Cut a torn write off the segment that was open, and make durable what is kept of it.

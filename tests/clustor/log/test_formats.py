@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 from typing import Any
 
 import pytest
@@ -11,7 +12,6 @@ from hypothesis import strategies as st
 
 from clustor.log.errors import ChecksumMismatch, LogError, UnsupportedFormat
 from clustor.log.frame import FRAME_BODY_BYTES_MAX, decode_frames, encode_frames
-from clustor.log.scan import unpack_offsets
 from clustor.log.segment import (
     RUN_PLAINTEXT_BYTES_MAX,
     RunHeader,

@@ -16,6 +16,7 @@ from clustor.log.ledger import (
     DurabilityRecord,
     DurabilityTransition,
     LedgerBody,
+    LedgerHead,
     LedgerIdentity,
     LedgerRecord,
     LogBase,
@@ -58,8 +59,8 @@ def with_crc(wire: str) -> bytes:
 HEAD = "03 0200 04030201 0900000000000000"
 RECORDS: dict[str, tuple[LedgerBody, str]] = {
     "identity": (
-        LedgerIdentity(PartitionId(7), LogId(bytes(range(16)))),
-        f"01 {HEAD} 01000000 0700000000000000 000102030405060708090a0b0c0d0e0f" + "00" * 16,
+        LedgerHead(LedgerIdentity(PartitionId(7), LogId(bytes(range(16)))), 5),
+        f"01 {HEAD} 01000000 0700000000000000 000102030405060708090a0b0c0d0e0f 05" + "00" * 15,
     ),
     "durability": (
         DurabilityRecord(Term(5), LogIndex(6), SegmentSeq(7)),
@@ -122,7 +123,11 @@ def test_a_record_of_a_later_release_is_not_taken_for_damage(wire: str) -> None:
 
 
 BODIES = st.one_of(
-    st.builds(LedgerIdentity, U64, st.binary(min_size=16, max_size=16)),
+    st.builds(
+        LedgerHead,
+        st.builds(LedgerIdentity, U64, st.binary(min_size=16, max_size=16)),
+        st.integers(0, 2**32 - 1),
+    ),
     st.builds(DurabilityRecord, U64, U64, U64),
     st.builds(NonceReservationRange, U64, U64, U64),
     st.builds(NonceReservationAbandon, U64, U64, st.sampled_from(AbandonReason)),
@@ -149,36 +154,55 @@ def test_ledger_records_round_trip(
 
 
 def _ledger(*nth_in_write: int) -> list[bytes]:
+    """A head that came by a rename with one more record, then records as they are numbered."""
+    head = LedgerHead(LedgerIdentity(PartitionId(7), LogId(bytes(16))), 2)
     body = DurabilityRecord(Term(1), LogIndex(1), SegmentSeq(1))
     return [
-        encode_record(LedgerRecord(seq, nth, IoWriterMode.BLOCKING, DurabilityModeEpoch(0), body))
+        encode_record(
+            LedgerRecord(
+                seq, nth, IoWriterMode.BLOCKING, DurabilityModeEpoch(0), body if seq else head
+            )
+        )
         for seq, nth in enumerate(nth_in_write)
     ]
 
 
 ZEROS = bytes(64)
-# What stands in the file, then: believed records, torn, offset of damage.
-SCANS: dict[str, tuple[list[bytes], int, bool, int | None]] = {
-    "nothing": ([], 0, False, None),
-    "whole": (_ledger(0, 0, 0), 3, False, None),
-    "whole, zeros ahead": ([*_ledger(0, 0), ZEROS, ZEROS], 2, False, None),
-    "last record missing its end": ([*_ledger(0), _ledger(0, 0)[1][:63]], 1, True, None),
-    "last write unreadable": ([*_ledger(0), b"x" * 64], 1, True, None),
-    "first of a write of two lost": ([_ledger(0)[0], ZEROS, _ledger(0, 0, 1)[2]], 1, True, None),
-    "later write behind zeros": ([_ledger(0)[0], ZEROS, _ledger(0, 0, 0)[2]], 1, True, 64),
-    "later write behind noise": ([b"x" * 64, *_ledger(0, 0)[1:]], 0, True, 0),
-    "a record twice": ([_ledger(0)[0], _ledger(0)[0]], 1, True, None),
-    "a record skipped": ([_ledger(0)[0], _ledger(0, 0, 0)[2]], 1, True, None),
-    "torn, then zeros": ([_ledger(0)[0], b"x" * 64, ZEROS], 1, True, None),
+NOISE = b"x" * 64
+THREE, FOUR = _ledger(0, 1, 0), _ledger(0, 1, 0, 1)
+# What stands in the file, then: believed records, where they end, torn, offset of damage.
+SCANS: dict[str, tuple[list[bytes], int, int, bool, int | None]] = {
+    "nothing": ([], 0, 0, True, 0),
+    "whole, zeros behind": ([*THREE, ZEROS], 3, 192, False, None),
+    "whole, cut where the zeros were": (THREE, 3, 192, True, None),
+    "last record missing its end": ([*THREE[:2], THREE[2][:63]], 2, 128, True, None),
+    "last write unreadable": ([*THREE[:2], NOISE], 2, 128, True, None),
+    "torn, then zeros": ([*THREE[:2], NOISE, ZEROS], 2, 128, True, None),
+    "first of a write of two lost": ([*FOUR[:2], ZEROS, FOUR[3], ZEROS], 3, 256, True, None),
+    "second of a write of two lost": ([*FOUR[:3], NOISE, ZEROS], 3, 192, True, None),
+    "later write behind zeros": (
+        [*THREE[:2], ZEROS, _ledger(0, 1, 0, 0)[3], ZEROS],
+        2,
+        128,
+        True,
+        128,
+    ),
+    "later write behind noise": ([NOISE, *THREE[1:], ZEROS], 0, 0, True, 0),
+    "head record lost": ([THREE[0], NOISE, ZEROS], 1, 64, True, 64),
+    "head cut off": ([THREE[0], ZEROS], 1, 64, False, 64),
+    "a record twice": ([*THREE, THREE[2], ZEROS], 3, 192, True, None),
+    "a record skipped": ([*THREE[:2], FOUR[3], ZEROS], 2, 128, True, None),
 }
 
 
-@pytest.mark.parametrize(("rows", "believed", "torn", "damaged"), SCANS.values(), ids=SCANS.keys())
+@pytest.mark.parametrize(
+    ("rows", "believed", "good_bytes", "torn", "damaged"), SCANS.values(), ids=SCANS.keys()
+)
 def test_a_torn_write_is_told_from_damage(
-    rows: list[bytes], believed: int, torn: bool, damaged: int | None
+    rows: list[bytes], believed: int, good_bytes: int, torn: bool, damaged: int | None
 ) -> None:
     scan = scan_ledger(b"".join(rows))
-    assert (len(scan.records), scan.good_bytes) == (believed, believed * 64)
+    assert (len(scan.records), scan.good_bytes) == (believed, good_bytes)
     assert (scan.torn, scan.damaged_at) == (torn, damaged)
 
 

@@ -7,6 +7,7 @@ survives, the tests have a hole: add the scenario that kills it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
