@@ -139,7 +139,8 @@ class Stage:
         self.epoch = RoutingEpoch(0)
 
     def do(self, line: str) -> None:
-        words = line.split()
+        """Do one line; with `+` before it, its outcome is taken together with the next line's."""
+        words = line.removeprefix("+").split()
         if words[0].endswith(":"):
             self.current = ReplicaId(int(words.pop(0)[:-1]))
         facts = dict(word.split("=", 1) for word in words[1:] if "=" in word)
@@ -148,8 +149,9 @@ class Stage:
             getattr(self, f"on_{words[0].replace('-', '_')}")(plain, facts)
         except RaftError as error:
             self.say(f"{type(error).__name__}: {error}")
-        for actor in self.actors.values():
-            self._take(actor)
+        if not line.startswith("+"):
+            for actor in self.actors.values():
+                self._take(actor)
 
     def say(self, text: str) -> None:
         many = len(self.actors) > 1
