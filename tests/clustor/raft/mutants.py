@@ -27,6 +27,7 @@ from clustor.raft.messages import Outbound
 from clustor.raft.progress import Progress
 from clustor.raft.quorum import reached_by_majority
 from clustor.raft.reads import ReadQueue
+from clustor.raft.reception import Reception
 from clustor.raft.repair import Repair
 from clustor.raft.replication import Replication
 
@@ -193,14 +194,14 @@ def reads_need_no_proof(patch: pytest.MonkeyPatch) -> None:
 
 
 def counts_attestations_of_an_old_term(patch: pytest.MonkeyPatch) -> None:
-    original = Group._admit
+    original = Reception.admit
 
-    def admit(self: Group, message: Any) -> bool:
+    def admit(self: Reception, message: Any) -> bool:
         if type(message).__name__ == "DurabilityAck":
             return True
         return original(self, message)
 
-    patch.setattr(Group, "_admit", admit)
+    patch.setattr(Reception, "admit", admit)
 
 
 def obeys_an_old_epoch(patch: pytest.MonkeyPatch) -> None:

@@ -279,7 +279,7 @@ class Stage:
         self.say("nobody was elected")
 
     def _quiesce(self, stop: Actor | None = None) -> None:
-        for _ in range(10_000):
+        for _ in range(2_000):
             if stop is not None and stop.group is not None and stop.group.core.leads:
                 self._take(stop)
                 self.flight.clear()
@@ -376,9 +376,6 @@ class Stage:
     def on_snapshot(self, plain: list[str], facts: dict[str, str]) -> None:
         """snapshot 5: an authorised snapshot covers that index; the log is compacted"""
         self.group.snapshot_emitted(LogIndex(int(plain[0])))
-        log = self.group.core.log
-        self.actor.entries = [e for e in self.actor.entries if e.index > log.base_index]
-        self.actor.base = (log.base_index, log.base_term)
 
     def on_renew(self, plain: list[str], facts: dict[str, str]) -> None:
         self.group.renew_fallback()
@@ -420,6 +417,10 @@ class Stage:
             group.fetched(fetch, [e for e in actor.entries if e.index >= fetch.first_index])
         if output.apply:
             group.applied(output.apply[-1].index, output.apply[-1].index)
+        if output.compact_through is not None:
+            log = group.core.log
+            actor.entries = [e for e in actor.entries if e.index > log.base_index]
+            actor.base = (log.base_index, log.base_term)
         if output.publish_proof is not None:
             self.proof = output.publish_proof
         if output.record_membership is not None:
