@@ -53,7 +53,7 @@ class Core:
         self.log = log
         self.role = Role.FOLLOWER
         self.leader_id: ReplicaId | None = None
-        self.commit_index = LogIndex(max(log.base_index, hard.membership_index))
+        self.commit_index = max(log.base_index, hard.durable_commit_index)
         self.handed_index = log.base_index  # given to the state machine
         self.applied_index = log.base_index  # reported back by it
         self.sm_durable_index = log.base_index
@@ -131,7 +131,9 @@ class Core:
 
     def set_hard(self, **changes: Any) -> None:
         """Change the hard state; messages now wait until it is durable."""
-        self.hard = replace(self.hard, **changes)
+        durable = min(self.commit_index, self.local_wal_durable_index)
+        durable = max(durable, self.hard.durable_commit_index)
+        self.hard = replace(self.hard, durable_commit_index=durable, **changes)
 
     def send(self, to: ReplicaId, message: Message) -> None:
         self.outbox.append((to, message))

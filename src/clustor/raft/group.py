@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from clustor.log.types import DurabilityModeEpoch, Entry, EntryKind, LogIndex
+from clustor.log.types import DurabilityMode, DurabilityModeEpoch, Entry, EntryKind, LogIndex
 from clustor.raft.access import Access
 from clustor.raft.control_plane import ControlPlaneUpdate
 from clustor.raft.core import Core
@@ -131,10 +131,10 @@ class Group:
             hard = replace(hard or HardState(), rejoin_epoch=rejoin_epoch)
         elif identity.holds_data and hard is None:
             raise DataLost("the disk is empty where data was", replica_id=identity.replica_id)
-        elif hard is not None and hard.membership_index > log.last_index:
+        elif hard is not None and hard.durable_commit_index > log.last_index:
             raise DataLost(
                 "the log ends before a committed entry",
-                committed=hard.membership_index,
+                committed=hard.durable_commit_index,
                 last_index=log.last_index,
             )
         if hard is None:
@@ -256,7 +256,9 @@ class Group:
     def set_commit_visibility(self, visibility: CommitVisibility) -> bool:
         """Set the visibility; CommitAllowsPreDurable only where §10.3.1 allows it."""
         wants_more = visibility is CommitVisibility.COMMIT_ALLOWS_PRE_DURABLE
-        if wants_more and not self.core.profile.allows_pre_durable:
+        grouped = self.core.hard.durability_mode is DurabilityMode.GROUP_FSYNC
+        healthy = grouped and not self._writes_strict()
+        if wants_more and not (self.core.profile.allows_pre_durable and healthy):
             return False
         self.access.configured_visibility = visibility
         return True
@@ -269,6 +271,10 @@ class Group:
             stalled = NoteKind.DEVICE_STALLED if self.device.stalled else NoteKind.DEVICE_RECOVERED
             core.note(stalled, latency_ms=latency_ms)
         self.leadership.device_violations = self.device.violations
+
+    def group_fsync_batch(self, batch_bytes: int, batch_ms: int) -> None:
+        """Take the size and the age of a batch that Group-Fsync has synced."""
+        self.leadership.group_fsync_batch(batch_bytes, batch_ms)
 
     def clock_alarm(self, *, raised: bool) -> None:
         """Take the clock guard's alarm: leases end, and a leader steps down (§10.2)."""
@@ -331,7 +337,7 @@ class Group:
             self.replication.fill()
         output = Output(
             hard_state=self._take_hard_state(),
-            appends=self.durability.take_appends(strict=self.fallback.asserted),
+            appends=self.durability.take_appends(strict=self._writes_strict()),
             messages=self._take_messages(),
             apply=self._take_apply(),
         )
@@ -339,6 +345,10 @@ class Group:
             self._take_leader(output)
         self._take_rest(output)
         return output
+
+    def _writes_strict(self) -> bool:
+        """Clamp a leader's own disk; a follower keeps to the transitions in its log (§9.1)."""
+        return self.leadership.must_write_strict() if self.core.leads else False
 
     def _take_hard_state(self) -> PersistHardState | None:
         if self.core.hard == self._hard_given:
@@ -384,7 +394,8 @@ class Group:
 
     def _take_leader(self, output: Output) -> None:
         core = self.core
-        if core.wal_committed_index > self._acked:
+        durable = self._hard_seq == self._hard_stored_seq  # a transition's epoch goes first (§7.1)
+        if core.wal_committed_index > self._acked and durable:
             self._acked = core.wal_committed_index
             output.wal_committed_index = core.wal_committed_index
             output.acked = Acked(core.hard.term, core.wal_committed_index)

@@ -45,6 +45,7 @@ class Replication:
         self.fetches.clear()
         self.snapshot_sends.clear()
         self.read_seq = self._sent_read_seq = ReadSeq(0)
+        self.lease_epoch = LeaseEpoch(self._core.hard.term)
         self._observer_bytes = 0.0
         self._observer_filled_ms = self._core.now_ms
         self._heartbeat_now = True

@@ -342,7 +342,8 @@ class Node:
                 self._install(work)
             case _ if kind == "snapshot" and self.group is not None:
                 assert isinstance(work, int)
-                disk.snapshot = [(e.index, e) for e in self.applied[:work]]
+                if work > len(disk.snapshot):
+                    disk.snapshot = [(e.index, e) for e in self.applied[:work]]
 
     def _install(self, install: SnapshotInstall) -> None:
         source = self.world.nodes[install.source]
