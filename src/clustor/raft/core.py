@@ -180,13 +180,15 @@ class Core:
 
     def heal_through(self, index: LogIndex) -> None:
         """Drop the damage that a snapshot covers: nobody needs those entries any more."""
-        if self.damaged is not None:
-            first, last = self.damaged
-            self.damaged = (LogIndex(max(first, index + 1)), last) if last > index else None
-            if self.damaged is None:
-                durable = max(self.local_wal_durable_index, self.durable_beyond_damage)
-                self.local_wal_durable_index = durable
-                self.durable_beyond_damage = NO_INDEX
+        if self.damaged is None:
+            return
+        first = max(self.damaged[0], LogIndex(index + 1))
+        last = min(self.damaged[1], self.log.last_index)
+        self.damaged = (first, last) if first <= last else None
+        if self.damaged is None:
+            beyond = min(self.durable_beyond_damage, self.log.last_index)
+            self.local_wal_durable_index = max(self.local_wal_durable_index, beyond)
+            self.durable_beyond_damage = NO_INDEX
 
     def transition_in_flight(self) -> Transition | None:
         """Return the newest transition in the log that is not committed yet."""

@@ -137,6 +137,12 @@ class Group:
                 committed=hard.durable_commit_index,
                 last_index=log.last_index,
             )
+        if hard is not None and log.last_term > hard.term:
+            raise DataLost(
+                "the log is of a later term than the hard state",
+                log_term=log.last_term,
+                term=hard.term,
+            )
         if hard is None:
             config = bootstrap or Configuration()
             digest = membership_digest(config)
@@ -217,9 +223,9 @@ class Group:
     def applied(self, index: LogIndex, sm_durable_index: LogIndex | None = None) -> None:
         """Take the state machine's word on how far it has applied, and durably so."""
         core = self.core
-        if not core.applied_index <= index <= core.handed_index:
+        if index > core.handed_index:
             raise GroupMisuse("applied what was not handed out", index=index)
-        core.applied_index = index
+        core.applied_index = max(core.applied_index, index)  # a snapshot may have overtaken it
         core.sm_durable_index = max(core.sm_durable_index, sm_durable_index or LogIndex(0))
         core.log.evict_through(min(index, core.local_wal_durable_index))
 

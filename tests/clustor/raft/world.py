@@ -201,7 +201,7 @@ class Node:
     def _readable(self, entry: Entry) -> Entry:
         damaged = self.disk.damaged
         if damaged is not None and damaged[0] <= entry.index <= damaged[1]:
-            return Entry(entry.term, entry.index, b"?", entry.kind)
+            return Entry(entry.term, entry.index, b"")
         return entry
 
     def crash(self) -> None:
