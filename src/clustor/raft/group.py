@@ -26,10 +26,13 @@ from clustor.raft.leadership import Accepted, Leadership, Refused
 from clustor.raft.membership import Configuration, membership_digest
 from clustor.raft.memory_log import MemoryLog
 from clustor.raft.messages import (
+    AppendEntries,
+    InstallSnapshot,
     Message,
     Outbound,
     PreVoteRequest,
     PreVoteResponse,
+    TimeoutNow,
 )
 from clustor.raft.output import (
     Acked,
@@ -369,11 +372,21 @@ class Group:
         messages, core.outbox = core.outbox, []
         if self._hard_seq == self._hard_stored_seq:
             if self._held:
-                messages, self._held = self._held + messages, []
+                held, self._held = self._held, []
+                messages = [
+                    outbound for outbound in held if self._still_true(outbound[1])
+                ] + messages
             return messages
         free = (PreVoteRequest, PreVoteResponse)
         self._held += [outbound for outbound in messages if not isinstance(outbound[1], free)]
         return [outbound for outbound in messages if isinstance(outbound[1], free)]
+
+    def _still_true(self, message: Message) -> bool:
+        """Say whether a message that waited is still this replica's word."""
+        core = self.core
+        if isinstance(message, AppendEntries | InstallSnapshot | TimeoutNow):
+            return core.leads and message.term == core.hard.term
+        return message.term == core.hard.term
 
     def _take_apply(self) -> list[Entry]:
         core = self.core

@@ -15,7 +15,16 @@ from functools import partial
 
 from tests.clustor.raft.checkers import Checker
 
-from clustor.log.types import Entry, IoWriterMode, LogId, LogIndex, PartitionId, SegmentSeq, Term
+from clustor.log.types import (
+    DurabilityModeEpoch,
+    Entry,
+    IoWriterMode,
+    LogId,
+    LogIndex,
+    PartitionId,
+    SegmentSeq,
+    Term,
+)
 from clustor.raft.control_plane import ControlPlaneUpdate, VerifiedProof
 from clustor.raft.errors import DataLost
 from clustor.raft.group import Group
@@ -32,7 +41,7 @@ from clustor.raft.output import (
     SnapshotInstall,
 )
 from clustor.raft.profiles import (
-    CONSISTENCY_PROFILE,
+    THROUGHPUT,
     MembershipNumbers,
     Profile,
     ReplicationNumbers,
@@ -54,7 +63,7 @@ from clustor.raft.types import (
 TICK_MS = 20
 
 SMALL = replace(
-    CONSISTENCY_PROFILE,
+    THROUGHPUT,
     membership=MembershipNumbers(
         catchup_index_slack=8,
         catchup_slack_bytes=512,
@@ -88,6 +97,7 @@ class Faults:
     stall: float = 0.0  # per node and second
     change: float = 0.0  # membership changes per second
     transfer: float = 0.0  # per second
+    toggle: float = 0.0  # durability modes, per second
     outage: float = 0.0  # of the control plane, per second
     wipe: bool = False
     damage: bool = False
@@ -108,6 +118,7 @@ class Faults:
             stall=some(0.2),
             change=some(1.0),
             transfer=some(0.7),
+            toggle=some(0.7),
             outage=some(0.3),
             wipe=harm == "wipe",
             damage=harm == "damage",
@@ -529,6 +540,7 @@ class FakeControlPlane:
         self.proof: DurabilityTuple | None = None
         self.proof_ms = 0
         self.routing_epoch = RoutingEpoch(0)
+        self.mode_epoch = DurabilityModeEpoch(0)
         self.ack: MembershipAck | None = None
         world.later(1, None, self._refresh)
 
