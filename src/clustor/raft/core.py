@@ -158,6 +158,7 @@ class Core:
             self.become(Role.FOLLOWER, leader_id, reason)
         if was_leading:
             self.matched_index = self.commit_index
+            self.wal_committed_index = NO_INDEX
             self.progress.clear()
             self.note(NoteKind.STEPPED_DOWN, reason=reason, term=term)
 

@@ -44,7 +44,7 @@ from clustor.raft.output import (
     SnapshotInstall,
 )
 from clustor.raft.profiles import Profile
-from clustor.raft.reads import ReadRequest
+from clustor.raft.reads import FailedClause, ReadRequest, read_gate_predicate
 from clustor.raft.reception import Reception
 from clustor.raft.reconfiguration import MembershipRequest
 from clustor.raft.repair import Repair
@@ -236,6 +236,14 @@ class Group:
         """Ask to read; the answer comes with an output."""
         self.access.read(request)
 
+    def standing_clause(self) -> FailedClause:
+        """Name the clause that forbids reads now, also those that go through the log (C8)."""
+        return self.access.standing()
+
+    def read_gate_clause(self) -> FailedClause:
+        """Evaluate §10.3's reference predicate, for `read_gate.failed_clause`."""
+        return read_gate_predicate(self.access.gate_state())
+
     def read_finished(self, read_id: ReadId) -> None:
         """Say that a follower's snapshot-only read has been served."""
         self.access.finished(read_id)
@@ -322,7 +330,7 @@ class Group:
         """Take the end of an installation: the snapshot is durable, or it failed."""
         if self.core.installing != install.base_index:
             raise GroupMisuse("no such installation", base_index=install.base_index)
-        if ok:
+        if ok and install.base_index > self.core.handed_index:
             self.keys.restore(idempotency)
         self.following.installed(install, ok=ok)
         self._settled_commit = max(self._settled_commit, self.core.log.base_index)

@@ -345,7 +345,7 @@ class Leadership:
     def _watch_device(self) -> None:
         core = self._core
         stuck = self._durability.oldest_write_age_ms() >= core.profile.election_timeout_ms[0]
-        if core.device_stalled or stuck:
+        if self._step_down_due is None and (core.device_stalled or stuck):
             core.note(NoteKind.DEVICE_STALLED, outstanding=stuck)
             self.step_down_when_ripe("the disk is stalled")
 

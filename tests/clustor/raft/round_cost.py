@@ -1,4 +1,4 @@
-"""Print the CPU that a leader's group spends on one round: `python -m tests.clustor.raft.round_cost`.
+"""Print the CPU of a leader's group for one round: `python -m tests.clustor.raft.round_cost`.
 
 A round is: propose a batch of 256 B payloads, take, a DurabilityAck from each follower, the own
 receipt, take (entries to apply, ack), and the state machine's word.
