@@ -21,18 +21,13 @@ from clustor.raft.errors import DataLost, GroupMisuse, MembershipRefused
 from clustor.raft.fallback import StrictFallback
 from clustor.raft.following import Following
 from clustor.raft.hard_state import HardState, MembershipAck
+from clustor.raft.hold import Hold
 from clustor.raft.idempotency import IdempotencyTable, KeyOf
 from clustor.raft.leadership import Accepted, Leadership, Refused
 from clustor.raft.membership import Configuration, membership_digest
 from clustor.raft.memory_log import MemoryLog
 from clustor.raft.messages import (
-    AppendEntries,
-    InstallSnapshot,
     Message,
-    Outbound,
-    PreVoteRequest,
-    PreVoteResponse,
-    TimeoutNow,
 )
 from clustor.raft.output import (
     Acked,
@@ -40,7 +35,6 @@ from clustor.raft.output import (
     FetchPurpose,
     NoteKind,
     Output,
-    PersistHardState,
     SnapshotInstall,
 )
 from clustor.raft.profiles import Profile
@@ -55,7 +49,6 @@ from clustor.raft.types import (
     NO_INDEX,
     CommitVisibility,
     Draw,
-    HardStateSeq,
     HardStateStored,
     LogStored,
     ReadId,
@@ -98,10 +91,7 @@ class Group:
             repair=self.repair,
         )
         self.device = DeviceLatency(profile.device)
-        self._hard_given = core.hard
-        self._hard_seq = HardStateSeq(0)
-        self._hard_stored_seq = HardStateSeq(0)
-        self._held: list[Outbound] = []
+        self.hold = Hold(core)
         self._settled_commit = core.hard.membership_index
         self._acked = LogIndex(0)
         self._config_seen = core.config
@@ -218,7 +208,8 @@ class Group:
             case LogStored():
                 self._log_stored(receipt)
             case HardStateStored():
-                self._hard_state_stored(receipt)
+                if self.hold.stored(receipt):
+                    self.election.hard_state_stored()
             case _:
                 assert_never(receipt)
         self._settle()
@@ -353,9 +344,9 @@ class Group:
         if core.leads:
             self.replication.fill()
         output = Output(
-            hard_state=self._take_hard_state(),
+            hard_state=self.hold.take_hard_state(),
             appends=self.durability.take_appends(strict=self._writes_strict()),
-            messages=self._take_messages(),
+            messages=self.hold.take_messages(),
             apply=self._take_apply(),
         )
         if core.leads:
@@ -366,35 +357,6 @@ class Group:
     def _writes_strict(self) -> bool:
         """Clamp a leader's own disk; a follower keeps to the transitions in its log (§9.1)."""
         return self.leadership.must_write_strict() if self.core.leads else False
-
-    def _take_hard_state(self) -> PersistHardState | None:
-        if self.core.hard == self._hard_given:
-            return None
-        self._hard_given = self.core.hard
-        self._hard_seq = HardStateSeq(self._hard_seq + 1)
-        return PersistHardState(self._hard_seq, self.core.hard)
-
-    def _take_messages(self) -> list[Outbound]:
-        """Release what may leave: nothing but pre-votes while a hard state is not durable."""
-        core = self.core
-        messages, core.outbox = core.outbox, []
-        if self._hard_seq == self._hard_stored_seq:
-            if self._held:
-                held, self._held = self._held, []
-                messages = [
-                    outbound for outbound in held if self._still_true(outbound[1])
-                ] + messages
-            return messages
-        free = (PreVoteRequest, PreVoteResponse)
-        self._held += [outbound for outbound in messages if not isinstance(outbound[1], free)]
-        return [outbound for outbound in messages if isinstance(outbound[1], free)]
-
-    def _still_true(self, message: Message) -> bool:
-        """Say whether a message that waited is still this replica's word."""
-        core = self.core
-        if isinstance(message, AppendEntries | InstallSnapshot | TimeoutNow):
-            return core.leads and message.term == core.hard.term
-        return message.term == core.hard.term
 
     def _take_apply(self) -> list[Entry]:
         core = self.core
@@ -421,8 +383,8 @@ class Group:
 
     def _take_leader(self, output: Output) -> None:
         core = self.core
-        durable = self._hard_seq == self._hard_stored_seq  # a transition's epoch goes first (§7.1)
-        if core.wal_committed_index > self._acked and durable:
+        # A transition's epoch, or new members, are durable before anything on them is told (§7.1).
+        if core.wal_committed_index > self._acked and self.hold.is_open:
             self._acked = core.wal_committed_index
             output.wal_committed_index = core.wal_committed_index
             output.acked = Acked(core.hard.term, core.wal_committed_index)
@@ -455,13 +417,6 @@ class Group:
         core = self.core
         if self.durability.stored(receipt) and core.leader_id is not None and not core.leads:
             self.following.acknowledge(core.leader_id, news_only=True)
-
-    def _hard_state_stored(self, receipt: HardStateStored) -> None:
-        if receipt.seq > self._hard_seq:
-            raise GroupMisuse("a receipt for a hard state that was never given", seq=receipt.seq)
-        self._hard_stored_seq = max(self._hard_stored_seq, receipt.seq)
-        if self._hard_stored_seq == self._hard_seq and self.core.hard == self._hard_given:
-            self.election.hard_state_stored()
 
     def _settle(self) -> None:
         """Draw the conclusions of an input, in order: elections, watermarks, members, reads."""
