@@ -157,6 +157,7 @@ class Core:
         if self.role is not Role.FOLLOWER or leader_id != self.leader_id:
             self.become(Role.FOLLOWER, leader_id, reason)
         if was_leading:
+            self.reads_moved = True
             self.matched_index = self.commit_index
             self.wal_committed_index = NO_INDEX
             self.progress.clear()

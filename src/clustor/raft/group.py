@@ -38,7 +38,7 @@ from clustor.raft.output import (
     SnapshotInstall,
 )
 from clustor.raft.profiles import Profile
-from clustor.raft.reads import FailedClause, ReadRequest, read_gate_predicate
+from clustor.raft.reads import FailedClause, ReadRefusal, ReadRequest, read_gate_predicate
 from clustor.raft.reception import Reception
 from clustor.raft.reconfiguration import MembershipRequest
 from clustor.raft.repair import Repair
@@ -122,8 +122,8 @@ class Group:
         hard = hard_state
         if rejoin_epoch is not None:
             hard = replace(hard or HardState(), rejoin_epoch=rejoin_epoch)
-        elif identity.holds_data and hard is None:
-            raise DataLost("the disk is empty where data was", replica_id=identity.replica_id)
+        elif hard is None and (identity.holds_data or log.last_index):
+            raise DataLost("no hard state where data was", replica_id=identity.replica_id)
         elif hard is not None and hard.durable_commit_index > log.last_index:
             raise DataLost(
                 "the log ends before a committed entry",
@@ -226,6 +226,7 @@ class Group:
     def read(self, request: ReadRequest) -> None:
         """Ask to read; the answer comes with an output."""
         self.access.read(request)
+        self.core.reads_moved = True
 
     def standing_clause(self) -> FailedClause:
         """Name the clause that forbids reads now, also those that go through the log (C8)."""
@@ -249,7 +250,7 @@ class Group:
     def membership_acknowledged(self, ack: MembershipAck) -> None:
         """Take the control plane's record of a membership; it becomes part of the hard state."""
         known = self.core.hard.membership_ack
-        if known is None or ack.routing_epoch >= known.routing_epoch:
+        if ack != known and (known is None or ack.routing_epoch >= known.routing_epoch):
             self.core.set_hard(membership_ack=ack)
 
     def proof_conflict_reconciled(self) -> None:
@@ -341,11 +342,15 @@ class Group:
     def take(self) -> Output:
         """Return all that must happen now, once; equal inputs give equal outputs."""
         core = self.core
+        if core.reads_moved and len(self.access.queue):
+            self.access.advance()
+        core.reads_moved = False
         if core.leads:
             self.replication.fill()
+        waits = self.durability.waits
         output = Output(
             hard_state=self.hold.take_hard_state(),
-            appends=self.durability.take_appends(strict=self._writes_strict()),
+            appends=self.durability.take_appends(strict=self._writes_strict()) if waits else [],
             messages=self.hold.take_messages(),
             apply=self._take_apply(),
         )
@@ -419,7 +424,10 @@ class Group:
             self.following.acknowledge(core.leader_id, news_only=True)
 
     def _settle(self) -> None:
-        """Draw the conclusions of an input, in order: elections, watermarks, members, reads."""
+        """Draw the conclusions of an input, in order: elections, watermarks, members.
+
+        Reads are answered when the driver takes the output: once a turn, not once a message.
+        """
         core = self.core
         if self.election.won:
             self._begin_term()
@@ -428,14 +436,15 @@ class Group:
             self._advance()
         if min(core.commit_index, core.local_wal_durable_index) > self._settled_commit:
             self._commit_system_entries()
-        if core.leads:
-            self._settle_leader()
-        elif len(self.access.queue):
-            self.access.advance()
+        if self._config_seen != core.config:
+            self._config_seen = core.config
+            if core.leads:
+                self.leadership.adopt_members()
         core.check()
 
     def _begin_term(self) -> None:
         self._acked = NO_INDEX
+        self.access.answers += self.access.queue.refuse_all(ReadRefusal.NOT_LEADER)
         self.snapshots.lead()
         self.leadership.begin()
 
@@ -443,15 +452,6 @@ class Group:
         if self.durability.advance():
             self.core.reads_moved = True
         self.leadership.try_transfer()
-
-    def _settle_leader(self) -> None:
-        core = self.core
-        if self._config_seen != core.config:
-            self._config_seen = core.config
-            self.leadership.adopt_members()
-        if core.reads_moved:
-            core.reads_moved = False
-            self.access.advance()
 
     def _commit_system_entries(self) -> None:
         """Obey the system entries that became committed, and are durable here.

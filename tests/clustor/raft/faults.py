@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests.clustor.raft.world import Node, World
-
 from clustor.log.types import DurabilityMode, DurabilityModeEpoch, LogIndex
 from clustor.raft.errors import MembershipRefused
 from clustor.raft.membership import Change, ChangeKind
 from clustor.raft.reconfiguration import MembershipRequest, Preflight
 from clustor.raft.transition import Transition
 from clustor.raft.types import ReplicaId, RoutingEpoch
+from tests.clustor.raft.world import Node, World
 
 STEP_MS = 50
 

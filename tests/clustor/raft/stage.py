@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 
-from tests.clustor.raft.script import describe, describe_entries, read_message
-
 from clustor.log.types import (
     DurabilityMode,
     DurabilityModeEpoch,
@@ -51,6 +49,7 @@ from clustor.raft.types import (
     ReplicaIdentity,
     RoutingEpoch,
 )
+from tests.clustor.raft.script import describe, describe_entries, read_message
 
 PROFILES = {"wan": WAN, "throughput": THROUGHPUT, "consistency": CONSISTENCY_PROFILE}
 QUIET_NOTES = {NoteKind.STRICT_FALLBACK, NoteKind.MEMBERSHIP_PHASE}

@@ -35,6 +35,7 @@ from clustor.raft import (
     IdempotencyTable,
     KeyOf,
     LogStored,
+    MembershipAck,
     MemoryLog,
     NoteKind,
     Output,
@@ -44,12 +45,14 @@ from clustor.raft import (
     RefusedBecause,
     ReplicaId,
     ReplicaIdentity,
+    RoutingEpoch,
     Transition,
     VerifiedProof,
     VoteResponse,
     WriteSeq,
     frame_with_key,
     key_of_frame,
+    membership_digest,
 )
 from clustor.raft.profiles import ReplicationNumbers
 
@@ -78,15 +81,21 @@ def _receipt(group: Group, seq: WriteSeq, entries: list[Entry]) -> LogStored:
 
 
 def leader(
-    *, key_of: KeyOf | None = None, profile: Profile = THROUGHPUT, log: MemoryLog | None = None
+    *,
+    key_of: KeyOf | None = None,
+    profile: Profile = THROUGHPUT,
+    log: MemoryLog | None = None,
 ) -> Group:
     """A group of one voter, which leads: what it acks is what its own disk holds."""
+    alone = Configuration(voters=frozenset((ReplicaId(1),)))
+    ack = MembershipAck(RoutingEpoch(0), membership_digest(alone), DurabilityModeEpoch(0))
+    term = log.last_term if log is not None else Term(0)
     group = Group.start(
         IDENTITY,
         profile,
         lambda low, high: low,
         now_ms=0,
-        bootstrap=Configuration(voters=frozenset((ReplicaId(1),))),
+        hard_state=HardState(term=term, membership=alone, membership_ack=ack),
         key_of=key_of,
         log=log,
     )

@@ -13,8 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from tests.clustor.raft.checkers import Checker
-
 from clustor.log.types import (
     DurabilityModeEpoch,
     Entry,
@@ -59,6 +57,7 @@ from clustor.raft.types import (
     Role,
     RoutingEpoch,
 )
+from tests.clustor.raft.checkers import Checker
 
 TICK_MS = 20
 
