@@ -43,6 +43,8 @@ def _harm_nodes(world: World) -> None:
             node.crash()
             delay_ms = world.rng.randint(20, 1_500)
             world.later(delay_ms, None, partial(_restart, world, node))
+        if node.up and _chance(world, world.faults.pause):
+            node.paused_until = world.now + world.rng.randint(50, 1_200)
         if node.up and _chance(world, world.faults.stall):
             node.stalled_until = world.now + world.rng.randint(100, 1_500)
 

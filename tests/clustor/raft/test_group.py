@@ -27,6 +27,7 @@ from clustor.raft import (
     ControlPlaneUpdate,
     DataLost,
     DurabilityAck,
+    FailedClause,
     Group,
     GroupMisuse,
     HardState,
@@ -41,6 +42,10 @@ from clustor.raft import (
     Output,
     PreVoteResponse,
     Profile,
+    ReadGranted,
+    ReadId,
+    ReadKind,
+    ReadRequest,
     Refused,
     RefusedBecause,
     ReplicaId,
@@ -336,3 +341,53 @@ def test_equal_inputs_give_equal_outputs() -> None:
         return [*settle(group), group.take()]
 
     assert run() == run()
+
+
+def test_an_observer_gets_its_share_of_the_bandwidth_and_no_more() -> None:
+    """§6.1: 0.1 × snapshot.max_bytes_per_sec, and only what a quorum holds."""
+    numbers = ReplicationNumbers(snapshot_bytes_per_second_max=50_000, message_bytes_max=500)
+    observer = ReplicaId(9)
+    config = Configuration(voters=frozenset((ReplicaId(1),)), observers=frozenset((observer,)))
+    group = Group.start(
+        IDENTITY,
+        replace(THROUGHPUT, replication=numbers),
+        lambda low, high: low,
+        now_ms=0,
+        bootstrap=config,
+    )
+    group.tick(200)
+    settle(group)
+    group.tick(2_000)
+    _prove(group)
+    group.propose([b"x" * 76] * 200)  # 100 bytes each with their overhead
+    settle(group)
+    group.core.progress[observer].become_replicate(LogIndex(0))
+    sent: list[AppendEntries] = []
+    for now in range(2_010, 3_010, 10):
+        group.tick(now)
+        for message in _sent_to(observer, settle(group)):
+            sent.append(message)
+            last = message.entries[-1].index
+            group.core.progress[observer].matched(last)
+    sent_bytes = sum(100 * len(message.entries) for message in sent)
+    assert 9_500 <= sent_bytes <= 10_500, "a second's share saved up, another one, a message"
+
+
+def _sent_to(replica_id: ReplicaId, outputs: list[Output]) -> list[AppendEntries]:
+    return [
+        message
+        for output in outputs
+        for to, message in output.messages
+        if to == replica_id and isinstance(message, AppendEntries) and message.entries
+    ]
+
+
+def test_a_read_of_a_single_voter_is_granted_in_the_same_turn() -> None:
+    group = leader()
+    group.tick(2_000)
+    _prove(group)
+    group.read(ReadRequest(ReadId(1), ReadKind.READ_INDEX, deadline_ms=3_000))
+    assert group.take().reads == [ReadGranted(ReadId(1), ReadKind.READ_INDEX, LogIndex(1))]
+    assert group.read_gate_clause() is FailedClause.NONE
+    group.tick(200_000)
+    assert group.standing_clause() is FailedClause.CONTROL_PLANE_CACHE_STALE

@@ -93,7 +93,8 @@ class Faults:
     slow_disk: float = 0.0
     crash: float = 0.0  # per node and second
     partition: float = 0.0  # per second
-    stall: float = 0.0  # per node and second
+    stall: float = 0.0  # of a disk, per node and second
+    pause: float = 0.0  # of a process, per node and second
     change: float = 0.0  # membership changes per second
     transfer: float = 0.0  # per second
     toggle: float = 0.0  # durability modes, per second
@@ -115,6 +116,7 @@ class Faults:
             crash=some(0.5),
             partition=some(1.0),
             stall=some(0.2),
+            pause=some(0.3),
             change=some(1.0),
             transfer=some(0.7),
             toggle=some(0.7),
@@ -177,6 +179,7 @@ class Node:
         self.queue: list[tuple[str, object]] = []  # disk work that is not done
         self.busy = False
         self.stalled_until = 0
+        self.paused_until = 0  # the process does not run: no ticks, messages wait
         self.applied: list[Entry] = []
         self.wiped = False
         self.bootstrap: Configuration | None = None
@@ -436,7 +439,7 @@ class World:
 
     def _tick_forever(self, node: Node) -> None:
         def tick() -> None:
-            if node.group is not None:
+            if node.group is not None and self.now >= node.paused_until:
                 node.group.tick(self.now)
                 node.turn()
             self.later(TICK_MS, None, tick)
@@ -457,7 +460,10 @@ class World:
 
     def _arrive(self, sender: ReplicaId, to: ReplicaId, message: Message) -> None:
         node = self.nodes[to]
-        if node.group is not None and (sender, to) not in self.blocked:
+        if self.now < node.paused_until:
+            late = node.paused_until - self.now
+            self.later(late, None, lambda: self._arrive(sender, to, message))
+        elif node.group is not None and (sender, to) not in self.blocked:
             node.group.receive(message)
             node.turn()
 
@@ -488,6 +494,8 @@ class World:
 
     def propose(self, count: int = 1) -> None:
         for node in self.leaders():
+            if self.now < node.paused_until:
+                continue
             group = node.group
             assert group is not None
             payloads = [b"%d" % (self.proposals + n) for n in range(count)]
@@ -499,6 +507,8 @@ class World:
 
     def read(self) -> None:
         for node in self.leaders():
+            if self.now < node.paused_until:
+                continue
             self.reads += 1
             read_id = ReadId(self.reads)
             self.checker.on_read(read_id)
@@ -514,7 +524,7 @@ class World:
         self.blocked = set()
         self.control.down = False
         for node in self.nodes.values():
-            node.stalled_until = 0
+            node.stalled_until = node.paused_until = 0
             if not node.up:
                 self.restart(node)
 
