@@ -18,7 +18,7 @@ from clustor.raft.device import DeviceLatency
 from clustor.raft.durability import EVERYTHING, Durability
 from clustor.raft.election import Election
 from clustor.raft.errors import DataLost, GroupMisuse, MembershipRefused
-from clustor.raft.fallback import StrictFallback
+from clustor.raft.fallback import GatedOperation, StrictFallback
 from clustor.raft.following import Following
 from clustor.raft.hard_state import HardState, MembershipAck
 from clustor.raft.hold import Hold
@@ -235,6 +235,10 @@ class Group:
     def read_gate_clause(self) -> FailedClause:
         """Evaluate §10.3's reference predicate, for `read_gate.failed_clause`."""
         return read_gate_predicate(self.access.gate_state())
+
+    def is_gated(self, operation: GatedOperation) -> bool:
+        """Say whether strict fallback forbids the operation, and count it if so (§9.1)."""
+        return self.fallback.refuse(operation)
 
     def read_finished(self, read_id: ReadId) -> None:
         """Say that a follower's snapshot-only read has been served."""

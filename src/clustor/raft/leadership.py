@@ -12,7 +12,6 @@ from clustor.raft.control_plane import CacheState
 from clustor.raft.core import Core
 from clustor.raft.durability import EVERYTHING, Durability
 from clustor.raft.election import Election
-from clustor.raft.errors import GroupMisuse
 from clustor.raft.fallback import GatedOperation
 from clustor.raft.group_fsync import GroupFsyncBudget, GroupFsyncState, can_enable_group_fsync
 from clustor.raft.hard_state import MembershipAck
@@ -360,7 +359,3 @@ class Leadership:
         core = self._core
         if core.config_index <= core.commit_index and not core.is_voter:
             self.step_down("removed from the voters")
-
-    def require_leading(self) -> None:
-        if not self._core.leads:
-            raise GroupMisuse("only a leader can do this", leader_id=self._core.leader_id)

@@ -22,12 +22,14 @@ from clustor.raft import (
     THROUGHPUT,
     Accepted,
     AppendEntries,
+    BlockingReason,
     CommitVisibility,
     Configuration,
     ControlPlaneUpdate,
     DataLost,
     DurabilityAck,
     FailedClause,
+    GatedOperation,
     Group,
     GroupMisuse,
     HardState,
@@ -45,12 +47,15 @@ from clustor.raft import (
     ReadGranted,
     ReadId,
     ReadKind,
+    ReadRefusal,
+    ReadRefused,
     ReadRequest,
     Refused,
     RefusedBecause,
     ReplicaId,
     ReplicaIdentity,
     RoutingEpoch,
+    SnapshotReason,
     Transition,
     VerifiedProof,
     VoteResponse,
@@ -391,3 +396,68 @@ def test_a_read_of_a_single_voter_is_granted_in_the_same_turn() -> None:
     assert group.read_gate_clause() is FailedClause.NONE
     group.tick(200_000)
     assert group.standing_clause() is FailedClause.CONTROL_PLANE_CACHE_STALE
+
+
+def test_a_proof_conflict_holds_the_latch_until_an_operator_reconciles() -> None:
+    """§9.8: no newer proof mends it by itself."""
+    group = leader()
+    group.tick(2_000)
+    _prove(group)
+    proof = group.access.control.proof
+    assert proof is not None
+    other = replace(proof, segment_seq=SegmentSeq(9))
+    group.control_plane(ControlPlaneUpdate(proof=VerifiedProof(other, 0)))
+    assert group.fallback.blocking is BlockingReason.PROOF_CONFLICT
+    assert group.is_gated(GatedOperation.SNAPSHOT_DELTA)
+    kinds = [note.kind for note in group.take().notes]
+    assert NoteKind.CONTROL_PLANE_PROOF_CONFLICT in kinds
+    group.proof_conflict_reconciled()
+    group.control_plane(ControlPlaneUpdate(proof=VerifiedProof(proof, 0)))
+    assert not group.fallback.asserted
+
+
+def test_a_follower_read_that_was_served_is_not_revoked() -> None:
+    group = Group.start(
+        IDENTITY, THROUGHPUT, lambda low, high: low, now_ms=0, bootstrap=Configuration()
+    )
+    group.control_plane(ControlPlaneUpdate(follower_read_snapshot_capability=True))
+    for number in (1, 2):
+        group.read(ReadRequest(ReadId(number), ReadKind.SNAPSHOT_ONLY, deadline_ms=100))
+    assert len(group.take().reads) == 2
+    group.read_finished(ReadId(1))
+    group.control_plane(ControlPlaneUpdate(follower_read_snapshot_capability=False))
+    refused = ReadRefused(ReadId(2), ReadRefusal.FOLLOWER_CAPABILITY_REVOKED)
+    assert group.take().reads == [refused]
+
+
+def test_structural_lag_asks_for_a_snapshot_and_ends_a_ripe_leadership() -> None:
+    group = leader()
+    group.propose([b"x"])
+    settle(group)
+    group.request_snapshot()
+    group.request_snapshot()
+    emit = group.take().emit_snapshot
+    assert emit is not None and emit.reason is SnapshotReason.STRUCTURAL_LAG
+    assert group.take().emit_snapshot is None, "one at a time"
+    group.step_down("structural lag")
+    leads = []
+    for now in (300, 940, 950, 1_690):
+        group.tick(now)
+        settle(group)
+        leads.append(group.core.leads)
+    assert leads == [True, True, False, False], "not before 750 ms, and not again for as long"
+
+
+def test_compaction_follows_the_snapshot_and_the_quorum_s_state() -> None:
+    """C5, §9.6: an authorised snapshot alone deletes nothing."""
+    group = leader()
+    group.propose([b"x"] * 5)
+    settle(group)
+    group.snapshot_emitted(LogIndex(4))
+    assert group.take().compact_through is None, "no quorum has said that its state is durable"
+    group.applied(LogIndex(6), LogIndex(6))
+    group.tick(300)
+    settle(group)
+    group.tick(400)
+    assert group.take().compact_through == 4
+    assert group.core.log.base_index == 4
