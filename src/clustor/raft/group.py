@@ -38,7 +38,14 @@ from clustor.raft.output import (
     SnapshotInstall,
 )
 from clustor.raft.profiles import Profile
-from clustor.raft.reads import FailedClause, ReadRefusal, ReadRequest, read_gate_predicate
+from clustor.raft.reads import (
+    FailedClause,
+    ReadKind,
+    ReadRefusal,
+    ReadRefused,
+    ReadRequest,
+    read_gate_predicate,
+)
 from clustor.raft.reception import Reception
 from clustor.raft.reconfiguration import MembershipRequest
 from clustor.raft.repair import Repair
@@ -225,6 +232,11 @@ class Group:
 
     def read(self, request: ReadRequest) -> None:
         """Ask to read; the answer comes with an output."""
+        linearizable = request.kind is not ReadKind.SNAPSHOT_ONLY
+        if self.core.leads and linearizable and not self.leadership.membership_acknowledged():
+            refusal = ReadRefusal.MEMBERSHIP_UNACKNOWLEDGED
+            self.access.answers.append(ReadRefused(request.read_id, refusal))
+            return
         self.access.read(request)
         self.core.reads_moved = True
 

@@ -461,3 +461,22 @@ def test_compaction_follows_the_snapshot_and_the_quorum_s_state() -> None:
     group.tick(400)
     assert group.take().compact_through == 4
     assert group.core.log.base_index == 4
+
+
+def test_clients_wait_until_the_control_plane_has_recorded_the_members() -> None:
+    """§9.9: the acknowledgement is persisted before client traffic is served."""
+    alone = Configuration(voters=frozenset((ReplicaId(1),)))
+    hard = HardState(term=Term(1), membership=alone, routing_epoch=RoutingEpoch(4))
+    group = Group.start(IDENTITY, THROUGHPUT, lambda low, high: low, now_ms=0, hard_state=hard)
+    group.tick(200)
+    wanted = [o.record_membership for o in settle(group) if o.record_membership is not None]
+    assert wanted == [
+        MembershipAck(RoutingEpoch(4), membership_digest(alone), DurabilityModeEpoch(0))
+    ]
+    assert group.propose([b"x"]) == Refused(RefusedBecause.MEMBERSHIP_UNACKNOWLEDGED, ReplicaId(1))
+    group.read(ReadRequest(ReadId(1), ReadKind.READ_INDEX, deadline_ms=9_000))
+    assert group.take().reads == [ReadRefused(ReadId(1), ReadRefusal.MEMBERSHIP_UNACKNOWLEDGED)]
+    group.membership_acknowledged(wanted[0])
+    persisted = group.take().hard_state
+    assert persisted is not None and persisted.state.membership_ack == wanted[0]
+    assert isinstance(group.propose([b"x"]), Accepted)
