@@ -7,24 +7,23 @@ raises is `GroupMisuse` (the driver's fault) and AssertionError (ours).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import assert_never
 
-from clustor.log.types import DurabilityMode, DurabilityModeEpoch, Entry, EntryKind, LogIndex
+from clustor.log.types import DurabilityMode, Entry, EntryKind, LogIndex
 from clustor.raft.access import Access
 from clustor.raft.control_plane import ControlPlaneUpdate
 from clustor.raft.core import Core
 from clustor.raft.device import DeviceLatency
 from clustor.raft.durability import EVERYTHING, Durability
 from clustor.raft.election import Election
-from clustor.raft.errors import DataLost, GroupMisuse, MembershipRefused
+from clustor.raft.errors import GroupMisuse, MembershipRefused
 from clustor.raft.fallback import GatedOperation, StrictFallback
 from clustor.raft.following import Following
-from clustor.raft.hard_state import HardState, MembershipAck
+from clustor.raft.hard_state import HardState, MembershipAck, recovered_hard_state
 from clustor.raft.hold import Hold
 from clustor.raft.idempotency import IdempotencyTable, KeyOf
 from clustor.raft.leadership import Accepted, Leadership, Refused
-from clustor.raft.membership import Configuration, membership_digest
+from clustor.raft.membership import Configuration
 from clustor.raft.memory_log import MemoryLog
 from clustor.raft.messages import (
     Message,
@@ -126,28 +125,9 @@ class Group:
         has made it a non-voter by a change of a later routing epoch.
         """
         log = log or MemoryLog()
-        hard = hard_state
-        if rejoin_epoch is not None:
-            hard = replace(hard or HardState(), rejoin_epoch=rejoin_epoch)
-        elif hard is None and (identity.holds_data or log.last_index):
-            raise DataLost("no hard state where data was", replica_id=identity.replica_id)
-        elif hard is not None and hard.durable_commit_index > log.last_index:
-            raise DataLost(
-                "the log ends before a committed entry",
-                committed=hard.durable_commit_index,
-                last_index=log.last_index,
-            )
-        if hard is not None and log.last_term > hard.term:
-            raise DataLost(
-                "the log is of a later term than the hard state",
-                log_term=log.last_term,
-                term=hard.term,
-            )
-        if hard is None:
-            config = bootstrap or Configuration()
-            digest = membership_digest(config)
-            ack = MembershipAck(RoutingEpoch(0), digest, DurabilityModeEpoch(0))
-            hard = HardState(membership=config, membership_ack=ack)
+        hard = recovered_hard_state(
+            identity, hard_state, log, bootstrap=bootstrap, rejoin_epoch=rejoin_epoch
+        )
         core = Core(identity, profile, hard=hard, log=log, draw=draw, now_ms=now_ms)
         core.commit_index = max(core.commit_index, applied_index)
         core.handed_index = core.applied_index = max(core.handed_index, applied_index)

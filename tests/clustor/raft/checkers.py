@@ -13,7 +13,8 @@ from clustor.raft.reads import ReadGranted
 from clustor.raft.types import ReadId, ReplicaId, Role
 
 if TYPE_CHECKING:
-    from tests.clustor.raft.world import Node, World
+    from tests.clustor.raft.nodes import Node
+    from tests.clustor.raft.world import World
 
 
 class Broken(AssertionError):

@@ -10,7 +10,8 @@ from clustor.raft.membership import Change, ChangeKind
 from clustor.raft.reconfiguration import MembershipRequest, Preflight
 from clustor.raft.transition import Transition
 from clustor.raft.types import ReplicaId, RoutingEpoch
-from tests.clustor.raft.world import Node, World
+from tests.clustor.raft.nodes import Node
+from tests.clustor.raft.world import World
 
 STEP_MS = 50
 
