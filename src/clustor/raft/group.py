@@ -138,7 +138,11 @@ class Group:
     # Inputs.
 
     def tick(self, now_ms: int) -> None:
-        """Let time pass. The group has no other clock; 10 ms apart is fine, 50 ms the most."""
+        """Let time pass. The group has no other clock.
+
+        Ticks are at most 50 ms apart, and the first input after a pause of the process: what
+        rests on time (leases, capabilities) is judged by the newest tick.
+        """
         core = self.core
         if now_ms < core.now_ms:
             raise GroupMisuse("time went backwards", now_ms=now_ms, was_ms=core.now_ms)
