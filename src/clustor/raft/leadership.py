@@ -115,7 +115,9 @@ class Leadership:
 
     def adopt_members(self) -> None:
         core = self._core
-        adopt_members(core.progress, core.config, core.log.last_index, core.now_ms)
+        # Below the base there is nothing to probe with: a follower that has it needs no snapshot.
+        probe_from = max(core.log.last_index, LogIndex(core.log.base_index + 1))
+        adopt_members(core.progress, core.config, probe_from, core.now_ms)
 
     def step_down(self, reason: str) -> None:
         """Give up leading now, and let others have a term before campaigning again."""

@@ -36,6 +36,7 @@ from clustor.raft import (
     HardStateSeq,
     HardStateStored,
     IdempotencyTable,
+    InstallSnapshot,
     KeyOf,
     LogStored,
     MembershipAck,
@@ -480,3 +481,25 @@ def test_clients_wait_until_the_control_plane_has_recorded_the_members() -> None
     persisted = group.take().hard_state
     assert persisted is not None and persisted.state.membership_ack == wanted[0]
     assert isinstance(group.propose([b"x"]), Accepted)
+
+
+def test_a_follower_whose_messages_were_lost_and_compacted_since_gets_a_snapshot() -> None:
+    voters = frozenset((ReplicaId(1), ReplicaId(2), ReplicaId(3)))
+    group = Group.start(
+        IDENTITY,
+        replace(CONSISTENCY_PROFILE, replication=ReplicationNumbers(inflight_messages_max=1)),
+        lambda low, high: low,
+        now_ms=0,
+        bootstrap=Configuration(voters=voters),
+    )
+    _win(group)
+    _attest(group, 3, 1)
+    for _ in range(3):  # the window of 3 is full after the first, and stays so
+        group.propose([b"x"])
+        settle(group)
+        _attest(group, 2, group.core.log.last_index)
+        settle(group)
+    group.core.log.compact_through(LogIndex(4))
+    group.tick(260)
+    messages = [message for to, message in group.take().messages if to == 3]
+    assert any(isinstance(message, InstallSnapshot) for message in messages)
