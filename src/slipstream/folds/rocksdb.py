@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 from slipstream.errors import Corrupted, InvalidFormat, MissingExtra, SnapshotError, SnapshotIo
 from slipstream.folds.log_format import key_bytes
 from slipstream.folds.record import decode_record, encode_record
-from slipstream.folds.store import SnapshotStore, prefix_end
+from slipstream.folds.store import SnapshotStore
 from slipstream.types import KvEntry, KvUpdate, UpdateKind, WatchCursor
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ class RocksDbSnapshot(SnapshotStore):
         self._database: Rdict | None = database
         self._path = path
         self._batch_type = rocksdict.WriteBatch
-        self._read_options_type = rocksdict.ReadOptions
         self._write_options = rocksdict.WriteOptions()
         self._write_options.sync = sync
         # The engine's stubs know no raw mode, in which keys and values are bytes.
@@ -90,21 +90,18 @@ class RocksDbSnapshot(SnapshotStore):
         return None if record is None else decode_record(key, record)
 
     def iterate(self, prefix: str = "") -> Iterator[KvEntry]:
-        for key, record in self._data.items(
-            from_key=prefix.encode(), read_opt=self._below(prefix.encode())
-        ):
+        wanted = prefix.encode()
+        for key, record in self._data.items(from_key=wanted):
+            if not key.startswith(wanted):
+                return
             yield decode_record(key.decode(), record)
 
     def keys(self, prefix: str = "") -> Iterator[str]:
-        found = self._data.keys(from_key=prefix.encode(), read_opt=self._below(prefix.encode()))
+        wanted = prefix.encode()
+        found = itertools.takewhile(
+            lambda key: key.startswith(wanted), self._data.keys(from_key=wanted)
+        )
         return (key.decode() for key in found)
-
-    def _below(self, prefix: bytes) -> Any:
-        options = self._read_options_type()
-        end = prefix_end(prefix)
-        if end is not None:
-            options.set_iterate_upper_bound(end)
-        return options
 
     def write_copy(self, directory: Path) -> None:
         checkpoint = directory / "checkpoint"
