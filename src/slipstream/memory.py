@@ -151,7 +151,8 @@ class MemoryBucket:
 
     async def scan(self, prefix: str = "") -> list[KvEntry]:
         """List the live entries in order of their keys."""
-        in_scope = sorted(key for key in self._log.of_key if key.startswith(checked_prefix(prefix)))
+        prefix = checked_prefix(prefix)
+        in_scope = sorted(key for key in self._log.of_key if key.startswith(prefix))
         found = [await self.get(key) for key in in_scope]
         return [entry for entry in found if entry is not None]
 
@@ -264,10 +265,12 @@ class _MemoryWatch(Watch):
             self.news.clear()
             if self._bucket.log is not self._log:
                 raise WatchError("the bucket was recreated under the watch")
+            before = self._frontier
             events = self._collect(limit)
             if events:
                 return events
-            await self.news.wait()
+            if self._frontier == before:
+                await self.news.wait()
         return []
 
     def _collect(self, limit: int) -> list[WatchEvent]:
