@@ -141,7 +141,7 @@ class NatsConnection:
                     error_cb=on_error,
                     disconnected_cb=on_disconnected,
                     reconnected_cb=on_reconnected,
-                    max_reconnect_attempts=0,
+                    max_reconnect_attempts=1,
                     reconnect_time_wait=self._config.reconnect_wait_seconds,  # type: ignore[arg-type]  # floats are slept as given
                     connect_timeout=self._config.connect_seconds,  # type: ignore[arg-type]  # the same
                     user_credentials=_credentials(self._config),
