@@ -180,10 +180,11 @@ def test_a_writer_appends_until_compaction_is_due(tmp_path: Path) -> None:
     assert not writer.checkpoint(at(1))
     writer.write_update(put("a", b"y" * 100, 2))
     assert writer.checkpoint(at(2))
-    assert writer.state is WriterState.NEEDS_COMPACT
+    states = [writer.state]
     log = replay_log((tmp_path / "log").read_bytes())
     writer.compact(log.entries, log.cursor)
-    assert writer.state is WriterState.APPENDING
+    states.append(writer.state)
+    assert states == [WriterState.NEEDS_COMPACT, WriterState.APPENDING]
     writer.close()
     assert replay_log((tmp_path / "log").read_bytes()).compact
 
@@ -231,6 +232,23 @@ def test_a_writer_that_cannot_reopen_its_log_is_poisoned(
         fold.apply([put("b", b"2", 2)], at(2))
     with AppendLogSnapshot.load(tmp_path / "log") as again:
         assert (contents(again), again.cursor) == ({"a": b"1"}, at(1))
+
+
+def test_a_compaction_that_finds_no_room_is_put_off_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with AppendLogSnapshot.load(tmp_path / "log", compact_bytes=1) as fold:
+        monkeypatch.setattr(os, "fsync", no_room)
+        fold.apply([put("a", b"1", 1)], at(1))
+        assert fold.writer_state is WriterState.APPENDING
+        monkeypatch.undo()
+        fold.apply([put("b", b"2", 2)], at(2))
+    with AppendLogSnapshot.load(tmp_path / "log") as fold:
+        assert (contents(fold), fold.cursor) == ({"a": b"1", "b": b"2"}, at(2))
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_a_key_beyond_the_format_is_refused(tmp_path: Path) -> None:

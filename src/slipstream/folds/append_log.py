@@ -8,6 +8,7 @@ new file takes the old one's place.
 from __future__ import annotations
 
 import enum
+import logging
 import os
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +30,8 @@ from slipstream.folds.log_format import (
 )
 from slipstream.folds.store import SnapshotStore
 from slipstream.types import KvEntry, KvUpdate, UpdateKind, WatchCursor
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_COMPACT_BYTES: Final = 10 * 1024 * 1024
 
@@ -89,8 +92,12 @@ class SnapshotWriter:
         return self._state is WriterState.NEEDS_COMPACT
 
     def compact(self, entries: Mapping[bytes, bytes], cursor: WatchCursor) -> None:
-        """Put a compacted file, synced, in the log's place; poisoned if the new one won't open."""
+        """Put a compacted file, synced, in the log's place; poisoned if the new one won't open.
+
+        When it cannot be written the log stays, and the next one is due when it has doubled.
+        """
         self._require_usable()
+        self._state, self._compacted_size = WriterState.APPENDING, self._size
         size = write_compact(self._path, entries, cursor)
         os.close(self._descriptor)
         try:
@@ -99,7 +106,6 @@ class SnapshotWriter:
             self._descriptor, self._state = -1, WriterState.POISONED
             raise
         self._size = self._compacted_size = size
-        self._state = WriterState.APPENDING
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
@@ -188,7 +194,16 @@ class AppendLogSnapshot(SnapshotStore):
         self._fold(changes)
         self._cursor = cursor
         if due:
-            self._writer.compact(self._entries, cursor)
+            self._compact()
+
+    def _compact(self) -> None:
+        """Compact; a failure costs disk space and nothing else, unless it poisoned the writer."""
+        try:
+            self._writer.compact(self._entries, self._cursor)
+        except SnapshotIo as error:
+            if self._writer.state is WriterState.POISONED:
+                raise
+            logger.warning("the log was not compacted: %s", error)
 
     def _fold(self, changes: list[tuple[bytes, bytes | None]]) -> None:
         entries = self._entries
