@@ -364,11 +364,11 @@ async def test_a_round_publishes_completes_and_cleans_up(
         outcome = await run_export_round(
             lease, exports, transport, key="edge", work_directory=work, ttl_seconds=60
         )
-        assert outcome is RoundOutcome.PUBLISHED
+        assert outcome.outcome is RoundOutcome.PUBLISHED
         again = await run_export_round(
             other, exports, transport, key="edge", work_directory=work, ttl_seconds=60
         )
-        assert again is RoundOutcome.NOT_OURS
+        assert again.outcome is RoundOutcome.NOT_OURS
         serving.cancel()
     record = await lease.read()
     assert record is not None
@@ -389,7 +389,7 @@ async def test_a_superseded_round_frees_the_lease(
             lease, exports, transport, key="edge", work_directory=tmp_path / "w", ttl_seconds=60
         )
         serving.cancel()
-    assert outcome is RoundOutcome.SUPERSEDED
+    assert outcome.outcome is RoundOutcome.SUPERSEDED
     assert await lease.read() is None
     assert not list((tmp_path / "w").rglob("*"))
 

@@ -5,7 +5,7 @@ from slipstream.artifact.importing import import_artifact
 from slipstream.artifact.lease import ExportLease, LeaseGuard, LeaseRecord
 from slipstream.artifact.manifest import ArtifactFile, ExportManifest, ExportRequest
 from slipstream.artifact.outcomes import ArtifactTransport, PublishedArtifact, PublishOutcome
-from slipstream.artifact.rounds import RoundOutcome, import_remote, run_export_round
+from slipstream.artifact.rounds import ExportRound, RoundOutcome, import_remote, run_export_round
 
 __all__ = [
     "ArtifactFile",
@@ -13,6 +13,7 @@ __all__ = [
     "ExportLease",
     "ExportManifest",
     "ExportRequest",
+    "ExportRound",
     "LeaseGuard",
     "LeaseRecord",
     "PublishOutcome",

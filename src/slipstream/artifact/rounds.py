@@ -7,6 +7,7 @@ import enum
 import logging
 import shutil
 from collections.abc import Awaitable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +33,14 @@ class RoundOutcome(enum.Enum):
     SUPERSEDED = "superseded by newer"
 
 
+@dataclass(frozen=True, slots=True)
+class ExportRound:
+    """A round as this node saw it; `manifest` is what it exported, if it did."""
+
+    outcome: RoundOutcome
+    manifest: ExportManifest | None = None
+
+
 async def run_export_round(
     lease: ExportLease,
     exports: asyncio.Queue[ExportRequest],
@@ -40,7 +49,7 @@ async def run_export_round(
     key: str,
     work_directory: Path,
     ttl_seconds: float,
-) -> RoundOutcome:
+) -> ExportRound:
     """Win the lease, export by way of the running watch, publish, complete, prune, clean up.
 
     The local artifact is gone afterwards, however it ended: as long as it stands it pins files
@@ -48,7 +57,7 @@ async def run_export_round(
     """
     guard = await lease.try_acquire(ttl_seconds)
     if guard is None:
-        return RoundOutcome.NOT_OURS
+        return ExportRound(RoundOutcome.NOT_OURS)
     artifact = new_stage(work_directory / "export") / "artifact"
     try:
         published = await _export_and_upload(exports, transport, key, artifact)
@@ -59,9 +68,9 @@ async def run_export_round(
         await asyncio.to_thread(shutil.rmtree, artifact.parent, ignore_errors=True)
     if published.outcome is PublishOutcome.SUPERSEDED_BY_NEWER:
         await _quietly("abandon the lease", guard.abandon())
-        return RoundOutcome.SUPERSEDED
+        return ExportRound(RoundOutcome.SUPERSEDED, published.manifest)
     await _finish(guard, transport, key, published.manifest)
-    return RoundOutcome.PUBLISHED
+    return ExportRound(RoundOutcome.PUBLISHED, published.manifest)
 
 
 async def _export_and_upload(
