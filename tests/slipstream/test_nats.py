@@ -363,6 +363,21 @@ def test_operations_are_bounded_by_thirty_seconds() -> None:
     assert NatsConnectionConfig().floor_probe_seconds == 30
 
 
+async def test_a_cancellation_that_arrives_with_the_answer_is_not_swallowed(
+    nats_lab: NatsLab,
+) -> None:
+    bucket = await nats_lab.bucket()
+    link = link_of(bucket)
+    answered: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    task = asyncio.ensure_future(link.timed("wait", asyncio.wait_for(answered, 10)))
+    await asyncio.sleep(0)
+    answered.set_result("in the same turn of the loop")
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
 async def test_no_server_is_said_at_once() -> None:
     connection = NatsConnection(NatsConnectionConfig("nats://user:secret@127.0.0.1:1"))
     with pytest.raises(ConnectionFailed) as caught:

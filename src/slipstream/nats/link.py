@@ -74,6 +74,17 @@ def _from_api_error(operation: str, error: nats.js.errors.APIError) -> KvError:
     return StoreFailure("the server refused", operation=operation, cause=reason, code=code)
 
 
+def _honour_cancellation() -> None:
+    """Raise a cancellation that was swallowed on the way.
+
+    The client waits with `asyncio.wait_for`, which before Python 3.12 forgets a cancellation that
+    arrives together with the answer; a task that is told once would then never end.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
 class BucketLink:
     """What the roles of one bucket share."""
 
@@ -100,7 +111,9 @@ class BucketLink:
     async def timed(self, operation: str, answer: Awaitable[_Answer]) -> _Answer:
         """Await one operation within the connection's bound."""
         async with timed(operation, self._operation_seconds):
-            return await answer
+            result = await answer
+            _honour_cancellation()
+            return result
         raise AssertionError("timed() never swallows an error")
 
     @property
