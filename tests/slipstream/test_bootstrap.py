@@ -53,7 +53,7 @@ async def test_a_node_bootstraps_past_the_end_of_the_log_and_gets_only_the_tail(
 
         async def keep_changing() -> None:
             for number in range(10_000_000):
-                await bucket.writer.put(f"k.{number % KEYS}", b"%d" % number)
+                await bucket.writer.put(f"hot.{number % 20}", b"%d" % number)
 
         changing = asyncio.ensure_future(keep_changing())
         lease = ExportLease(fleet.reader, fleet.writer, "lease", "first")
