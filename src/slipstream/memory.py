@@ -64,6 +64,8 @@ class _Log:
         revisions.append(revision)
         while len(revisions) > self.history_max:
             self.messages.pop(revisions.pop(0), None)
+        if len(self.order) > 2 * len(self.messages) + 1_000:
+            self.order = list(self.messages)
         return revision
 
     def evict_through(self, revision: int) -> None:

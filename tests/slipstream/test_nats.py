@@ -296,6 +296,36 @@ async def test_a_server_killed_under_a_live_watch_loses_nothing(
             assert brief(await waiting) == [f"put k.a{round_}", "delete k.0"]
 
 
+async def test_a_watch_outlives_a_server_that_stays_away_for_a_while(
+    own_nats_server: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = NatsConnectionConfig(
+        own_nats_server.url,
+        heartbeat_seconds=0.1,
+        floor_probe_seconds=0.01,
+        operation_seconds=0.2,
+        reconnect_wait_seconds=0.05,
+    )
+    connection = NatsConnection(config)
+    await connection.connect()
+    bucket = await NatsLab(connection).bucket()
+    await bucket.writer.put("k.0", b"v")
+    with caplog.at_level("INFO", logger="slipstream"):
+        async with await bucket.watcher.watch(ALL) as watch:
+            await take(watch, 2)
+            waiting = asyncio.ensure_future(take(watch, 1))
+            await asyncio.to_thread(own_nats_server.kill)
+            async with asyncio.timeout(20):
+                while caplog.text.count("cannot re-create the consumer yet") < 3:
+                    assert not waiting.done(), waiting
+                    await asyncio.sleep(0.01)
+            await asyncio.to_thread(own_nats_server.start)
+            await _until_healthy(NatsLab(connection), wanted=True)
+            await bucket.writer.put("k.1", b"v")
+            assert brief(await waiting) == ["put k.1"]
+    await connection.shutdown()
+
+
 async def test_a_bucket_restored_from_an_older_copy_is_not_trusted(
     own_nats_server: NatsServer, own_lab: NatsLab, tmp_path: Path
 ) -> None:

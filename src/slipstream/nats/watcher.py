@@ -137,7 +137,8 @@ class NatsWatch(Watch):
                 self._owes_caught_up = False
                 return [self._caught_up()]
             await self._receive(limit)
-            await self._guard_floor()
+            if not self._stale:
+                await self._guard_floor()
             events = self._digest(limit)
             if events:
                 return events
@@ -207,6 +208,11 @@ class NatsWatch(Watch):
             facts = await self._link.facts()
         except BucketUnavailable as error:
             raise WatchError("the bucket is gone") from error
+        except KvError as error:
+            # Not knowing is no reason to go on: these are delivered again once it is known.
+            logger.info("cannot ask for the floor of %s: %s", self._link.stream, error)
+            self._stale = True
+            return
         lost = first_lost_gap(self._frontier, revisions, facts.first_sequence)
         if quiet and not resume_window_ok(self._frontier, facts.first_sequence):
             lost = self._frontier
@@ -313,6 +319,7 @@ class NatsWatch(Watch):
                 raise WatchError("the bucket is gone") from error
             except KvError as error:
                 logger.info("cannot re-create the consumer yet: %s", error)
+                await self._drop_consumer()
                 await self._wait_for_server()
 
     async def _check_still_ours(self) -> None:
