@@ -158,6 +158,16 @@ class MemoryBucket:
         found = [await self.get(key) for key in in_scope]
         return [entry for entry in found if entry is not None]
 
+    async def versions(self, prefix: str = "") -> list[KvEntry]:
+        """List what stands for every key, deletions included, without values."""
+        prefix = checked_prefix(prefix)
+        last = [self._log.messages[revisions[-1]] for revisions in self._log.of_key.values()]
+        return [
+            KvEntry(update.key, b"", update.version, update.kind is not UpdateKind.PUT)
+            for update in last
+            if update.key.startswith(prefix)
+        ]
+
     async def put(self, key: str, value: bytes) -> VersionToken:
         """Write, whatever stands there."""
         return self._append(UpdateKind.PUT, key, value)
@@ -251,6 +261,7 @@ class _MemoryWatch(Watch):
         self.news = asyncio.Event()
         self._bucket, self._scope, self._log = bucket, scope, bucket.log
         self._resumed = revision is not None
+        self._proven = revision is None or revision in self._log.messages
         self._target = self._log.last_sequence
         # A state-sync first walks the keys as they stood at the start, in order of revision.
         self._frontier = revision if revision is not None else 0
@@ -261,6 +272,10 @@ class _MemoryWatch(Watch):
     @property
     def store_identity(self) -> bytes:
         return self._log.identity
+
+    @property
+    def cursor_proven(self) -> bool:
+        return self._proven
 
     async def take(self, limit: int) -> list[WatchEvent]:
         while not self._closed:

@@ -61,15 +61,16 @@ class NatsKvWatcher:
         """Open a watch; see `KvWatcher.watch`."""
         plan = plan_filters(scope, self._link.subject_prefix)
         facts = await self._link.facts()
-        if not after.is_none:
-            await self._check_cursor(after, facts)
+        proven = after.is_none or await self._check_cursor(after, facts)
         watch = NatsWatch(self._link, plan, facts.identity, capacity, guarded=scope.is_all)
+        watch.cursor_is_proven = proven
         await watch.open(after.as_u64())
         return watch
 
-    async def _check_cursor(self, cursor: WatchCursor, facts: StreamFacts) -> None:
+    async def _check_cursor(self, cursor: WatchCursor, facts: StreamFacts) -> bool:
         """Refuse a cursor that this life of the stream did not give, or cannot honour.
 
+        True when the revision at the cursor is still there, and is the one that was seen.
         The server would not: from below its head it starts at its first message, from beyond its
         end it waits, and it does not know that it was restored from an older copy.
         """
@@ -86,10 +87,12 @@ class NatsKvWatcher:
             raise CursorExpired(
                 "the log has moved past the cursor", revision=revision, first=facts.first_sequence
             )
-        if cursor.witness and revision >= facts.first_sequence:
-            witness = await self._link.witness_at(revision)
-            if witness not in {None, cursor.witness}:
-                raise StoreReplaced("the revision is not the one that was seen", revision=revision)
+        if not cursor.witness or revision < facts.first_sequence:
+            return False
+        witness = await self._link.witness_at(revision)
+        if witness not in {None, cursor.witness}:
+            raise StoreReplaced("the revision is not the one that was seen", revision=revision)
+        return witness is not None
 
 
 class NatsWatch(Watch):
@@ -112,12 +115,17 @@ class NatsWatch(Watch):
         self._owes_caught_up = False
         self._stale = False  # the current consumer must be replaced
         self._closed = False
+        self.cursor_is_proven = True
         self._probe_at = 0.0
         self._forget_reconnects = link.on_reconnect(self._on_reconnect)
 
     @property
     def store_identity(self) -> bytes:
         return self._identity
+
+    @property
+    def cursor_proven(self) -> bool:
+        return self.cursor_is_proven
 
     async def open(self, revision: int | None) -> None:
         """Create the first consumer: from `revision + 1`, or with the state as it stands."""
