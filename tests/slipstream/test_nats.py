@@ -300,6 +300,23 @@ async def test_a_server_killed_under_a_live_watch_loses_nothing(
             assert brief(await waiting) == [f"put k.a{round_}", "delete k.0"]
 
 
+async def test_a_reconnect_is_enough_to_revive_a_watch(own_nats_server: NatsServer) -> None:
+    """Long before its heartbeat is missed."""
+    config = NatsConnectionConfig(
+        own_nats_server.url, heartbeat_seconds=600, reconnect_wait_seconds=0.05
+    )
+    connection = NatsConnection(config)
+    await connection.connect()
+    bucket = await NatsLab(connection).bucket()
+    async with await bucket.watcher.watch(ALL) as watch:
+        await take(watch, 1)
+        waiting = asyncio.ensure_future(take(watch, 1))
+        await _restarted(own_nats_server, NatsLab(connection), lambda: None)
+        await bucket.writer.put("k", b"v")
+        assert brief(await waiting) == ["put k"]
+    await connection.shutdown()
+
+
 async def test_a_watch_outlives_a_server_that_stays_away_for_a_while(
     own_nats_server: NatsServer, caplog: pytest.LogCaptureFixture
 ) -> None:
