@@ -251,6 +251,19 @@ async def test_a_deleted_consumer_is_replaced(nats_lab: NatsLab) -> None:
         assert brief(await take(watch, 1)) == ["put k"]
 
 
+async def test_many_prefixes_cost_one_consumer_that_acknowledges_nothing(
+    nats_lab: NatsLab,
+) -> None:
+    bucket = await nats_lab.bucket()
+    link = link_of(bucket)
+    scope = WatchScope.of_prefixes("a.", "b.", "c.")
+    async with await bucket.watcher.watch(scope) as watch:
+        await take(watch, 1)
+        (info,) = await link.jetstream.consumers_info(link.stream)
+        assert info.config.ack_policy == api.AckPolicy.NONE
+        assert len(info.config.filter_subjects) == 3
+
+
 async def test_a_watch_leaves_no_consumer_behind(nats_lab: NatsLab) -> None:
     bucket = await nats_lab.bucket()
     link = link_of(bucket)
