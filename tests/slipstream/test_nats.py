@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import shutil
 from collections.abc import AsyncIterator, Callable
@@ -491,6 +492,9 @@ async def test_what_cannot_be_meant_is_refused(nats_lab: NatsLab) -> None:
         await nats_lab.connection.store("no.dots")
     with pytest.raises(Misuse):
         await NatsConnection(NatsConnectionConfig(creds="%%%")).connect()
+    content = base64.b64encode(b"-----BEGIN NATS USER JWT-----\nx\n").decode()
+    with pytest.raises(Misuse, match="nkeys"):
+        await NatsConnection(NatsConnectionConfig(creds=content)).connect()
 
 
 async def test_a_foreign_client_is_used_and_left_open(nats_lab: NatsLab) -> None:
