@@ -221,6 +221,23 @@ def test_what_is_in_a_directory_is_lost_with_the_directorys_own_name() -> None:
     assert {tuple(after.names("d/e")) for after in disk.crash_states()} == {("f",)}
 
 
+def test_a_lost_directory_is_empty_when_it_is_made_again() -> None:
+    inner = FileName("d/f")
+    disk = SimDisk()
+    disk.execute((MakeDirectory("d"), Create(inner), Sync(inner), SyncDirectory("d")))
+    for after in disk.crash_states():
+        lost = after.names("") == []
+        after.run_step(MakeDirectory("d"))
+        assert after.names("d") == ([] if lost else ["f"])
+
+
+def test_a_write_after_a_crash_was_taken_does_not_reach_into_it() -> None:
+    disk = disk_with(A, OLD)
+    crashed = disk.crash(CrashChoice())
+    disk.execute((Write(A, 0, NEW), Sync(A)))
+    assert content(crashed, A) == OLD
+
+
 def test_a_rename_between_directories_never_shows_the_file_twice_or_nowhere() -> None:
     target = FileName("d/b")
     disk = disk_with(A, NEW)

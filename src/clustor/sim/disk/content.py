@@ -110,7 +110,7 @@ class SimFile:
     def truncate(self, size: int) -> None:
         if size < self.size:
             self._cut(size)
-        elif size > self.size:
+        else:
             self.sizes += ((self.cuts, size),)
 
     def sync(self) -> None:

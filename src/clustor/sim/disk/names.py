@@ -106,9 +106,11 @@ class SimNames:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory)
 
     def rename(self, source: str, target: str) -> None:
-        number = self.file(source)
+        check_path(source)
         check_path(target)
+        self.require_directory(parent_of(source))
         self.require_directory(parent_of(target))
+        number = self.file(source)
         if self.visible.get(target) == DIRECTORY:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), target)
         if source != target:
