@@ -2,7 +2,7 @@
 
 Each 4096-byte block of plaintext is sealed on its own under an IV that names the key epoch,
 the segment and the block. The same IV under the same key must never seal two plaintexts:
-`nonces.py` says which counters may be used, this module only uses them.
+`segment_writer.py` reserves the counters, this module only uses them.
 """
 
 from __future__ import annotations
@@ -49,11 +49,6 @@ def sealed_bytes(plaintext_bytes: int) -> int:
     return plaintext_bytes + blocks_needed(plaintext_bytes) * TAG_BYTES
 
 
-def sealed_position(plaintext_position: int) -> int:
-    """Map a position in a run's plaintext to one in its ciphertext."""
-    return plaintext_position + plaintext_position // CRYPTO_BLOCK_BYTES * TAG_BYTES
-
-
 class SegmentCipher:
     """Seals and opens the blocks of one segment of one log."""
 
@@ -73,11 +68,11 @@ class SegmentCipher:
         hasher.update(_COUNTER.pack(block_counter) + _IV_LABEL)
         return hasher.digest()[:12]
 
-    def seal(self, plaintext: bytes, first_block_counter: int) -> bytes:
-        """Encrypt a run whose counters the caller has durably reserved and never used."""
+    def seal(self, plaintext: bytes, first_block_counter: int) -> list[bytes]:
+        """Encrypt a run, block by block; its counters were durably reserved and never used."""
         view = memoryview(plaintext)
         encrypt = self._aead.encrypt
-        sealed = [
+        return [
             encrypt(
                 self._iv(first_block_counter + nth),
                 view[start : start + CRYPTO_BLOCK_BYTES],
@@ -85,7 +80,6 @@ class SegmentCipher:
             )
             for nth, start in enumerate(range(0, len(plaintext), CRYPTO_BLOCK_BYTES))
         ]
-        return b"".join(sealed)
 
     def open(self, sealed: bytes, first_block_counter: int) -> bytes:
         """Decrypt a run. Nothing of it is returned unless every block is authentic.

@@ -11,21 +11,21 @@ hot: it is walked once for every entry that is written or read.
 from __future__ import annotations
 
 import struct
+from array import array
 from hashlib import sha256
 from typing import Final
 
 from crc32c import crc32c
 
-from clustor.log.errors import ChecksumMismatch, LogMisuse, UnsupportedFormat
+from clustor.log.errors import ChecksumMismatch, UnsupportedFormat
 from clustor.log.types import Entry, EntryKind, LogIndex, Term
 
 FRAME_VERSION: Final = 1
 FRAME_BODY_BYTES_MAX: Final = 4 * 1024 * 1024  # Throughput and WAN; a profile may say less
 CRC_TRAILER_BYTES: Final = 4
 MERKLE_TRAILER_BYTES: Final = 36
-FRAME_FIXED_BYTES: Final = 32  # header, term and index, CRC
+RUN_HEADER_BYTES: Final = 36
 
-_HEADER: Final = struct.Struct("<BBHII")
 _HEADER_AND_INDEX: Final = struct.Struct("<BBHIIQQ")
 _CRC: Final = struct.Struct("<I")
 _KINDS: Final[dict[int, EntryKind]] = {int(kind): kind for kind in EntryKind}
@@ -36,14 +36,14 @@ class EncodedFrames:
 
     __slots__ = ("covered", "plaintext", "starts")
 
-    def __init__(self, plaintext: bytes, covered: bytes, starts: list[int]) -> None:
+    def __init__(self, plaintext: bytes, covered: list[bytes], starts: list[int]) -> None:
         self.plaintext = plaintext
-        self.covered = covered  # what the CRCs cover: the plaintext without its trailers
+        self.covered = covered  # what the CRCs cover, in pieces: all but the trailers
         self.starts = starts  # where each frame starts in the plaintext
 
 
 def encode_frames(entries: list[Entry], merkle: bool = False) -> EncodedFrames:
-    """Encode entries back to back. The caller has checked that their indices are consecutive."""
+    """Encode entries back to back. The caller has checked their order and their sizes."""
     pieces: list[bytes] = []
     covered: list[bytes] = []
     starts: list[int] = []
@@ -52,21 +52,27 @@ def encode_frames(entries: list[Entry], merkle: bool = False) -> EncodedFrames:
     for entry in entries:
         payload = entry.payload
         body_bytes = len(payload) + 16
-        if body_bytes > FRAME_BODY_BYTES_MAX:
-            raise LogMisuse("entry too large", body_bytes=body_bytes, limit=FRAME_BODY_BYTES_MAX)
-        head = _HEADER_AND_INDEX.pack(
-            FRAME_VERSION, entry.kind, 0, body_bytes, trailer_bytes, entry.term, entry.index
+        sealed = (
+            _HEADER_AND_INDEX.pack(
+                FRAME_VERSION, entry.kind, 0, body_bytes, trailer_bytes, entry.term, entry.index
+            )
+            + payload
         )
         starts.append(position)
         position += 12 + body_bytes + trailer_bytes
-        covered.append(head)
-        covered.append(payload)
-        pieces.append(head)
-        pieces.append(payload)
-        pieces.append(_CRC.pack(crc32c(payload, crc32c(head))))
+        covered.append(sealed)
+        pieces.append(sealed)
+        pieces.append(_CRC.pack(crc32c(sealed)))
         if merkle:
-            pieces.append(sha256(head + payload).digest())
-    return EncodedFrames(b"".join(pieces), b"".join(covered), starts)
+            pieces.append(sha256(sealed).digest())
+    return EncodedFrames(b"".join(pieces), covered, starts)
+
+
+def pack_offsets(run_offset: int, starts: list[int]) -> bytes:
+    """Pack the file offset of each frame of a run, as a `.idx` holds them."""
+    base = run_offset + RUN_HEADER_BYTES
+    # A block of 4096 bytes of plaintext is followed by a tag of 16.
+    return array("Q", [base + start + (start >> 12 << 4) for start in starts]).tobytes()
 
 
 class DecodedFrames:
@@ -74,7 +80,7 @@ class DecodedFrames:
 
     __slots__ = ("covered", "entries", "starts")
 
-    def __init__(self, entries: list[Entry], covered: bytes, starts: list[int]) -> None:
+    def __init__(self, entries: list[Entry], covered: list[bytes], starts: list[int]) -> None:
         self.entries = entries
         self.covered = covered
         self.starts = starts
@@ -121,4 +127,4 @@ def decode_frames(plaintext: bytes, first_index: int, entry_count: int) -> Decod
         position = frame_end
     if position != end:
         raise ChecksumMismatch("bytes behind the last frame of a run", extra_bytes=end - position)
-    return DecodedFrames(entries, b"".join(covered), starts)
+    return DecodedFrames(entries, covered, starts)

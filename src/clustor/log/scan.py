@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from clustor.log.cipher import SegmentCipher, blocks_needed, sealed_position
+from clustor.log.cipher import SegmentCipher, blocks_needed
 from clustor.log.errors import AuthenticationFailed, ChecksumMismatch, CorruptLog
-from clustor.log.frame import DecodedFrames, decode_frames
+from clustor.log.frame import RUN_HEADER_BYTES, DecodedFrames, decode_frames
 from clustor.log.keys import KeyRing
 from clustor.log.segment import (
-    RUN_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
     TRAILER_BYTES,
     RunHeader,
@@ -68,6 +66,7 @@ class SegmentScanner:
         self.trailer: SegmentTrailer | None = None
         self.end_offset = SEGMENT_HEADER_BYTES
         self.next_block_counter = 0
+        self.payload_bytes = 0
         self.problem: CorruptLog | None = None
 
     def runs(self, from_offset: int = SEGMENT_HEADER_BYTES) -> Iterator[ScannedRun]:
@@ -100,11 +99,8 @@ class SegmentScanner:
         plaintext = self._cipher.open(sealed, header.first_block_counter)
         frames = decode_frames(plaintext, header.first_index, header.entry_count)
         if from_start:
-            self.tally.add(
-                header.first_index,
-                frames.covered,
-                [frame_offset(offset, start) for start in frames.starts],
-            )
+            self.tally.add(header.first_index, offset, frames.covered, frames.starts)
+        self.payload_bytes += sum(len(entry.payload) for entry in frames.entries)
         self.next_block_counter = header.first_block_counter + blocks_needed(len(plaintext))
         self.end_offset = offset + RUN_HEADER_BYTES + header.sealed_bytes
         return ScannedRun(offset, self.end_offset, header, frames)
@@ -124,16 +120,6 @@ class SegmentScanner:
                 return False
             offset += len(chunk)
         return True
-
-
-def frame_offset(run_offset: int, start: int) -> int:
-    """Say where in the file a frame starts that starts at `start` of its run's plaintext."""
-    return run_offset + RUN_HEADER_BYTES + sealed_position(start)
-
-
-def unpack_offsets(packed: bytes) -> tuple[int, ...]:
-    """Decode the offsets of a `.idx`."""
-    return struct.unpack(f"<{len(packed) // 8}Q", packed)
 
 
 class _Window:

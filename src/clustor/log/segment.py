@@ -13,6 +13,7 @@ last run of an open segment come zeros.
 from __future__ import annotations
 
 import hmac
+import re
 import struct
 from dataclasses import dataclass
 from typing import Final
@@ -21,7 +22,7 @@ from crc32c import crc32c
 
 from clustor.log.cipher import sealed_bytes
 from clustor.log.errors import AuthenticationFailed, ChecksumMismatch, UnsupportedFormat
-from clustor.log.frame import FRAME_BODY_BYTES_MAX
+from clustor.log.frame import FRAME_BODY_BYTES_MAX, RUN_HEADER_BYTES, pack_offsets
 from clustor.log.lanes import CrcLanes
 from clustor.log.steps import FileName
 from clustor.log.types import (
@@ -37,7 +38,6 @@ from clustor.log.types import (
 
 WAL_DIRECTORY: Final = "wal"
 SEGMENT_HEADER_BYTES: Final = 128
-RUN_HEADER_BYTES: Final = 36
 RUN_PLAINTEXT_BYTES_MAX: Final = 2 * FRAME_BODY_BYTES_MAX
 TRAILER_BYTES: Final = 98  # 4 of magic, then the 94 of the text
 
@@ -65,10 +65,8 @@ def index_file(segment_seq: int) -> FileName:
 
 def segment_seq_of(name: str) -> SegmentSeq | None:
     """Read the sequence number out of a segment's file name; None for any other file."""
-    digits = name.removeprefix("segment-").removesuffix(".log")
-    if len(digits) != 20 or not digits.isascii() or not digits.isdigit():
-        return None
-    return SegmentSeq(int(digits))
+    match = re.fullmatch(r"segment-([0-9]{20})\.log", name)
+    return SegmentSeq(int(match[1])) if match else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,16 +258,18 @@ class SegmentTally:
         self.first_index = 0
         self.last_index = 0
 
-    def add(self, first_index: int, covered: bytes, offsets: list[int]) -> None:
-        """Count a run: the bytes its CRCs cover, and the file offset of each of its frames."""
+    def add(
+        self, first_index: int, run_offset: int, covered: list[bytes], starts: list[int]
+    ) -> None:
+        """Count a run: what its CRCs cover, and where in its plaintext each frame starts."""
         if not self.entry_count:
             self.first_index = first_index
-        packed = struct.pack(f"<{len(offsets)}Q", *offsets)
+        packed = pack_offsets(run_offset, starts)
         self._entries.update(covered)
-        self._offsets.update(packed)
+        self._offsets.update([packed])
         self.offsets += packed
-        self.entry_count += len(offsets)
-        self.last_index = first_index + len(offsets) - 1
+        self.entry_count += len(starts)
+        self.last_index = first_index + len(starts) - 1
 
     def trailer(self, segment_seq: int) -> SegmentTrailer:
         return SegmentTrailer(

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 
 from clustor.log.cipher import SegmentCipher, blocks_needed
 from clustor.log.config import LogConfig
-from clustor.log.frame import EncodedFrames
+from clustor.log.frame import RUN_HEADER_BYTES, EncodedFrames
 from clustor.log.keys import KeyRing
 from clustor.log.ledger import AbandonReason, NonceReservationAbandon, NonceReservationRange
-from clustor.log.scan import frame_offset
 from clustor.log.segment import (
-    RUN_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
     TRAILER_BYTES,
     WAL_DIRECTORY,
@@ -127,11 +125,9 @@ class SegmentWriter:
         sealed = self._cipher.seal(frames.plaintext, self.next_block_counter)
         offset = self.write_offset
         self.next_block_counter += blocks
-        self.write_offset += RUN_HEADER_BYTES + len(sealed)
-        self._tally.add(
-            first_index, frames.covered, [frame_offset(offset, start) for start in frames.starts]
-        )
-        data = b"".join((encode_run_header(header), sealed, self._zeros_behind(offset)))
+        self.write_offset += RUN_HEADER_BYTES + header.sealed_bytes
+        self._tally.add(first_index, offset, frames.covered, frames.starts)
+        data = b"".join((encode_run_header(header), *sealed, self._zeros_behind(offset)))
         return PlannedRun(Write(self.file, offset, data), offset, self.write_offset)
 
     def _zeros_behind(self, run_offset: int) -> bytes:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.clustor.runtime.disk.harness import opened
 
 from clustor.log.types import IoWriterMode
 from clustor.runtime.disk import Disk, Partition, UringDisk
+from tests.clustor.runtime.disk.harness import opened
 
 
 @pytest.fixture(params=list(IoWriterMode), ids=lambda mode: mode.name)

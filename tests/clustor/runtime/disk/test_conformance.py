@@ -7,13 +7,6 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.clustor.runtime.disk.harness import (
-    contents,
-    open_descriptors,
-    run,
-    succeed,
-    take,
-)
 
 from clustor.log.steps import (
     Create,
@@ -42,6 +35,13 @@ from clustor.runtime.disk import (
 from clustor.runtime.disk.blocking import BlockingDisk
 from clustor.runtime.disk.ring import BUFFER_COUNT
 from clustor.runtime.disk.uring import CHAIN_STEPS_MAX, UringDisk
+from tests.clustor.runtime.disk.harness import (
+    contents,
+    open_descriptors,
+    run,
+    succeed,
+    take,
+)
 
 A = FileName("a")
 B = FileName("b")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.clustor.runtime.disk.harness import succeed, unwritten_pages
 
 from clustor.log.steps import Create, FileName, Plan, Sync, Write
 from clustor.runtime.disk import Disk, Partition
+from tests.clustor.runtime.disk.harness import succeed, unwritten_pages
 
 WAL = FileName("wal")
 LEDGER = FileName("ledger")

@@ -9,7 +9,6 @@ import random
 from pathlib import Path
 
 import pytest
-from tests.clustor.runtime.disk.harness import contents, run, unwritten_pages, visible
 
 from clustor.log.steps import (
     Create,
@@ -27,6 +26,7 @@ from clustor.log.steps import (
 from clustor.runtime.disk import Disk, Partition, PlanFailed
 from clustor.sim.disk import SimDisk
 from clustor.sim.disk.names import DIRECTORY
+from tests.clustor.runtime.disk.harness import contents, run, unwritten_pages, visible
 
 FILES = [FileName(name) for name in ("a", "b", "d/a", "d/e/f", "x/y")]
 DIRECTORIES = ["", "d", "d/e", "a", "x"]

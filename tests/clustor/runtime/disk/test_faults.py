@@ -11,7 +11,6 @@ from pathlib import Path
 
 import liburing
 import pytest
-from tests.clustor.runtime.disk.harness import contents, opened, run, succeed, take
 
 from clustor.log.steps import Create, FileName, Plan, Sync, SyncDirectory, Write
 from clustor.log.types import IoWriterMode
@@ -30,6 +29,7 @@ from clustor.runtime.disk import (
     open_disk,
     probe,
 )
+from tests.clustor.runtime.disk.harness import contents, opened, run, succeed, take
 
 WAL = FileName("wal")
 LEDGER = FileName("ledger")
