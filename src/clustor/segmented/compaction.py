@@ -23,7 +23,7 @@ from clustor.segmented.files import PartitionFiles, Piece
 from clustor.segmented.flush import FileWriter
 from clustor.segmented.metadata import SegmentMeta
 from clustor.segmented.reader import PartitionReader
-from clustor.segmented.runs import PARTS_DIRECTORY, part_file
+from clustor.segmented.runs import PARTS_DIRECTORY, ROW_BYTES, part_file
 from clustor.segmented.store import Store, StorePlan
 from clustor.segmented.types import StoredBatch, TimestampMs, TopicPartitionId
 from clustor.segmented.view import take_view
@@ -108,14 +108,16 @@ class Compaction:
         self._inputs = [at for at in self._inputs if at.first_index < self._clean_next]
         steps: list[Step] = []
         piece: Piece | None = None
+        size = 0
         for batch in self._batches(reader, self._view.start_index):
             if not self._keep(batch):
                 continue
             piece = piece or Piece(batch.first_index)
             piece.add(batch.first_index, batch.count, batch.timestamp, batch.payload)
-            if piece.run_bytes >= self._config.run_bytes:
+            size += len(batch.payload) + ROW_BYTES
+            if size >= self._config.run_bytes:
                 self._writer.write(self._output, piece, steps)
-                piece = None
+                piece, size = None, 0
             if _written_bytes(steps) >= self._config.compaction_chunk_bytes:
                 yield tuple(steps)
                 steps = []

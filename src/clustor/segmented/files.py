@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
 
 from clustor.log.cipher import TAG_BYTES
 from clustor.log.steps import FileName
@@ -13,31 +12,31 @@ from clustor.segmented.metadata import Definition, SegmentMeta
 from clustor.segmented.runs import ROW, ROW_BYTES, RUN_HEAD_BYTES, FileCipher
 from clustor.segmented.types import TopicPartitionId
 
-NO_TIMESTAMP: Final = -(2**63)
-
 
 class Piece:
     """Batches in memory, in the form in which a run holds them."""
 
-    __slots__ = ("first_index", "max_timestamp", "next_index", "payload_bytes", "payloads", "table")
+    __slots__ = ("first_index", "next_index", "payloads", "table")
 
     def __init__(self, first_index: int) -> None:
         self.first_index = first_index
         self.next_index = first_index
         self.table = bytearray()
         self.payloads: list[bytes] = []
-        self.payload_bytes = 0
-        self.max_timestamp = NO_TIMESTAMP
 
     def add(self, first: int, count: int, timestamp: int, payload: bytes) -> None:
         """Add a batch behind the others."""
-        length = len(payload)
-        self.table += ROW.pack(first, count, length, timestamp)
+        self.table += ROW.pack(first, count, len(payload), timestamp)
         self.payloads.append(payload)
-        self.payload_bytes += length
         self.next_index = first + count
-        if timestamp > self.max_timestamp:  # noqa: PLR1730  # half the price of max(), and hot
-            self.max_timestamp = timestamp
+
+    @property
+    def payload_bytes(self) -> int:
+        return sum(map(len, self.payloads))
+
+    @property
+    def max_timestamp(self) -> int:
+        return max(row[3] for row in _rows(self.table))
 
     @property
     def run_bytes(self) -> int:
@@ -52,19 +51,25 @@ class Piece:
         if self.payload_bytes + len(self.table) <= run_bytes:
             yield self
             return
-        piece: Piece | None = None
-        for (first, count, _, timestamp), payload in zip(
-            ROW.iter_unpack(self.table), self.payloads, strict=True
-        ):
-            if piece is not None and (
-                piece.payload_bytes + len(piece.table) + len(payload) + ROW_BYTES > run_bytes
-            ):
-                yield piece
-                piece = None
-            piece = piece or Piece(first)
-            piece.add(first, count, timestamp, payload)
-        if piece is not None:
-            yield piece
+        start, size = 0, 0
+        for nth, payload in enumerate(self.payloads):
+            size += len(payload) + ROW_BYTES
+            if size > run_bytes and nth > start:
+                yield self._part(start, nth)
+                start, size = nth, len(payload) + ROW_BYTES
+        yield self._part(start, len(self.payloads))
+
+    def _part(self, start: int, end: int) -> Piece:
+        table = self.table[start * ROW_BYTES : end * ROW_BYTES]
+        piece = Piece(ROW.unpack_from(table)[0])
+        piece.table, piece.payloads = table, self.payloads[start:end]
+        first, count, _, _ = ROW.unpack_from(table, len(table) - ROW_BYTES)
+        piece.next_index = first + count
+        return piece
+
+
+def _rows(table: bytearray) -> Iterator[tuple[int, int, int, int]]:
+    return ROW.iter_unpack(table)
 
 
 @dataclass(slots=True)
@@ -93,6 +98,7 @@ class PartitionFiles:
     def take_tail(self) -> Piece:
         """Hand the tail over to a plan, and start another."""
         piece = self.tail
+        piece.next_index = self.next_index
         self.in_flight.append(piece)
         self.tail = Piece(self.next_index)
         return piece

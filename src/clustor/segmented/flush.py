@@ -27,6 +27,7 @@ from clustor.segmented.runs import (
 )
 from clustor.segmented.types import FileSeq, StoreId, TopicPartitionId
 
+TIMESTAMP_MIN: Final = -(2**63)
 _KEY_LABEL: Final = b"clustor segmented partition v1"
 
 
@@ -98,7 +99,7 @@ class FileWriter:
             first_index=piece.first_index,
             next_index=piece.first_index,
             size_bytes=FILE_HEADER_BYTES,
-            max_timestamp=piece.max_timestamp,
+            max_timestamp=TIMESTAMP_MIN,
             dek_epoch=self._keys.dek_epoch,
         )
         file = part_file(files.partition, segment.file_seq)
@@ -115,13 +116,14 @@ class FileWriter:
     def _write_run(self, files: PartitionFiles, piece: Piece, steps: list[Step]) -> None:
         last = files.segments[-1]
         assert files.cipher is not None
+        newest = piece.max_timestamp
         head = RunHead(
             batch_count=len(piece.payloads),
             writer_seq=self._writer.writer_seq,
             block_counter=self._writer.take_counter(),
             first_index=piece.first_index,
             next_index=piece.next_index,
-            max_timestamp=piece.max_timestamp,
+            max_timestamp=newest,
             payload_bytes=piece.payload_bytes,
         )
         data = files.cipher.seal(head, piece.plaintext(), last.size_bytes)
@@ -129,12 +131,12 @@ class FileWriter:
         steps.append(Write(file, last.size_bytes, data))
         end = last.size_bytes + len(data)
         if files.index is not None:
-            files.index.add(piece.first_index, piece.max_timestamp, last.size_bytes, end)
+            files.index.add(piece.first_index, newest, last.size_bytes, end)
         files.segments[-1] = msgspec.structs.replace(
             last,
             next_index=piece.next_index,
             size_bytes=end,
-            max_timestamp=max(last.max_timestamp, piece.max_timestamp),
+            max_timestamp=max(last.max_timestamp, newest),
         )
         files.touched.add(last.file_seq)
         files.unsynced[file] = None

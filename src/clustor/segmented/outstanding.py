@@ -20,22 +20,22 @@ class Outstanding:
     """What one partition keeps of the log. Indices below `next_index` are in the log or were."""
 
     __slots__ = (
-        "_firsts",
         "_head",
-        "_rafts",
         "acks",
         "durable_next",
+        "firsts",
         "next_index",
         "policy_slot",
         "queued",
         "quorum_next",
+        "rafts",
     )
 
     def __init__(self, policy_slot: int, next_index: int, quorum_next: int) -> None:
         # Parallel and in order: the first index of each entry, and its raft index. The first
         # `_head` of them are retired, and wait to be trimmed.
-        self._firsts = array("Q")
-        self._rafts = array("Q")
+        self.firsts = array("Q")
+        self.rafts = array("Q")
         self._head = 0
         self.next_index = next_index
         self.quorum_next = quorum_next
@@ -45,13 +45,7 @@ class Outstanding:
         self.queued = False  # whether the heap of the tracker knows this partition
 
     def __len__(self) -> int:
-        return len(self._firsts) - self._head
-
-    def append(self, first: int, count: int, raft_index: int) -> None:
-        """Note an entry. The caller has seen that `first` is `next_index`."""
-        self._firsts.append(first)
-        self._rafts.append(raft_index)
-        self.next_index = first + count
+        return len(self.firsts) - self._head
 
     def resume(self, first: int, quorum_next: int) -> None:
         """Start at `first`, which the log still holds; everything before it needs nothing."""
@@ -63,19 +57,19 @@ class Outstanding:
         needed = min(self.quorum_next, self.durable_next)
         if needed >= self.next_index:
             return None
-        return self._rafts[self._position(needed)]
+        return self.rafts[self._position(needed)]
 
     def first_tracked(self) -> int:
         """Return the lowest index that is outstanding, or the next one."""
-        return self._firsts[self._head] if self._head < len(self._firsts) else self.next_index
+        return self.firsts[self._head] if self._head < len(self.firsts) else self.next_index
 
     def satisfy(self, predicate: Predicate, vector: AckVector, class_index: int) -> bool:
         """Advance `quorum_next`; say whether it moved. `class_index` is the vector's quorum."""
         before = self.quorum_next
         while self.quorum_next < self.next_index:
             at = self._position(self.quorum_next)
-            if self._rafts[at] <= class_index:
-                end = bisect_right(self._rafts, class_index, at)
+            if self.rafts[at] <= class_index:
+                end = bisect_right(self.rafts, class_index, at)
             elif self.acks is None:
                 break
             else:
@@ -90,15 +84,15 @@ class Outstanding:
         self, acks: AckRuns, at: int, predicate: Predicate, vector: AckVector
     ) -> int:
         """Return the position behind the entries that share a set with `at`, if it is a quorum."""
-        mask, run_last = acks.at(self._firsts[at])
-        if not predicate(mask | vector.mask_at(self._rafts[at])):
+        mask, run_last = acks.at(self.firsts[at])
+        if not predicate(mask | vector.mask_at(self.rafts[at])):
             return at
-        end = len(self._firsts)
+        end = len(self.firsts)
         if run_last is not None:
-            end = min(end, bisect_right(self._firsts, run_last, at))
-        change = vector.next_change(self._rafts[at])
+            end = min(end, bisect_right(self.firsts, run_last, at))
+        change = vector.next_change(self.rafts[at])
         if change is not None:
-            end = min(end, bisect_right(self._rafts, change, at))
+            end = min(end, bisect_right(self.rafts, change, at))
         return max(end, at + 1)
 
     def durable(self, next_index: int) -> None:
@@ -108,32 +102,32 @@ class Outstanding:
 
     def cut(self, from_raft_index: int) -> None:
         """Void every entry at or behind a raft index."""
-        keep = bisect_left(self._rafts, from_raft_index, self._head)
-        if keep == len(self._rafts):
+        keep = bisect_left(self.rafts, from_raft_index, self._head)
+        if keep == len(self.rafts):
             return
-        self.next_index = self._firsts[keep]
-        del self._firsts[keep:], self._rafts[keep:]
+        self.next_index = self.firsts[keep]
+        del self.firsts[keep:], self.rafts[keep:]
         # A policy weaker than a majority may have been satisfied by what is void now.
         self.quorum_next = min(self.quorum_next, self.next_index)
         if self.acks is not None:
             self.acks.drop_from(self.next_index)
 
     def _position(self, index: int) -> int:
-        return max(bisect_right(self._firsts, index, self._head) - 1, self._head)
+        return max(bisect_right(self.firsts, index, self._head) - 1, self._head)
 
     def _index_at(self, position: int) -> int:
-        return self._firsts[position] if position < len(self._firsts) else self.next_index
+        return self.firsts[position] if position < len(self.firsts) else self.next_index
 
     def _retire(self) -> None:
         needed = min(self.quorum_next, self.durable_next)
         if needed >= self.next_index:
-            self._head = len(self._firsts)
+            self._head = len(self.firsts)
         else:
             self._head = self._position(needed)
-        if self._head == len(self._firsts) or (
-            self._head >= _TRIM_ENTRIES and self._head * 2 >= len(self._firsts)
+        if self._head == len(self.firsts) or (
+            self._head >= _TRIM_ENTRIES and self._head * 2 >= len(self.firsts)
         ):
-            del self._firsts[: self._head], self._rafts[: self._head]
+            del self.firsts[: self._head], self.rafts[: self._head]
             self._head = 0
         if self.acks is not None:
             self.acks.drop_before(needed)

@@ -28,6 +28,7 @@ from clustor.segmented.types import PartitionLogIndex
 from clustor.segmented.view import Chunk, PartitionView
 
 _HEADS_WINDOW_BYTES: Final = 4096
+_SLACK_BYTES: Final = 1024
 
 
 class PartitionReader:
@@ -53,8 +54,8 @@ class PartitionReader:
         room = bytes_max
         for chunk in self.chunks(view, from_index, bytes_max):
             chunks.append(chunk)
-            room -= len(chunk.payloads)
-            if room <= 0:
+            room -= chunk.size_bytes
+            if room <= bytes_max // 8:  # what is left would be another read for very little
                 break
         return chunks
 
@@ -149,20 +150,14 @@ class _OpenFile:
     def runs(self, segment: SegmentMeta, offset: int, window_bytes: int) -> Iterator[Chunk]:
         """Yield the runs from `offset`, which must be the start of one."""
         end = segment.size_bytes
+        budget = window_bytes
         while offset < end:
-            window = self._read(offset, min(end - offset, window_bytes + RUN_HEAD_BYTES))
+            # A little more than asked for, so that heads and tags do not cost another read.
+            window = self._read(offset, min(end - offset, budget + budget // 16 + _SLACK_BYTES))
             head = self._head(window, 0, offset)
             whole = RUN_HEAD_BYTES + head.sealed_bytes
             if whole > len(window):
-                if offset + whole > end:
-                    raise ChecksumMismatch(
-                        "a run ends behind its file", file=self._name, offset=offset
-                    )
-                window = self._read(offset, whole)
-                if len(window) < whole:
-                    raise ChecksumMismatch(
-                        "a partition file is cut short", file=self._name, offset=offset
-                    )
+                window = self._read_whole(offset, whole, end)
             position = 0
             while position + whole <= len(window):
                 yield self._chunk(head, memoryview(window)[position : position + whole], offset)
@@ -172,6 +167,13 @@ class _OpenFile:
                     break
                 head = self._head(window, position, offset)
                 whole = RUN_HEAD_BYTES + head.sealed_bytes
+            budget = budget - position if budget > position else window_bytes
+
+    def _read_whole(self, offset: int, whole: int, end: int) -> bytes:
+        window = self._read(offset, whole) if offset + whole <= end else b""
+        if len(window) < whole:
+            raise ChecksumMismatch("a run is cut short", file=self._name, offset=offset)
+        return window
 
     def _chunk(self, head: RunHead, run: memoryview, offset: int) -> Chunk:
         plaintext = self._cipher.open(head, run, offset)

@@ -28,6 +28,8 @@ from clustor.log.steps import (
     plan_replace,
 )
 from clustor.segmented.config import SegmentedConfig
+from clustor.segmented.envelope import HEAD_BYTES as ENVELOPE_HEAD_BYTES
+from clustor.segmented.envelope import ROW_BYTES as ENVELOPE_ROW_BYTES
 from clustor.segmented.envelope import Row, payloads_start
 from clustor.segmented.errors import (
     EntryOutOfOrder,
@@ -172,30 +174,41 @@ class Store:
         self._check_open()
         partitions, tails, dirty = self.partitions, self._tails, self._dirty
         end = payloads_start(rows)
-        for partition, first, count, length, timestamp in rows:
+        row_end = ENVELOPE_HEAD_BYTES
+        for partition, first, count, length, _ in rows:
             position, end = end, end + length
+            row_start, row_end = row_end + 8, row_end + ENVELOPE_ROW_BYTES
             files = partitions.get(partition)
-            if files is None:
-                if partition in self._image.gone:
-                    continue
-                raise UnknownPartition("no such partition", partition=partition)
-            if first != files.next_index:
-                if first + count <= files.next_index:
-                    continue
-                raise EntryOutOfOrder(
-                    "a batch does not continue its partition",
-                    partition=partition,
-                    first=first,
-                    expected=files.next_index,
-                    raft_index=raft_index,
-                )
-            files.tail.add(first, count, timestamp, payload[position:end])
+            if files is None or files.next_index != first:
+                self._check_known(partition, files, first, count, raft_index)
+                continue
+            # A run's row is an envelope's row without the partition, so it is copied as it is.
+            tail = files.tail
+            tail.table += payload[row_start:row_end]
+            tail.payloads.append(payload[position:end])
+            tail.next_index = files.next_index = first + count
             self.tail_bytes += length + ROW_BYTES
-            files.next_index = first + count
-            tails[partition] = files
-            if partition not in dirty:
-                dirty[partition] = raft_index
+            if partition not in tails:
+                tails[partition] = files
+                if partition not in dirty:
+                    dirty[partition] = raft_index
         self.applied_index = max(self.applied_index, raft_index)
+
+    def _check_known(
+        self, partition: int, files: PartitionFiles | None, first: int, count: int, raft_index: int
+    ) -> None:
+        """Raise unless a batch may be passed over: of a removed partition, or already there."""
+        if files is None:
+            if partition not in self._image.gone:
+                raise UnknownPartition("no such partition", partition=partition)
+        elif first + count > files.next_index:
+            raise EntryOutOfOrder(
+                "a batch does not continue its partition",
+                partition=partition,
+                first=first,
+                expected=files.next_index,
+                raft_index=raft_index,
+            )
 
     @property
     def dirty_count(self) -> int:
@@ -220,6 +233,9 @@ class Store:
         """Plan to make partitions durable: all that are not, or those that hold the log most."""
         self._check_open()
         steps: list[Step] = []
+        # All writes before all syncs: a filesystem commits the first sync's journal with what
+        # the others wrote, where each of them in its turn would pay for a commit of its own.
+        syncs: list[Step] = []
         receipt = self._receipt()
         changes: list[PartitionChange] = []
         for partition in list(islice(self._dirty, partitions_max)):
@@ -227,10 +243,11 @@ class Store:
             files = self.partitions[partition]
             if self._tails.pop(partition, None) is not None:
                 self._flush(files, steps, receipt)
-            steps += [Sync(file) for file in files.unsynced]
+            syncs += [Sync(file) for file in files.unsynced]
             files.unsynced = {}
             changes.append(self._checkpoint(files, quorum_next(partition)))
             receipt.durable.append((files.partition, files.next_index))
+        steps += syncs
         if self._names_changed:
             steps.append(SyncDirectory(PARTS_DIRECTORY))
             self._names_changed = False

@@ -147,7 +147,9 @@ class Tracker:
                     expected=known.next_index,
                     raft_index=raft_index,
                 )
-            known.append(first, count, raft_index)
+            known.firsts.append(first)
+            known.rafts.append(raft_index)
+            known.next_index = first + count
             if not known.queued:
                 known.queued = True
                 heappush(self._heap, (raft_index, partition))

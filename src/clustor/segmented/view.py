@@ -66,6 +66,11 @@ class Chunk:
         split = len(piece.table)
         return cls(piece.first_index, piece.next_index, plaintext[:split], plaintext[split:])
 
+    @property
+    def size_bytes(self) -> int:
+        """What the chunk takes in memory."""
+        return len(self._table) + len(self.payloads)
+
     def rows(self) -> Iterator[tuple[int, int, int, int]]:
         """Yield `(first_index, count, length, timestamp)` of each batch."""
         return ROW.iter_unpack(self._table)
