@@ -23,7 +23,7 @@ from clustor.segmented.files import PartitionFiles, Piece
 from clustor.segmented.flush import FileWriter
 from clustor.segmented.metadata import SegmentMeta
 from clustor.segmented.reader import PartitionReader
-from clustor.segmented.runs import PARTS_DIRECTORY, ROW_BYTES, part_file
+from clustor.segmented.runs import PARTS_DIRECTORY, ROW_BYTES, index_file, part_file
 from clustor.segmented.store import Store, StorePlan
 from clustor.segmented.types import StoredBatch, TimestampMs, TopicPartitionId
 from clustor.segmented.view import take_view
@@ -161,8 +161,11 @@ class Compaction:
     def plan_abandon(self) -> Plan:
         """Plan to remove what the job has written; nobody knows it."""
         partition = self._files.partition
-        names = [part_file(partition, segment.file_seq) for segment in self._output.segments]
-        return tuple(Delete(name) for name in names)
+        steps: list[Step] = []
+        for segment in self._output.segments:
+            steps.append(Delete(index_file(partition, segment.file_seq)))
+            steps.append(Delete(part_file(partition, segment.file_seq)))
+        return tuple(steps)
 
     def _gather(self, reader: PartitionReader) -> None:
         """Find the newest record of every key, as far as memory allows."""

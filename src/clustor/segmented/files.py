@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate, islice
 
 from clustor.log.cipher import TAG_BYTES
 from clustor.log.steps import FileName
@@ -58,6 +60,22 @@ class Piece:
                 yield self._part(start, nth)
                 start, size = nth, len(payload) + ROW_BYTES
         yield self._part(start, len(self.payloads))
+
+    def part(self, from_index: int, bytes_max: int | None) -> Piece | None:
+        """Return the batches from the one that holds `from_index`; None where there is none."""
+        if not self.payloads or from_index >= self.next_index:
+            return None
+        start = bisect_right(range(len(self.payloads)), from_index, key=self._first)
+        start = max(start - 1, 0)
+        end = len(self.payloads)
+        if bytes_max is not None:
+            sizes = accumulate(len(at) + ROW_BYTES for at in islice(self.payloads, start, None))
+            end = next((start + nth + 1 for nth, at in enumerate(sizes) if at >= bytes_max), end)
+        return self._part(start, end)
+
+    def _first(self, nth: int) -> int:
+        first: int = ROW.unpack_from(self.table, nth * ROW_BYTES)[0]
+        return first
 
     def _part(self, start: int, end: int) -> Piece:
         table = self.table[start * ROW_BYTES : end * ROW_BYTES]

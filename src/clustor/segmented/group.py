@@ -204,6 +204,10 @@ class SegmentedGroup:
         for partition, next_index in self.store.stored(receipt):
             self._tracker.durable(partition, next_index)
 
+    def fence(self, reason: str, **facts: object) -> None:
+        """Refuse every further plan: one failed, and only recovery can say what is on disk."""
+        self.store.fence(reason, **facts)
+
     # Views
 
     def readable_next(self, partition: TopicPartitionId) -> PartitionLogIndex:
@@ -211,9 +215,15 @@ class SegmentedGroup:
         applied = self.store.files(partition).next_index
         return PartitionLogIndex(min(applied, self._tracker.quorum_next(partition)))
 
-    def view(self, partition: TopicPartitionId) -> PartitionView:
-        """Take a view for a `PartitionReader`."""
-        return take_view(self.store, partition, self.readable_next(partition))
+    def view(
+        self, partition: TopicPartitionId, from_index: int = 0, bytes_max: int | None = None
+    ) -> PartitionView:
+        """Take a view for a `PartitionReader`.
+
+        Of what is still in memory it holds copies, so say from where and how much will be read.
+        """
+        readable_next = self.readable_next(partition)
+        return take_view(self.store, partition, readable_next, from_index, bytes_max)
 
     def min_required_raft_index(self) -> LogIndex:
         """Return the lowest raft index that the log must keep for any partition."""

@@ -27,7 +27,10 @@ _CRC: Final = struct.Struct("<I")
 
 
 class SparseIndex:
-    """A row for every so many bytes of a file. It only grows, so a reader may share it."""
+    """A row for every so many bytes of a file.
+
+    It only grows, and a row's offset comes first, so a reader in another thread may share it.
+    """
 
     __slots__ = ("_firsts", "_interval_bytes", "_offsets", "_times", "covered_bytes")
 
@@ -45,9 +48,9 @@ class SparseIndex:
         """Note the next run of the file."""
         newest = max(max_timestamp, self._times[-1]) if self._times else max_timestamp
         if not self._offsets or offset - self._offsets[-1] >= self._interval_bytes:
-            self._times.append(newest)
             self._offsets.append(offset)
             self._firsts.append(first_index)
+            self._times.append(newest)
         else:
             self._times[-1] = newest
         self.covered_bytes = end_offset

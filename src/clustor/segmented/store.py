@@ -125,6 +125,14 @@ class Store:
         """Return below which index a checkpoint knew the partition to be on a quorum."""
         return self._image.partitions[partition].quorum_next
 
+    def dek_epochs(self) -> set[int]:
+        """The key epochs that some file still needs; no other may be zeroized."""
+        return {
+            segment.dek_epoch
+            for files in self.partitions.values()
+            for segment in (*files.segments, *files.readable)
+        }
+
     def files(self, partition: int) -> PartitionFiles:
         found = self.partitions.get(partition)
         if found is None:

@@ -61,10 +61,14 @@ class Chunk:
         self.payloads = payloads
 
     @classmethod
-    def of_piece(cls, piece: Piece) -> Chunk:
-        plaintext = memoryview(piece.plaintext())
-        split = len(piece.table)
-        return cls(piece.first_index, piece.next_index, plaintext[:split], plaintext[split:])
+    def of_piece(cls, piece: Piece, from_index: int, bytes_max: int | None) -> Chunk | None:
+        """Copy what a piece holds from an index on, in about so many bytes; None for nothing."""
+        part = piece.part(from_index, bytes_max)
+        if part is None:
+            return None
+        plaintext = memoryview(part.plaintext())
+        split = len(part.table)
+        return cls(part.first_index, part.next_index, plaintext[:split], plaintext[split:])
 
     @property
     def size_bytes(self) -> int:
@@ -104,10 +108,15 @@ class Chunk:
         return Chunk(first, last, table, self.payloads[skip_bytes : skip_bytes + keep_bytes])
 
 
-def take_view(store: Store, partition: TopicPartitionId, readable_next: int) -> PartitionView:
+def take_view(
+    store: Store,
+    partition: TopicPartitionId,
+    readable_next: int,
+    from_index: int = 0,
+    bytes_max: int | None = None,
+) -> PartitionView:
     """Take a view of what may be read. Raises UnknownPartition."""
     files = store.files(partition)
-    pieces = [*files.in_flight, files.tail] if files.tail.payloads else files.in_flight
     return PartitionView(
         group=store.record.group,
         store_id=store.record.store_id,
@@ -115,9 +124,22 @@ def take_view(store: Store, partition: TopicPartitionId, readable_next: int) -> 
         start_index=files.start_index,
         readable_next=min(readable_next, files.next_index),
         segments=_present(files),
-        pieces=tuple(Chunk.of_piece(piece) for piece in pieces),
+        pieces=tuple(_in_memory(files, from_index, bytes_max)),
         open_index=_open_index(files),
     )
+
+
+def _in_memory(files: PartitionFiles, from_index: int, bytes_max: int | None) -> Iterator[Chunk]:
+    left = bytes_max
+    for piece in (*files.in_flight, files.tail):
+        chunk = Chunk.of_piece(piece, from_index, left)
+        if chunk is None:
+            continue
+        yield chunk
+        if left is not None:
+            left -= chunk.size_bytes
+            if left <= 0:
+                return
 
 
 def _present(files: PartitionFiles) -> tuple[SegmentMeta, ...]:

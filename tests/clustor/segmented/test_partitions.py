@@ -113,6 +113,27 @@ def test_reading_is_bounded() -> None:
         assert max(sizes) <= SMALL.run_bytes
 
 
+def test_a_view_of_the_tail_copies_only_what_will_be_read() -> None:
+    world = World.new(partitions=1, config=SegmentedConfig())
+    for nth in range(30):
+        run(world, append(batch(0, bytes([nth]) * 100, count=2)))
+    out = world.group.plan_flush()  # its receipt is still to come
+    for nth in range(30, 50):
+        run(world, append(batch(0, bytes([nth]) * 100, count=2)))
+    reader = PartitionReader(world.disk, world.keys, SegmentedConfig())
+    for index in (0, 1, 40, 61, 62, 75, 99):
+        view = world.group.view(P, index, 1000)
+        assert sum(chunk.size_bytes for chunk in view.pieces) < 1000 + 124
+        found = [at for chunk in reader.read(view, index, 1000) for at in chunk.batches()]
+        assert found[0].first_index == index - index % 2
+        assert found == world.read(0)[index // 2 :][: len(found)]
+        assert len(found) == min(9, 50 - index // 2)
+    assert world.group.view(P, 100).pieces == ()
+    world.disk.execute(out.steps)
+    world.group.stored(out.receipt)
+    assert [at.payload[:1] for at in world.read(0)] == [bytes([nth]) for nth in range(50)]
+
+
 def test_reading_from_a_time_finds_the_first_batch_that_is_as_new() -> None:
     world = filled()
     everything = world.read(0)
@@ -211,6 +232,7 @@ def test_a_new_key_epoch_starts_a_new_file_and_old_files_still_open() -> None:
     run(world, append(batch(0, b"new")))
     run(world, checkpoint())
     assert [at.dek_epoch for at in world.group.store.files(0).segments] == [1, 2]
+    assert world.group.store.dek_epochs() == {1, 2}
     assert [at.payload for at in world.read(0)] == [b"old", b"new"]
 
 
