@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from clustor.log.cipher import TAG_BYTES
 from clustor.log.keys import KeyRing
 from clustor.log.steps import Create, Delete, Step, Truncate, Write
 from clustor.log.types import DekEpoch, LogId, PartitionId
@@ -18,6 +19,7 @@ from clustor.segmented.metadata import SegmentMeta, StoreRecord
 from clustor.segmented.nonces import Writer
 from clustor.segmented.runs import (
     FILE_HEADER_BYTES,
+    RUN_HEAD_BYTES,
     FileCipher,
     FileHeader,
     RunHead,
@@ -79,7 +81,8 @@ class FileWriter:
         """See that the last segment takes the piece."""
         last = files.segments[-1] if files.segments else None
         if last is not None and (files.cipher is not None or files.resumable):
-            fits = last.size_bytes + piece.run_bytes <= self._config.segment_bytes
+            run_bytes = RUN_HEAD_BYTES + piece.size_bytes + TAG_BYTES
+            fits = last.size_bytes + run_bytes <= self._config.segment_bytes
             if last.dek_epoch == self._keys.dek_epoch and fits:
                 self._resume(files, last, steps)
                 return
@@ -118,13 +121,13 @@ class FileWriter:
         assert files.cipher is not None
         newest = piece.max_timestamp
         head = RunHead(
-            batch_count=len(piece.payloads),
+            batch_count=piece.batch_count,
             writer_seq=self._writer.writer_seq,
             block_counter=self._writer.take_counter(),
             first_index=piece.first_index,
             next_index=piece.next_index,
             max_timestamp=newest,
-            payload_bytes=piece.payload_bytes,
+            payload_bytes=len(piece.data),
         )
         data = files.cipher.seal(head, piece.plaintext(), last.size_bytes)
         file = part_file(files.partition, last.file_seq)

@@ -193,7 +193,7 @@ class Store:
             # A run's row is an envelope's row without the partition, so it is copied as it is.
             tail = files.tail
             tail.table += payload[row_start:row_end]
-            tail.payloads.append(payload[position:end])
+            tail.data += payload[position:end]
             tail.next_index = files.next_index = first + count
             self.tail_bytes += length + ROW_BYTES
             if partition not in tails:
@@ -324,7 +324,7 @@ class Store:
 
     def _flush(self, files: PartitionFiles, steps: list[Step], receipt: Receipt) -> None:
         piece = files.take_tail()
-        self.tail_bytes -= piece.payload_bytes + len(piece.table)
+        self.tail_bytes -= piece.size_bytes
         files_before = len(files.segments)
         self._writer.write(files, piece, steps)
         self._names_changed |= len(files.segments) > files_before

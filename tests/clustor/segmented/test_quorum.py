@@ -7,7 +7,7 @@ import tracemalloc
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustor.segmented import (
@@ -197,6 +197,24 @@ def test_a_truncated_suffix_takes_its_acknowledgements_with_it() -> None:
     assert known.quorum_next(P) == 2
     known.acknowledge_through(B, 2)
     assert known.quorum_next(Q) == 2
+    assert known.quorum_next(P) == 2, "what A said of entries 3 and 4 was of others"
+
+
+def test_what_replaces_a_truncated_suffix_is_required_from_its_own_index() -> None:
+    known = tracker((P, Majority()), (Q, Majority()))
+    for nth in range(6):
+        known.appended(nth + 1, [row(Q, nth)], 100, 0)
+    known.appended(7, [row(P, 0)], 100, 0)
+    for replica in (A, B):
+        known.acknowledge_through(replica, 4)
+    known.durable(Q, 4)
+    assert known.min_required() == 5
+    known.cut(5)
+    assert known.min_required() is None
+    known.appended(5, [row(P, 0)], 100, 0)
+    known.appended(6, [row(Q, 4)], 100, 0)
+    assert known.min_required() == 5
+    assert [(hold.partition, hold.raft_index) for hold in known.holds()] == [(P, 5), (Q, 6)]
 
 
 def test_a_membership_change_judges_what_is_pending_and_nothing_else() -> None:
@@ -212,10 +230,18 @@ def test_a_membership_change_judges_what_is_pending_and_nothing_else() -> None:
     assert known.acknowledge_through(B, 2) is AckOutcome.STRANGER
     known.set_members((A,))
     assert known.quorum_next(P) == 2
-    known.appended(3, [row(P, 2)], 100, 0)
-    known.set_members((A, B))
-    known.acknowledge_through(A, 3)
-    assert known.quorum_next(P) == 2, "back again, a replica speaks for itself anew"
+
+
+def test_a_replica_that_left_and_is_back_speaks_for_itself_anew() -> None:
+    known = tracker((P, Majority()))
+    known.appended(1, [row(P, 0)], 100, 0)
+    known.acknowledge_through(B, 1)
+    known.set_members((A, C))
+    known.set_members((A, B, C))
+    known.acknowledge_through(A, 1)
+    assert known.quorum_next(P) == 0
+    assert known.acknowledge_through(B, 1) is AckOutcome.TAKEN
+    assert known.quorum_next(P) == 1
 
 
 def test_a_custom_policy_must_be_registered_and_once() -> None:
@@ -295,6 +321,7 @@ operations = st.lists(
 )
 
 
+@settings(max_examples=400)
 @given(operations)
 def test_the_tracker_agrees_with_a_naive_twin(steps: list[tuple[str, int, int]]) -> None:
     """Quorum prefixes and the watermark against lists of sets, whatever happens."""

@@ -10,6 +10,7 @@ from clustor.log.steps import Delete, FileName, Truncate, Write
 from clustor.log.types import Entry, EntryKind, LogIndex, LogState, Term
 from clustor.segmented import (
     Automatic,
+    Compaction,
     EntryOutOfOrder,
     FindingKind,
     FixedSet,
@@ -20,9 +21,11 @@ from clustor.segmented import (
     PartitionLogIndex,
     PolicyRegistry,
     ReplicaId,
+    RetentionPolicy,
     SegmentedMisuse,
     StoredBatch,
     Threshold,
+    TimestampMs,
     TopicPartitionId,
     plan_repair,
     recover_group,
@@ -47,9 +50,11 @@ from tests.clustor.segmented.harness import (
     finish,
     flush,
     held,
+    keys_of,
     now,
     read_all,
     read_back,
+    rotate_key,
     run,
     seal_log,
     start,
@@ -125,7 +130,21 @@ def test_a_partition_without_its_quorum_holds_the_log_though_its_file_is_durable
     assert hold.reason is HoldReason.QUORUM and hold.held_bytes == len(second.payload)
     assert world.group.readable_next(Q) == 0, "what is not on its quorum is not read"
     assert world.read(1) == []
+    policies = {Q: RetentionPolicy(age_ms=0, size_bytes=0)}
+    assert world.group.plan_retention(policies, TimestampMs(10**6)) is None
+    run(world, rotate_key())
+    third = Entry(Term(1), LogIndex(3), world.group.propose([batch(1, b"z")]))
+    world.group.appended([third], 60)
+    world.group.apply([third])
+    world.carry_out(world.group.plan_checkpoint())  # closes the first file
+
+    def compaction() -> Compaction | None:
+        later = TimestampMs(10**6)
+        return world.group.start_compaction(Q, keys_of, now=later, tombstone_ms=0)
+
+    assert compaction() is None
     world.group.acknowledge(other, Q, PartitionLogIndex(0), PartitionLogIndex(0))
+    assert compaction() is not None
     assert world.group.min_required_raft_index() == 3
     assert [at.payload for at in world.read(1)] == [b"y"]
 
@@ -415,6 +434,7 @@ def test_what_the_log_still_proves_is_put_back_into_a_damaged_partition(
         assert plan is None, "the log does not reach back, so nothing is touched"
         return
     assert plan is not None
+    lost_raft_index = damage.first_index + 1  # each entry holds one batch of this partition
     for disk in world.disk.crash_points(plan):  # nor does a crash in the middle matter
         moment = now(world).crashed(disk.crash(disk.everything_kept()))
         log, recovery = start(moment)
@@ -422,6 +442,7 @@ def test_what_the_log_still_proves_is_put_back_into_a_damaged_partition(
         assert recovery.group.store.files(1).next_index == 3
         assert recovery.group.store.files(0).next_index == 6
         assert log.last_index == world.log.last_index
+    assert restart(world).replay_from == lost_raft_index, "nothing more is vouched for"
     after = check_after_crash(now(world))
     assert verify_partition(world.disk, world.keys, SMALL, after.group.view(P)) is None
     run(after, checkpoint())
