@@ -17,7 +17,7 @@ import pstats
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -245,21 +245,22 @@ def read_table(console: Console, directory: Path, total_bytes: int, payload: byt
         segmented.carry_out(segmented.group.plan_checkpoint())
         storage = DirectoryStorage(root)
         parts = sorted(str(path) for path in (root / "segmented/parts").glob("*.seg"))
-        table = Table(title=f"reading {total_bytes >> 20} MiB in sequence, warm page cache")
-        for name in ("what", "MB/s", "of cat", "of cat to a reader"):
-            table.add_column(name, justify="left" if name == "what" else "right")
-        to_nobody = best_of(lambda: run_quietly(["cat", *parts]), total_bytes)
-        to_reader = best_of(lambda: drain(["cat", *parts]), total_bytes)
-        ours = best_of(lambda: read_partition(segmented, storage), total_bytes)
-        for name, rate in (
-            ("cat > /dev/null", to_nobody),
-            ("cat, read from its pipe", to_reader),
-            ("PartitionReader, 1 MiB a read", ours),
-        ):
-            table.add_row(
-                name, f"{rate:,.0f}", f"{rate / to_nobody:.2f}", f"{rate / to_reader:.2f}"
-            )
-        console.print(table)
+        actions: dict[str, Callable[[], object]] = {
+            "cat > /dev/null": lambda: run_quietly(["cat", *parts]),
+            "cat, read from its pipe": lambda: drain(["cat", *parts]),
+            "PartitionReader, 1 MiB a read": lambda: read_partition(segmented, storage),
+        }
+        for state, prepare in (("cold", lambda: evict(parts)), ("warm", lambda: None)):
+            table = Table(title=f"reading {total_bytes >> 20} MiB in sequence, {state} page cache")
+            for name in ("what", "MB/s", "of cat", "of cat to a reader"):
+                table.add_column(name, justify="left" if name == "what" else "right")
+            rates = {name: best_of(do, total_bytes, prepare) for name, do in actions.items()}
+            to_nobody, to_reader, _ = rates.values()
+            for name, rate in rates.items():
+                table.add_row(
+                    name, f"{rate:,.0f}", f"{rate / to_nobody:.2f}", f"{rate / to_reader:.2f}"
+                )
+            console.print(table)
         profile(console, "reading", lambda: read_partition(segmented, storage))
         storage.close()
         segmented.close()
@@ -288,10 +289,20 @@ def drain(command: list[str]) -> None:
             pass
 
 
-def best_of(action: object, total_bytes: int, times: int = 3) -> float:
-    assert callable(action)
+def evict(parts: list[str]) -> None:
+    """Let the kernel forget the pages of these files."""
+    for part in parts:
+        descriptor = os.open(part, os.O_RDONLY)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+
+
+def best_of(
+    action: Callable[[], object], total_bytes: int, prepare: Callable[[], None], times: int = 3
+) -> float:
     best = float("inf")
     for _ in range(times):
+        prepare()
         begin = time.perf_counter()
         action()
         best = min(best, time.perf_counter() - begin)
@@ -325,9 +336,8 @@ def open_table(console: Console, directory: Path, partitions: int = 10_000) -> N
     console.print(f"opening {partitions:,} partitions: {seconds:.2f} s\n")
 
 
-def profile(console: Console, what: str, action: object) -> None:
+def profile(console: Console, what: str, action: Callable[[], object]) -> None:
     """Print where the time of an action goes."""
-    assert callable(action)
     profiler = cProfile.Profile()
     profiler.runcall(action)
     stats = pstats.Stats(profiler)

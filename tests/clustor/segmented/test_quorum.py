@@ -210,7 +210,6 @@ def test_what_replaces_a_truncated_suffix_is_required_from_its_own_index() -> No
     known.durable(Q, 4)
     assert known.min_required() == 5
     known.cut(5)
-    assert known.min_required() is None
     known.appended(5, [row(P, 0)], 100, 0)
     known.appended(6, [row(Q, 4)], 100, 0)
     assert known.min_required() == 5
