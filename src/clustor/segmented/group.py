@@ -109,8 +109,10 @@ class SegmentedGroup:
         return encode_envelope(batches, firsts)
 
     def appended(self, entries: Iterable[Entry], now: int) -> None:
-        """Track entries that the log has taken. Raises MalformedEnvelope, UnknownPartition or
-        EntryOutOfOrder for an entry that no leader may have written; that one is not tracked.
+        """Track entries that the log has taken.
+
+        Raises MalformedEnvelope, UnknownPartition or EntryOutOfOrder for an entry that no leader
+        may have written; neither that one nor any behind it is tracked.
         """
         for entry in entries:
             self._tracker.appended(entry.index, rows_of(entry), len(entry.payload), now)
@@ -164,6 +166,11 @@ class SegmentedGroup:
             if entry.index > self._tracker.last_index:
                 raise SegmentedMisuse("only what was appended is applied", index=entry.index)
             self.store.apply(entry.index, rows_of(entry), entry.payload)
+
+    @property
+    def applied_index(self) -> LogIndex:
+        """Through where entries were applied; after a start, Raft applies from behind this."""
+        return LogIndex(self.store.applied_index)
 
     # Disk
 

@@ -65,7 +65,6 @@ class FindingKind(StrEnum):
     TORN_METADATA = "TornMetadata"  # a checkpoint that did not finish; cut off
     LEFTOVER_REMOVED = "LeftoverRemoved"  # a file that no checkpoint names
     ROLLED_BACK = "RolledBack"  # a partition was written behind its checkpoint
-    REAPPLIED = "Reapplied"  # entries that the log proves and a partition did not have
     DAMAGE = "Damage"  # a file that a checkpoint names is short or gone; nothing was changed
 
 
@@ -240,6 +239,7 @@ class GroupRecovery:
     findings: list[Finding]
     damaged: dict[TopicPartitionId, Damage]
     replay_from: LogIndex  # the lowest safe raft index: what stands behind is applied again
+    reapplied: list[LogIndex]  # the first and the last entry that some partition did not have
     _entries: Iterator[Entry]
     _tracker: Tracker
     _committed_index: LogIndex
@@ -270,7 +270,7 @@ class GroupRecovery:
             before = store.tail_bytes
             self.group.apply([entry])
             if store.tail_bytes > before:
-                self.findings.append(Finding(FindingKind.REAPPLIED, f"entry {entry.index}"))
+                self.reapplied[1:] = [entry.index]
 
     def _check_joined(self, partition: int, first: int, raft_index: int) -> None:
         reached = self.group.store.files(partition).next_index
@@ -327,6 +327,7 @@ def recover_group(
         findings=opened.findings,
         damaged=opened.damaged,
         replay_from=LogIndex(max(opened.image.durable_raft_index, base) + 1),
+        reapplied=[],
         _entries=read_entries(storage, keys, log.entries, base + 1, log.durable_index),
         _tracker=tracker,
         _committed_index=committed_index,

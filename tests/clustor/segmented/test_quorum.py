@@ -467,3 +467,21 @@ def test_holds_say_who_keeps_the_log_since_when_and_for_how_much() -> None:
     known.acknowledge_through(B, 7)
     assert known.holds() == []
     assert known.min_required() is None
+
+
+def test_a_long_history_is_trimmed_and_still_tells_sizes_and_times() -> None:
+    known = tracker((P, Majority()), (Q, Majority()))
+    for nth in range(5000):
+        known.appended(nth + 1, [row(P, nth)], 10, nth // 7)
+    known.acknowledge_through(A, 5000)
+    for reached in (1, 1500, 1501, 4000):
+        known.acknowledge_through(B, reached)
+        known.durable(P, reached)
+        assert known.min_required() == reached + 1
+        known.retire_history(reached + 1)
+        (hold,) = known.holds()
+        assert (hold.raft_index, hold.since) == (reached + 1, reached // 7)
+        assert hold.held_bytes == (5000 - reached) * 10
+        assert len(known.partition(P)) == 5000 - reached
+    known.appended(5001, [row(P, 5000), row(Q, 0)], 10, 9999)
+    assert [hold.held_bytes for hold in known.holds()] == [10_010, 10]
