@@ -363,6 +363,36 @@ def naively_compacted(batches: Held, end: int, expired_before: int) -> Held:
     return tuple(kept)
 
 
+def define(partition: int) -> Operation:
+    def phases(world: World) -> Iterator[Phase]:
+        wanted = {TopicPartitionId(partition): (Majority(), Automatic())}
+        plan = world.group.plan_define(wanted)
+        before, after = world.contents, {**world.contents, partition: ()}
+
+        def done() -> None:
+            world.group.stored(plan.receipt)
+            world.contents = after
+
+        yield plan.steps, done, [before, after]
+
+    return phases
+
+
+def remove(partition: int) -> Operation:
+    def phases(world: World) -> Iterator[Phase]:
+        plan = world.group.plan_remove(TopicPartitionId(partition))
+        before = world.contents
+        after = {at: batches for at, batches in before.items() if at != partition}
+
+        def done() -> None:
+            world.group.stored(plan.receipt)
+            world.contents = after
+
+        yield plan.steps, done, [before, after]
+
+    return phases
+
+
 def rotate_key() -> Operation:
     def phases(world: World) -> Iterator[Phase]:
         epoch = world.keys.dek_epoch + 1
@@ -456,8 +486,10 @@ def draw_batches(rng: Random, world: World, tag: int) -> list[Batch]:
 def draw_operation(rng: Random, world: World, tag: int) -> Operation:
     """Draw an operation; appends are the most likely."""
     partition = rng.choice(sorted(world.contents))
+    others = [define(100 + tag)] if len(world.contents) < 4 else [remove(partition)]
     return rng.choice(
         [append(*draw_batches(rng, world, tag))] * 8
+        + others
         + [flush(), checkpoint(), checkpoint(), checkpoint(1), cut_log(), cut_log(), seal_log()]
         + [
             retain(age_ms=rng.choice((50, 200))),
