@@ -190,7 +190,8 @@ class Clients:
         self._again(process)
 
     def _again(self, process: Process) -> None:
-        self._cluster.later(self._rng.randint(1 * MS, 60 * MS), self._next(process))
+        pause = self._rng.randint(1 * MS, 60 * MS) + (100 * MS if self.probing else 0)
+        self._cluster.later(pause, self._next(process))
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,15 +121,11 @@ class FakeControlPlane:
         if config.outgoing or core.config_index > core.commit_index:
             return ()
         for replica_id in sorted(self.needs_reset):
-            if replica_id in config.voters:
-                return (Change(ChangeKind.ADD_LEARNER, replica_id),)
-            self._was_reset(replica_id)
+            if replica_id in config.members:
+                return (Change(ChangeKind.REMOVE, replica_id),)
+            self.needs_reset.discard(replica_id)  # by a committed change: it may join anew
         missing = sorted(self.wanted - config.voters)
         if missing:
             return (Change(ChangeKind.ADD_VOTER, missing[0]),)
         surplus = sorted((config.voters | config.learners) - self.wanted)
         return (Change(ChangeKind.REMOVE, surplus[0]),) if surplus else ()
-
-    def _was_reset(self, replica_id: ReplicaId) -> None:
-        """A committed change has made it a non-voter; once it votes again it holds everything."""
-        self.needs_reset.discard(replica_id)

@@ -143,7 +143,6 @@ class Seat:
             if self.damaged_by is None:
                 raise PromiseBroken(f"{self.replica_id} lost data by itself: {error}") from error
             self._rejoin()
-        self.damaged_by = None  # all that counts was read, and is good
         self._begin()
 
     def _rejoin(self) -> None:
@@ -158,7 +157,6 @@ class Seat:
             now_ms=self.node.now_ms(),
         )
         self.lost_data = True
-        self.damaged_by = None
         self.former = self.view
         self.view = LogView()
         control.needs_reset.add(self.replica_id)
@@ -287,6 +285,7 @@ class Seat:
             if not self._was_ready and self.running.ready:
                 self._was_ready = True
                 self.view = self._opened
+                self.damaged_by = None  # all that counts was read and is good, or is new
             self._work()
         self.turn()
 
