@@ -183,11 +183,11 @@ class Seat:
 
     def _execute(self, work: DiskWork, plan: Plan) -> OSError | None:
         disk = self.disk if work.home is Home.PARTITION else self.home
-        if work.home is Home.PARTITION:
-            log_id = self.running.identity.log_id
-            self._witnesses.setdefault(log_id, NonceWitness()).watch(plan)
+        witness = self._witnesses.setdefault(self.running.identity.log_id, NonceWitness())
         try:
-            disk.execute(plan)
+            for step in plan:
+                witness.watch(step)
+                disk.run_step(step)
         except OSError as error:
             return error
         return None
