@@ -102,9 +102,7 @@ class Replica:
             self._installed,
         )
         self._batches_out = 0
-        self._proposals = Proposals(
-            settings.profile.frame_body_bytes_max, settings.waiting_bytes_max
-        )
+        self._proposals = Proposals(settings.profile.payload_bytes_max, settings.waiting_bytes_max)
         self._open_reads: dict[RequestId, LogIndex | None] = {}  # granted at, None: not yet
         self._reads: list[ReadOutcome] = []
         self._role: RoleChange | None = None
@@ -366,6 +364,8 @@ class Replica:
         self._serve_reads()
         if found.emit_snapshot is not None:
             self._snapshots.emit()
+        if found.compact_through is not None:
+            self._snapshots.compact(found.compact_through)
         output.publish_proof = found.publish_proof
         output.record_membership = found.record_membership
         output.role = found.role
@@ -399,8 +399,9 @@ class Replica:
 
     def _installed(self, install: SnapshotInstall, machine: StateMachine) -> None:
         """Take the restored machine into use: the log stands on its snapshot now."""
-        self.machine = machine
-        self.applied_index = install.base_index
+        if install.base_index > self.applied_index:
+            self.machine = machine
+            self.applied_index = install.base_index
 
     def _role_changed(self, change: RoleChange) -> None:
         term = change.term if change.role is Role.LEADER else None
