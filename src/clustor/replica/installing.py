@@ -117,7 +117,7 @@ class Installing:
         if self._asked_ms.pop(chunk_id, None) is None:
             return
         if not message.sealed:
-            self._lost(chunk_id)
+            self._give_up()  # the source has it no more; what it has now it will offer
             return
         outcome = self._import.on_chunk(
             chunk_id, message.sealed, now_ms=self._now_ms, jitter=self._jitter()

@@ -9,6 +9,7 @@ from clustor.log.steps import Plan
 from clustor.log.types import LogIndex
 from clustor.raft.group import Group
 from clustor.raft.output import SnapshotInstall
+from clustor.raft.progress import ProgressState
 from clustor.raft.types import ReplicaId
 from clustor.replica.emitting import Emitting, Shelf
 from clustor.replica.header import header_of
@@ -20,6 +21,9 @@ from clustor.snapshot.catalog import Catalog
 from clustor.snapshot.errors import CorruptSnapshot
 from clustor.snapshot.garbage import plan_forget
 from clustor.snapshot.manifest import encode_manifest
+
+FETCH_PAUSE_MS_MAX = 2_000
+COLLECTIONS_PUT_OFF_MAX = 4
 
 
 class Snapshots:
@@ -39,6 +43,8 @@ class Snapshots:
         self._installing: Installing | None = None
         self._install_waits: SnapshotInstall | None = None
         self._emit_waits = False
+        self._sent_ms = -FETCH_PAUSE_MS_MAX  # when a peer last asked for a piece
+        self._collections_put_off = 0
         self.transfers: list[tuple[ReplicaId, Transfer]] = []
 
     @property
@@ -83,11 +89,14 @@ class Snapshots:
     # Sending.
 
     def _send_manifest(self, to: ReplicaId, wanted: ManifestWanted) -> None:
+        self._sent_ms = self._group.core.now_ms
         held = [s for s in self.catalog.snapshots if s.manifest.base_index == wanted.base_index]
         data = encode_manifest(held[-1].manifest) if held else b""
         self.transfers.append((to, ManifestSent(wanted.base_index, data)))
 
     def _send_chunk(self, to: ReplicaId, wanted: ChunkWanted) -> None:
+        self._sent_ms = self._group.core.now_ms
+
         def answer(sealed: bytes) -> None:
             sent = ChunkSent(wanted.manifest_id, wanted.chunk_id, sealed)
             self.transfers.append((to, sent))
@@ -148,6 +157,17 @@ class Snapshots:
         """Delete what the group says nobody needs: an authorised snapshot covers it (C5)."""
         plan = self._log.plan_compact(LogIndex(through + 1))
         self._shelf.disk.submit(plan, lambda: None)
+        self._free_windows(through)
+
+    def _free_windows(self, through: LogIndex) -> None:
+        """Forget what is under way to a follower from below the new base.
+
+        If those messages are lost, no refusal ever tells: a heartbeat behind the base says
+        nothing about the log. With its window freed the follower is offered the snapshot.
+        """
+        for progress in self._group.core.progress.values():
+            if progress.state is ProgressState.REPLICATE and progress.next_index <= through:
+                progress.become_probe(progress.match_index + 1)
 
     def _begin_install(self) -> None:
         install = self._install_waits
@@ -179,7 +199,16 @@ class Snapshots:
     # Garbage.
 
     def _collect(self) -> None:
-        """Delete what no snapshot needs any more; nothing else begins meanwhile."""
+        """Delete what no snapshot needs any more; nothing else begins meanwhile.
+
+        While a peer still fetches, an old snapshot stays, but not for more than a few new ones.
+        """
+        fetching = self._group.core.now_ms - self._sent_ms < FETCH_PAUSE_MS_MAX
+        if fetching and self._collections_put_off < COLLECTIONS_PUT_OFF_MAX:
+            self._collections_put_off += 1
+            self._shelf.busy = False
+            return
+        self._collections_put_off = 0
         self._shelf.reader.submit(FindGarbage(self.catalog), self._garbage, self._no_garbage)
 
     def _garbage(self, plan: object) -> None:
