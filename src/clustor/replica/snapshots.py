@@ -133,7 +133,10 @@ class Snapshots:
         # One snapshot at a time waits for the quorum: the group offers the one at its base, and
         # the collector keeps two.
         compacted = newest_base <= core.log.base_index
-        if core.installing is not None or applied_index <= newest_base or not compacted:
+        # A leader reads from the log where a change of members stands: it stays there until done.
+        changing = core.config.is_joint or core.hard.membership.is_joint
+        due = applied_index > newest_base and compacted and not changing
+        if core.installing is not None or not due:
             self._not_emitted()
             return
         base_term = core.log.term_at(applied_index)

@@ -50,6 +50,9 @@ class Injection:
         cluster = self._cluster
         self.over = True
         cluster.network.heal()
+        for source in cluster.nodes:
+            for destination in cluster.nodes:
+                cluster.network.set_link(NodeId(source), NodeId(destination), Link())
         for control in cluster.controls:
             control.down_until = cluster.timeline.now
         for node in cluster.nodes.values():
@@ -252,8 +255,9 @@ class Injection:
             cluster.network.set_link(NodeId(source), NodeId(destination), _BAD_LINK)
 
         def mend() -> None:
+            link = Link() if self.over else self._scenario.link
             for source, destination in ways:
-                cluster.network.set_link(NodeId(source), NodeId(destination), self._scenario.link)
+                cluster.network.set_link(NodeId(source), NodeId(destination), link)
 
         cluster.later(rng.choice((200, 1_000)) * MS, mend)
         return True
