@@ -205,7 +205,8 @@ class Injection:
                 names = disk.names(WAL_DIRECTORY)
                 files = [f"{WAL_DIRECTORY}/{n}" for n in names if segment_seq_of(n) is not None]
             case FaultKind.FLIP_IN_LEDGER:
-                files = [str(LEDGER_FILE)]
+                present = disk.names(WAL_DIRECTORY)
+                files = [LEDGER_FILE] if LEDGER_FILE.rpartition("/")[2] in present else []
             case FaultKind.FLIP_IN_SNAPSHOT:
                 files = [f"{CHUNKS_DIRECTORY}/{name}" for name in disk.names(CHUNKS_DIRECTORY)]
                 for name in disk.names(SNAPSHOT_DIRECTORY):

@@ -1,7 +1,7 @@
 """Bugs planted on purpose, each small enough to be written by mistake.
 
-A mutation replaces one function of the production code. The simulator has to notice each of
-them within a bounded number of seeds; `seeds` is where to look.
+A mutation replaces one function of the production code. The simulator has to notice it within
+`seeds`; where chance rarely meets it, a story does.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from clustor.replica.proposals import Proposals
 from clustor.replica.replica import Replica
 from clustor.replica.snapshots import Snapshots
 from clustor.replica.types import NotLeader
+from tests.clustor.sim import stories
 
 Patch = pytest.MonkeyPatch
 
@@ -42,7 +43,8 @@ class Mutation:
 
     name: str
     plant: Callable[[Patch], None]
-    seeds: range = range(60)
+    seeds: range = range(30)
+    story: Callable[[], None] | None = None
 
 
 def _vote_not_persisted(patch: Patch) -> None:
@@ -208,13 +210,14 @@ def _install_without_authorisation(patch: Patch) -> None:
 
 def _compaction_runs_ahead(patch: Patch) -> None:
     """The log is compacted through what was applied, not through what a snapshot covers."""
-    original = Snapshots.compact
+    original = Snapshots.advance
 
-    def compact(self: Snapshots, through: LogIndex) -> None:
-        applied = min(self._group.core.applied_index, self._log.durable_index)
-        original(self, max(through, applied))
+    def advance(self: Snapshots, machine: Any, applied_index: LogIndex) -> None:
+        original(self, machine, applied_index)
+        applied = min(applied_index, self._log.durable_index)
+        self._shelf.disk.submit(self._log.plan_compact(LogIndex(applied + 1)), lambda: None)
 
-    patch.setattr(Snapshots, "compact", compact)
+    patch.setattr(Snapshots, "advance", advance)
 
 
 def _reads_ask_nobody(patch: Patch) -> None:
@@ -226,6 +229,11 @@ def _reads_ask_nobody(patch: Patch) -> None:
         return FailedClause.NONE
 
     patch.setattr("clustor.raft.reads._open_clause", clause)
+
+
+def _stale_proof_accepted(patch: Patch) -> None:
+    """Any proof will do, of whatever term and whoever's ledger."""
+    patch.setattr(Durability, "proven", lambda self, proof: proof)
 
 
 def _lost_means_refused(patch: Patch) -> None:
@@ -263,23 +271,44 @@ def _rejoin_under_the_old_id(patch: Patch) -> None:
 
 
 MUTATIONS = (
-    Mutation("a vote in a known term is not persisted", _vote_not_persisted, range(400)),
-    Mutation("messages do not wait for the hard state", _messages_do_not_wait, range(400)),
-    Mutation("an entry of an old term is committed by counting", _old_term_commits, range(400)),
+    Mutation(
+        "a vote in a known term is not persisted",
+        _vote_not_persisted,
+        story=stories.a_vote_in_a_known_term_survives_a_loss_of_power,
+    ),
+    Mutation(
+        "messages do not wait for the hard state",
+        _messages_do_not_wait,
+        story=stories.a_vote_leaves_only_when_it_is_durable,
+    ),
+    Mutation(
+        "an entry of an old term is committed by counting",
+        _old_term_commits,
+        story=stories.figure_8,
+    ),
     Mutation("half of the voters are a majority", _majority_is_half),
-    Mutation("a joint quorum forgets the old members", _joint_forgets_the_old, range(400)),
+    Mutation("a joint quorum forgets the old members", _joint_forgets_the_old),
     Mutation("the leader's own disk is enough", _leader_alone_is_enough),
     Mutation("a reply leaves before its entry is acknowledged", _replies_do_not_wait),
     Mutation("entries are applied before they are durable", _apply_before_durable),
-    Mutation("segments are not synced", _without_syncs_of("wal/segment"), range(200)),
+    Mutation("segments are not synced", _without_syncs_of("wal/segment")),
     Mutation("nothing in the log's directory is synced", _without_syncs_of("wal/")),
     Mutation("a receipt comes before the disk is done", _receipt_before_the_disk),
-    Mutation("a candidate's log is not compared", _short_logs_may_lead, range(400)),
+    Mutation("a candidate's log is not compared", _short_logs_may_lead),
     Mutation("a start forgets the last entry", _start_forgets_the_last_entry),
-    Mutation("a snapshot is installed unauthorised", _install_without_authorisation, range(400)),
+    Mutation("a snapshot is installed unauthorised", _install_without_authorisation),
     Mutation("compaction runs ahead of the snapshot", _compaction_runs_ahead),
-    Mutation("reads ask nobody", _reads_ask_nobody, range(400)),
-    Mutation("a lost term means that nothing happened", _lost_means_refused, range(200)),
-    Mutation("reservations are not durable", _reservations_are_not_durable, range(200)),
-    Mutation("a rejoined log keeps the old id", _rejoin_under_the_old_id, range(200)),
+    Mutation(
+        "reads ask nobody",
+        _reads_ask_nobody,
+        story=stories.a_leader_that_is_cut_off_does_not_serve_what_is_old,
+    ),
+    Mutation(
+        "a stale proof is accepted",
+        _stale_proof_accepted,
+        story=stories.a_proof_of_another_term_opens_no_read,
+    ),
+    Mutation("a lost term means that nothing happened", _lost_means_refused),
+    Mutation("reservations are not durable", _reservations_are_not_durable),
+    Mutation("a rejoined log keeps the old id", _rejoin_under_the_old_id),
 )
