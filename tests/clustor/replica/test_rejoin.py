@@ -35,6 +35,10 @@ def rejoin(cluster: Cluster, node: Node, epoch: int) -> None:
     cluster.settle()
 
 
+def is_rejoining(node: Node) -> bool:
+    return node.up.group.core.hard.rejoining
+
+
 def change(cluster: Cluster, kind: ChangeKind, replica_id: ReplicaId, epoch: int) -> None:
     leader = cluster.leader()
     request = MembershipRequest((Change(kind, replica_id),), RoutingEpoch(epoch), GOOD)
@@ -72,7 +76,7 @@ def test_a_wiped_replica_has_no_vote_until_it_left_and_came_back() -> None:
     with pytest.raises(DataLost):
         cluster.open(node)
     rejoin(cluster, node, epoch=0)
-    assert node.up.group.core.hard.rejoining
+    assert is_rejoining(node)
     cluster.mail.clear()
     ask_for_vote(cluster, node, ReplicaId(3 if node.id != 3 else 2), 50)
     while node.works:
@@ -81,7 +85,7 @@ def test_a_wiped_replica_has_no_vote_until_it_left_and_came_back() -> None:
     cluster.run(1_500)
     change(cluster, ChangeKind.REMOVE, node.id, 1)
     change(cluster, ChangeKind.ADD_VOTER, node.id, 2)
-    assert not node.up.group.core.hard.rejoining
+    assert not is_rejoining(node)
     assert node.up.machine.digest() == cluster.leader().up.machine.digest()
     assert node.id in cluster.leader().up.group.core.config.voters
 
@@ -126,7 +130,7 @@ def test_a_rejoin_that_is_interrupted_anywhere_can_be_done_again(step: int) -> N
     else:
         cluster.open(node)
         cluster.settle()
-    assert node.up.ready and node.up.group.core.hard.rejoining
+    assert node.up.ready and is_rejoining(node)
 
 
 def test_a_start_makes_a_vote_durable_that_a_killed_process_only_renamed() -> None:
