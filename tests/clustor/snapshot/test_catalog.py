@@ -10,23 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-<<<<<<< HEAD
-=======
-from tests.clustor.snapshot.support import (
-    KEYS,
-    PARTITION,
-    SIGNER,
-    Replica,
-    State,
-    all_files,
-    key_ring,
-    lines,
-    patient,
-    rebuilt,
-    request,
-    salt,
-)
->>>>>>> snapshot
 
 from clustor.log.steps import Delete, FileName, Write
 from clustor.log.types import LogIndex, PartitionId, Term
@@ -54,6 +37,7 @@ from tests.clustor.snapshot.support import (
     SIGNER,
     Replica,
     State,
+    all_files,
     key_ring,
     lines,
     patient,

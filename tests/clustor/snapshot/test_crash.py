@@ -19,11 +19,8 @@ from clustor.snapshot import (
     plan_forget,
     resume_import,
 )
-<<<<<<< HEAD
-from tests.clustor.snapshot.support import TRUSTED, Replica, State, request
-=======
 from clustor.snapshot.layout import AUTHORIZATION_LOG
->>>>>>> snapshot
+from tests.clustor.snapshot.support import TRUSTED, Replica, State, request
 
 FULL, DELTA = SnapshotKind.FULL, SnapshotKind.DELTA
 OLD: State = {"a": "old", "b": "x" * 80}

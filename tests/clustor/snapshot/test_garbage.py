@@ -3,13 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from tests.clustor.snapshot.support import (
-    PARTITION,
-    Replica,
-    State,
-    all_files,
-    request,
-)
 
 from clustor.log.steps import Create, Delete, FileName
 from clustor.snapshot import (
@@ -22,6 +15,13 @@ from clustor.snapshot import (
     plan_collect_garbage,
     plan_forget,
     relist,
+)
+from tests.clustor.snapshot.support import (
+    PARTITION,
+    Replica,
+    State,
+    all_files,
+    request,
 )
 
 FULL, DELTA = SnapshotKind.FULL, SnapshotKind.DELTA

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
+from clustor import wire as w
+from clustor.wire import BASELINE, Dialect, WireBodyTooShort, WireMisuse, WireUnknownField
 from tests.clustor.wire.vectors import (
     BOTH_WAYS,
     DIGEST,
@@ -23,9 +26,6 @@ from tests.clustor.wire.vectors import (
     u32,
     u64,
 )
-
-from clustor import wire as w
-from clustor.wire import BASELINE, Dialect, WireBodyTooShort, WireMisuse, WireUnknownField
 
 FORWARD = Dialect(forward_compat=True)
 
