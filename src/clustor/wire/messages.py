@@ -342,6 +342,13 @@ class RepairEntries:
     entries: Annotated[list[Buffer], Repeated(BYTES, wide_count=True)]
 
 
+@dataclass(slots=True)
+class SnapshotTransfer:
+    """One step of a snapshot's way to a replica that asked for it; the replicas know its form."""
+
+    data: Annotated[Buffer, BYTES]
+
+
 SystemEntry: TypeAlias = (
     MembershipChange | MembershipRollback | DurabilityTransition | FenceCommit | DefineActivate
 )
@@ -366,4 +373,5 @@ RaftMessage: TypeAlias = (
     | RepairRequest
     | RepairEntries
     | RepairingAck
+    | SnapshotTransfer
 )

@@ -193,6 +193,7 @@ BOTH_WAYS: dict[str, tuple[object, Dialect, bytes]] = {
         BASELINE,
         u64(4096) + b"\x01",
     ),
+    "SnapshotTransfer": (w.SnapshotTransfer(b"chunk"), BASELINE, u32(5) + b"chunk"),
     "EpochConflict": (w.EpochConflict(), BASELINE, b""),
     "RepairRequest": (w.RepairRequest(INDEX(3), INDEX(9)), BASELINE, u64(3) + u64(9)),
     "RepairEntries": (w.RepairEntries([b"one"]), BASELINE, u16(1) + u32(3) + b"one"),
