@@ -176,6 +176,16 @@ class Core:
             return False
         return True
 
+    def heal_through(self, index: LogIndex) -> None:
+        """Drop the damage that a snapshot covers: nobody needs those entries any more."""
+        if self.damaged is not None:
+            first, last = self.damaged
+            self.damaged = (LogIndex(max(first, index + 1)), last) if last > index else None
+            if self.damaged is None:
+                durable = max(self.local_wal_durable_index, self.durable_beyond_damage)
+                self.local_wal_durable_index = durable
+                self.durable_beyond_damage = NO_INDEX
+
     def transition_in_flight(self) -> Transition | None:
         """Return the newest transition in the log that is not committed yet."""
         for entry in reversed(self.log.system):

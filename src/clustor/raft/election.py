@@ -100,7 +100,7 @@ class Election:
         core = self._core
         core.become(Role.PRE_CANDIDATE, None, "election timeout")
         self._votes = {core.id: True}
-        for voter in core.config.all_voters - {core.id}:
+        for voter in sorted(core.config.all_voters - {core.id}):
             core.send(
                 voter,
                 PreVoteRequest(
@@ -129,7 +129,7 @@ class Election:
         self._votes = {}
         self._own_vote_due = core.hard.term
         self.draw_deadline()
-        for voter in core.config.all_voters - {core.id}:
+        for voter in sorted(core.config.all_voters - {core.id}):
             core.send(
                 voter,
                 VoteRequest(

@@ -88,6 +88,7 @@ class StrictFallback:
         self.local_only_since_ms: int | None = None
         self.barred_until_ms: int | None = None
         self._barred_proof: DurabilityTuple | None = None
+        self._barred_ms = 0
         self._bar_lifted = False
 
     @property
@@ -135,6 +136,7 @@ class StrictFallback:
         jitter_ms = self._draw(0, self._numbers.recampaign_jitter_ms)
         self.barred_until_ms = now_ms + self._numbers.recampaign_backoff_ms + jitter_ms
         self._barred_proof = proof
+        self._barred_ms = now_ms
         self._bar_lifted = False
         self.local_only_since_ms = None
 
@@ -149,7 +151,8 @@ class StrictFallback:
         """
         if self.barred_until_ms is None or self._bar_lifted:
             return True
-        if now_ms - last_leader_ms >= self._numbers.no_leader_grace_ms:
+        leaderless_ms = now_ms - max(last_leader_ms, self._barred_ms)  # it led until the bar
+        if leaderless_ms >= self._numbers.no_leader_grace_ms:
             self._bar_lifted = True
         return self._bar_lifted
 

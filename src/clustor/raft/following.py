@@ -144,6 +144,7 @@ class Following:
             core.sm_durable_index,
             core.io_writer_mode,
             core.installing is not None,
+            core.hard.rejoining,
         )
 
     def refuse_older(self, message: AppendEntries) -> None:
@@ -199,6 +200,7 @@ class Following:
             message.base_index,
             message.configuration,
             message.configuration_index,
+            message.routing_epoch,
             message.durability_mode,
             message.committed_epoch,
             core.log.term_at(message.base_index) == message.base_term,
@@ -212,10 +214,11 @@ class Following:
             core.log.restore(install.base_index, install.base_term)
             self._durability.restart_at(install.base_index)
             core.commit_index = max(core.commit_index, install.base_index)
-            core.handed_index = core.applied_index = install.base_index
-            core.sm_durable_index = install.base_index
+            core.handed_index = max(core.handed_index, install.base_index)
+            core.applied_index = max(core.applied_index, install.base_index)
+            core.sm_durable_index = max(core.sm_durable_index, install.base_index)
             core.matched_index = max(core.matched_index, install.base_index)
-            self._heal(install.base_index)
+            core.heal_through(install.base_index)
             self._adopt_committed(install)
         if core.leader_id is not None:
             core.send(
@@ -224,21 +227,15 @@ class Following:
             )
             self.acknowledge(core.leader_id)
 
-    def _heal(self, base_index: LogIndex) -> None:
-        """Drop the damage that the snapshot covers."""
-        core = self._core
-        if core.damaged is None:
-            return
-        first, last = core.damaged
-        core.damaged = (LogIndex(max(first, base_index + 1)), last) if last > base_index else None
-
     def _adopt_committed(self, install: SnapshotInstall) -> None:
         """Take over what the sender had committed: members, and a mode that is not older."""
         core = self._core
         core.set_hard(
             membership=install.configuration,
             membership_index=min(install.configuration_index, install.base_index),
+            routing_epoch=install.routing_epoch,
         )
+        core.readmit(install.routing_epoch)
         if install.durability_mode_epoch > core.hard.durability_mode_epoch:
             core.set_hard(
                 durability_mode=install.durability_mode,

@@ -241,6 +241,7 @@ class Group:
         """Take what the control plane said."""
         self.access.on_control_plane(update)
         self.access.decide()
+        self.core.reads_moved = True
         self._settle()
 
     def membership_acknowledged(self, ack: MembershipAck) -> None:
@@ -324,6 +325,7 @@ class Group:
         floor = self.compaction_floor(base_index)
         if floor > self.core.log.base_index:
             self.core.log.compact_through(floor)
+            self.core.heal_through(floor)
 
     def compaction_floor(self, snapshot_base_index: LogIndex) -> LogIndex:
         """Return how far the log may be deleted, given an authorised snapshot (C5)."""
@@ -406,6 +408,7 @@ class Group:
             output.wal_committed_index = core.wal_committed_index
             output.acked = Acked(core.hard.term, core.wal_committed_index)
         output.publish_proof = self.access.proof_to_publish()
+        output.record_membership = self.leadership.membership_to_record()
         if self.replication.fetches:
             output.fetches, self.replication.fetches = self.replication.fetches, []
         if self.replication.snapshot_sends:
@@ -563,7 +566,7 @@ class Group:
         if core.leads and core.progress_moved:
             core.progress_moved = False
             self._advance()
-        if core.commit_index > self._settled_commit:
+        if min(core.commit_index, core.local_wal_durable_index) > self._settled_commit:
             self._commit_system_entries()
         if core.leads:
             self._settle_leader()
@@ -579,7 +582,7 @@ class Group:
     def _advance(self) -> None:
         if self.durability.advance():
             self.core.reads_moved = True
-            self.leadership.try_transfer()
+        self.leadership.try_transfer()
 
     def _settle_leader(self) -> None:
         core = self.core
@@ -591,13 +594,17 @@ class Group:
             self.access.advance()
 
     def _commit_system_entries(self) -> None:
-        """Obey the system entries that became committed: members and modes."""
+        """Obey the system entries that became committed, and are durable here.
+
+        What the hard state says is committed must be on this disk: a start without it is a loss.
+        """
         core = self.core
-        before, self._settled_commit = self._settled_commit, core.commit_index
+        limit = min(core.commit_index, core.local_wal_durable_index)
+        before, self._settled_commit = self._settled_commit, limit
         if not core.log.system or core.log.system[-1].index <= before:
             return
         for entry in list(core.log.system):
-            if before < entry.index <= core.commit_index:
+            if before < entry.index <= limit:
                 self._commit_system_entry(entry)
 
     def _commit_system_entry(self, entry: Entry) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from clustor.log.types import DurabilityMode, DurabilityModeEpoch, LogIndex, Term
 from clustor.raft.membership import NO_MEMBERS, Configuration
-from clustor.raft.types import NO_EPOCH, NO_INDEX, NO_TERM, ReplicaId, RoutingEpoch
+from clustor.raft.types import NO_EPOCH, NO_INDEX, NO_ROUTING, NO_TERM, ReplicaId, RoutingEpoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,7 @@ class HardState:
     voted_for: ReplicaId | None = None
     membership: Configuration = NO_MEMBERS
     membership_index: LogIndex = NO_INDEX
+    routing_epoch: RoutingEpoch = NO_ROUTING  # of the change that made this membership
     membership_ack: MembershipAck | None = None
     durability_mode: DurabilityMode = DurabilityMode.STRICT
     durability_mode_epoch: DurabilityModeEpoch = NO_EPOCH

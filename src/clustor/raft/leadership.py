@@ -14,6 +14,7 @@ from clustor.raft.election import Election
 from clustor.raft.errors import GroupMisuse
 from clustor.raft.fallback import GatedOperation
 from clustor.raft.group_fsync import GroupFsyncBudget, GroupFsyncState, can_enable_group_fsync
+from clustor.raft.hard_state import MembershipAck
 from clustor.raft.idempotency import IdempotencyTable
 from clustor.raft.membership import Configuration, MemberKind, membership_digest
 from clustor.raft.messages import TimeoutNow
@@ -82,6 +83,7 @@ class Leadership:
         self.incident_flags: set[str] = set()
         self._transfer_to: ReplicaId | None = None
         self._transfer_until_ms = 0
+        self._record_due_ms = 0
         self._acknowledged: Configuration | None = None  # members known to be recorded
         self._step_down_due: str | None = None  # a reason that waits for min_leader_term_ms
 
@@ -162,6 +164,16 @@ class Leadership:
             return False
         self._acknowledged = hard.membership
         return True
+
+    def membership_to_record(self) -> MembershipAck | None:
+        """Return what the control plane must confirm before clients are served, once a period."""
+        core = self._core
+        if self.membership_acknowledged() or core.now_ms < self._record_due_ms:
+            return None
+        self._record_due_ms = core.now_ms + core.profile.control_plane.proof_publish_period_ms
+        hard = core.hard
+        digest = membership_digest(hard.membership)
+        return MembershipAck(hard.routing_epoch, digest, hard.durability_mode_epoch)
 
     def _append_payloads(self, payloads: Sequence[bytes]) -> Accepted:
         core = self._core
@@ -319,6 +331,7 @@ class Leadership:
         if self._transfer_to is not None and self._core.now_ms >= self._transfer_until_ms:
             self._core.note(NoteKind.TRANSFER_ABORTED, target=self._transfer_to)
             self._transfer_to = None
+        self.try_transfer()
 
     def on_committed(self) -> None:
         """Stop leading a group that this replica is no longer a voter of."""

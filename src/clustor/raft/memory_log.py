@@ -30,7 +30,14 @@ class MemoryLog:
     an index has an entry in the window if and only if it is at or above `cache_first`.
     """
 
-    def __init__(self, base_index: LogIndex = NO_INDEX, base_term: Term = NO_TERM) -> None:
+    def __init__(
+        self,
+        base_index: LogIndex = NO_INDEX,
+        base_term: Term = NO_TERM,
+        *,
+        evict_entries_min: int = EVICT_ENTRIES_MIN,
+    ) -> None:
+        self._evict_entries_min = evict_entries_min
         self._restart(base_index, base_term)
 
     def _restart(self, base_index: LogIndex, base_term: Term) -> None:
@@ -173,7 +180,7 @@ class MemoryLog:
     def evict_through(self, index: int) -> None:
         """Let go of the entries through `index`; their terms stay."""
         count = index - self.cache_first + 1
-        if count < EVICT_ENTRIES_MIN:
+        if count < self._evict_entries_min:
             return
         self._cache_start_bytes = self._ends[count - 1]
         del self._entries[:count]
@@ -217,7 +224,9 @@ class MemoryLog:
 
     def restore(self, base_index: LogIndex, base_term: Term) -> None:
         """Start over behind a snapshot; a suffix that continues it stays."""
-        if base_index > self.base_index and self.term_at(base_index) == base_term:
+        if base_index <= self.base_index:
+            return
+        if self.term_at(base_index) == base_term:
             self.compact_through(base_index)
         else:
             self._restart(base_index, base_term)

@@ -21,7 +21,7 @@ from clustor.log.types import (
     Term,
 )
 from clustor.raft.membership import Configuration
-from clustor.raft.types import LeaseEpoch, ReadSeq, ReplicaId, VoteAnnotation
+from clustor.raft.types import LeaseEpoch, ReadSeq, ReplicaId, RoutingEpoch, VoteAnnotation
 
 
 @dataclass(slots=True)
@@ -114,6 +114,7 @@ class AppendResponse:
     sm_durable_index: LogIndex
     io_writer_mode: IoWriterMode
     installing: bool = False  # a snapshot is on its way in
+    rejoining: bool = False  # the disk was lost: what this replica said before holds no more
 
 
 @dataclass(slots=True)
@@ -143,6 +144,7 @@ class InstallSnapshot:
     base_index: LogIndex
     configuration: Configuration
     configuration_index: LogIndex
+    routing_epoch: RoutingEpoch
     durability_mode: DurabilityMode  # committed, as is the next
     committed_epoch: DurabilityModeEpoch
     durability_mode_epoch: DurabilityModeEpoch

@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from clustor.log.types import DurabilityMode, DurabilityModeEpoch, Entry, LogIndex, Term
-from clustor.raft.hard_state import HardState
+from clustor.raft.hard_state import HardState, MembershipAck
 from clustor.raft.membership import Configuration
 from clustor.raft.messages import Outbound
 from clustor.raft.reads import ReadGranted, ReadRefused
@@ -28,6 +28,7 @@ from clustor.raft.types import (
     HardStateSeq,
     ReplicaId,
     Role,
+    RoutingEpoch,
     WriteSeq,
 )
 
@@ -61,13 +62,18 @@ class RepairWrite:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotInstall:
-    """Fetch, verify and install the snapshot that `source` offers, then say so."""
+    """Fetch, verify and install the snapshot that `source` offers, then say so.
+
+    A state machine that has applied `base_index` already keeps its state: then the snapshot
+    only stands in for damaged entries of the log.
+    """
 
     source: ReplicaId
     base_term: Term
     base_index: LogIndex
     configuration: Configuration
     configuration_index: LogIndex
+    routing_epoch: RoutingEpoch
     durability_mode: DurabilityMode
     durability_mode_epoch: DurabilityModeEpoch
     keeps_suffix: bool  # the log continues this snapshot: entries above the base stay
@@ -183,6 +189,7 @@ class Output:
     acked: Acked | None = None
     reads: list[ReadAnswer] = field(default_factory=list)
     publish_proof: DurabilityTuple | None = None
+    record_membership: MembershipAck | None = None  # what the control plane must confirm
     emit_snapshot: SnapshotEmit | None = None
     role: RoleChange | None = None
     notes: list[Note] = field(default_factory=list)

@@ -90,7 +90,7 @@ class Reconfiguration:
         if core.wal_committed_index < core.term_start:
             raise MembershipRefused("this term has committed nothing yet", term=core.hard.term)
         self._check_preflight(request.preflight)
-        if request.routing_epoch <= self._routing_epoch:
+        if request.routing_epoch <= core.hard.routing_epoch:
             raise MembershipRefused("an old routing epoch", routing_epoch=request.routing_epoch)
         goal = leave_joint(enter_joint(core.config, request.changes))
         if goal == core.config:
@@ -153,12 +153,12 @@ class Reconfiguration:
         progress = core.progress.get(member)
         if member == core.id:
             return True
-        if progress is None:
-            return False
+        if progress is None or progress.match_index == 0:
+            return False  # nothing came back from it: an empty log is not a short lag
         log, match = core.log, progress.match_index
         lag_bytes = log.bytes_through(core.commit_index) - log.bytes_through(match)
         within = match >= log.base_index and lag_bytes <= self._numbers.catchup_slack_bytes
-        near = match >= log.last_index - self._numbers.catchup_index_slack and match > 0
+        near = match >= log.last_index - self._numbers.catchup_index_slack
         return (within and near) if self._numbers.catchup_needs_both else (within or near)
 
     def _enter_joint(self) -> Proposal:
@@ -245,7 +245,11 @@ class Reconfiguration:
         if entry.index <= core.hard.membership_index:
             return
         decoded = decode_membership(entry.payload)
-        core.set_hard(membership=decoded.after, membership_index=entry.index)
+        core.set_hard(
+            membership=decoded.after,
+            membership_index=entry.index,
+            routing_epoch=decoded.routing_epoch,
+        )
         core.readmit(decoded.routing_epoch)
         core.read_configuration()
         if not core.leads:

@@ -48,7 +48,7 @@ class Repair:
             return
         self._ask_due_ms = core.now_ms + core.profile.heartbeat_ms
         first, last = core.damaged
-        for voter in core.config.all_voters - {core.id}:
+        for voter in sorted(core.config.all_voters - {core.id}):
             core.send(voter, RepairRequest(core.hard.term, core.id, first, last))
 
     def on_request(self, message: RepairRequest) -> None:
@@ -92,17 +92,15 @@ class Repair:
     def repaired(self, last: LogIndex) -> None:
         """Take the log's word that everything damaged through `last` is whole and durable."""
         core = self._core
+        self._writing = False
         if core.damaged is None:
             return
         low, high = core.damaged
-        self._writing = False
         self._ask_due_ms = core.now_ms
         if last < high:
             core.damaged = (LogIndex(max(low, last + 1)), high)
             core.local_wal_durable_index = LogIndex(core.damaged[0] - 1)
             return
-        core.damaged = None
-        core.local_wal_durable_index = max(core.local_wal_durable_index, core.durable_beyond_damage)
-        core.durable_beyond_damage = LogIndex(0)
+        core.heal_through(high)
         core.progress_moved = True
         core.note(NoteKind.LOG_REPAIRED, first=low, last=high)

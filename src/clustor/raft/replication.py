@@ -232,6 +232,7 @@ class Replication:
                 base,
                 core.hard.membership,
                 core.hard.membership_index,
+                core.hard.routing_epoch,
                 core.hard.durability_mode,
                 core.hard.durability_mode_epoch,
                 core.message_epoch,
@@ -274,6 +275,10 @@ class Replication:
         """Go back by whole terms to where the logs may meet; never below what matched."""
         core = self._core
         prev = message.prev_log_index
+        if message.rejoining and message.conflict_index <= progress.match_index:
+            progress.fell_back(LogIndex(message.conflict_index - 1))
+            progress.become_probe(message.conflict_index)
+            return
         if progress.state is ProgressState.SNAPSHOT or prev <= progress.match_index:
             return
         if progress.state is ProgressState.PROBE and progress.next_index != prev + 1:

@@ -29,6 +29,7 @@ NO_INDEX = LogIndex(0)  # before every log
 NO_TERM = Term(0)  # before every election
 NO_ROUND = ReadSeq(0)
 NO_EPOCH = DurabilityModeEpoch(0)
+NO_ROUTING = RoutingEpoch(0)
 
 Draw: TypeAlias = Callable[[int, int], int]
 """Chance, given at construction: `draw(low, high)` is uniform and includes both ends."""

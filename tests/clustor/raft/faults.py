@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from tests.clustor.raft.world import Node, World
+
 from clustor.log.types import LogIndex
 from clustor.raft.errors import MembershipRefused
 from clustor.raft.membership import Change, ChangeKind
 from clustor.raft.reconfiguration import MembershipRequest, Preflight
 from clustor.raft.types import ReplicaId, RoutingEpoch
-from tests.clustor.raft.world import Node, World
 
 STEP_MS = 50
 
@@ -39,9 +42,14 @@ def _harm_nodes(world: World) -> None:
         if node.up and _chance(world, world.faults.crash):
             node.crash()
             delay_ms = world.rng.randint(20, 1_500)
-            world.later(delay_ms, None, lambda n=node: None if n.up else world.restart(n))
+            world.later(delay_ms, None, partial(_restart, world, node))
         if node.up and _chance(world, world.faults.stall):
             node.stalled_until = world.now + world.rng.randint(100, 1_500)
+
+
+def _restart(world: World, node: Node) -> None:
+    if not node.up:
+        world.restart(node)
 
 
 def _harm_network(world: World) -> None:

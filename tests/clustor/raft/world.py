@@ -11,6 +11,9 @@ import heapq
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
+
+from tests.clustor.raft.checkers import Checker
 
 from clustor.log.types import Entry, IoWriterMode, LogId, LogIndex, PartitionId, SegmentSeq, Term
 from clustor.raft.control_plane import ControlPlaneUpdate, VerifiedProof
@@ -18,12 +21,11 @@ from clustor.raft.errors import DataLost
 from clustor.raft.group import Group
 from clustor.raft.hard_state import HardState, MembershipAck
 from clustor.raft.leadership import Accepted
-from clustor.raft.membership import Configuration, membership_digest
+from clustor.raft.membership import Configuration
 from clustor.raft.memory_log import MemoryLog
 from clustor.raft.messages import Message
 from clustor.raft.output import (
     LogAppend,
-    NoteKind,
     Output,
     PersistHardState,
     RepairWrite,
@@ -37,6 +39,8 @@ from clustor.raft.profiles import (
 )
 from clustor.raft.reads import ReadGranted, ReadKind, ReadRequest
 from clustor.raft.types import (
+    NO_INDEX,
+    NO_TERM,
     DurabilityTuple,
     HardStateStored,
     LogStored,
@@ -46,7 +50,6 @@ from clustor.raft.types import (
     Role,
     RoutingEpoch,
 )
-from tests.clustor.raft.checkers import Checker
 
 TICK_MS = 20
 
@@ -65,7 +68,7 @@ SMALL = replace(
         inflight_messages_max=4,
         inflight_bytes_max=1200,
         fetch_bytes_max=400,
-        snapshot_log_bytes_target=6_000,
+        snapshot_log_bytes_target=1_500,
         snapshot_retry_ms=300,
     ),
 )
@@ -94,6 +97,7 @@ class Faults:
         def some(most: float) -> float:
             return rng.choice((0.0, most / 4, most))
 
+        harm = rng.choice(("none", "none", "wipe", "damage"))
         return Faults(
             loss=some(0.2),
             duplicate=some(0.15),
@@ -105,8 +109,8 @@ class Faults:
             change=some(1.0),
             transfer=some(0.7),
             outage=some(0.3),
-            wipe=rng.random() < 0.25,
-            damage=rng.random() < 0.25,
+            wipe=harm == "wipe",
+            damage=harm == "damage",
         )
 
 
@@ -115,8 +119,8 @@ class Disk:
     """What survives a crash. Operations are durable when they are done, in their order."""
 
     hard: HardState | None = None
-    base_index: LogIndex = LogIndex(0)
-    base_term: Term = Term(0)
+    base_index: LogIndex = NO_INDEX
+    base_term: Term = NO_TERM
     entries: list[Entry] = field(default_factory=list)
     snapshot: list[tuple[int, Entry]] = field(default_factory=list)  # applied through the base
     holds_data: bool = False
@@ -136,6 +140,9 @@ class Disk:
         if batch.truncate_from is not None:
             assert batch.truncate_from > self.base_index, "cut below the base"
             del self.entries[batch.truncate_from - self.base_index - 1 :]
+            if self.damaged is not None and self.damaged[1] >= batch.truncate_from:
+                kept = (self.damaged[0], LogIndex(batch.truncate_from - 1))
+                self.damaged = kept if kept[0] <= kept[1] else None
         for entry in batch.entries[:count]:
             if entry.index <= self.base_index:
                 continue
@@ -169,7 +176,7 @@ class Node:
 
     def start(self, rejoin_epoch: RoutingEpoch | None = None) -> None:
         disk = self.disk
-        log = MemoryLog(disk.base_index, disk.base_term)
+        log = MemoryLog(disk.base_index, disk.base_term, evict_entries_min=4)
         damaged = disk.damaged
         log.append([self._readable(entry) for entry in disk.entries])
         identity = ReplicaIdentity(
@@ -180,7 +187,7 @@ class Node:
             now_ms=self.world.now,
             hard_state=disk.hard,
             log=log,
-            applied_index=disk.base_index,
+            applied_index=LogIndex(len(disk.snapshot)),
             bootstrap=self.bootstrap,
             rejoin_epoch=rejoin_epoch,
         )
@@ -236,12 +243,13 @@ class Node:
             self.world.send(self.id, to, message)
         for fetch in output.fetches:
             entries = self._read(fetch.first_index, fetch.last_index, fetch.bytes_max)
-            self.world.later(2, self, lambda f=fetch, e=entries: group.fetched(f, e))
+            self.world.later(2, self, partial(group.fetched, fetch, entries))
         self._apply(output)
         self.world.on_output(self, output)
 
     def _read(self, first: int, last: int, bytes_max: int) -> list[Entry]:
-        entries, size = [], 0
+        entries: list[Entry] = []
+        size = 0
         for entry in self.disk.entries[max(0, first - self.disk.base_index - 1) :]:
             size += len(entry.payload) + 24
             if entry.index > last or (entries and size > bytes_max):
@@ -300,7 +308,7 @@ class Node:
                 group.fsync_sample(1.0)
             case SnapshotInstall():
                 ok = self.disk.base_index == work.base_index
-                if ok:
+                if ok and len(self.applied) < work.base_index:
                     self.applied = [entry for _, entry in self.disk.snapshot]
                 group.snapshot_installed(work, ok=ok)
             case _:
@@ -327,10 +335,9 @@ class Node:
             case RepairWrite():
                 for entry in work.entries:
                     self.world.checker.on_repair(self, entry)
-                assert disk.damaged is not None
-                last = work.entries[-1].index
-                left = (LogIndex(last + 1), disk.damaged[1])
-                disk.damaged = left if left[0] <= left[1] else None
+                if disk.damaged is not None:
+                    left = (LogIndex(work.entries[-1].index + 1), disk.damaged[1])
+                    disk.damaged = left if left[0] <= left[1] else None
             case SnapshotInstall():
                 self._install(work)
             case _ if kind == "snapshot" and self.group is not None:
@@ -453,9 +460,8 @@ class World:
     def on_output(self, node: Node, output: Output) -> None:
         if output.publish_proof is not None:
             self.control.publish(node, output.publish_proof)
-        for note in output.notes:
-            if note.kind in (NoteKind.MEMBERSHIP_FINALIZED, NoteKind.MEMBERSHIP_ROLLED_BACK):
-                self.control.record_membership(node)
+        if output.record_membership is not None:
+            self.control.record_membership(output.record_membership)
 
     # Clients.
 
@@ -531,11 +537,11 @@ class FakeControlPlane:
 
         self.world.later(self.world.rng.randint(2, 20), None, arrive)
 
-    def record_membership(self, node: Node) -> None:
-        assert node.group is not None
-        config = node.group.core.hard.membership
-        epoch = node.group.core.hard.durability_mode_epoch
-        self.ack = MembershipAck(self.routing_epoch, membership_digest(config), epoch)
+    def record_membership(self, membership: MembershipAck) -> None:
+        if not self.down and (
+            self.ack is None or membership.routing_epoch >= self.ack.routing_epoch
+        ):
+            self.ack = membership
 
     def tell(self, node: Node) -> None:
         if node.group is None:
