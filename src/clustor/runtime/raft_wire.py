@@ -155,6 +155,7 @@ def _append_response_to_wire(message: raft.AppendResponse) -> w.AppendEntriesRes
         w.LogIndex(message.sm_durable_index),
         w.IoWriterMode(message.io_writer_mode),
         message.installing,
+        message.rejoining,
         None if message.ok else w.LogIndex(message.conflict_index),
         None if message.ok else w.Term(message.conflict_term),
     )
@@ -175,6 +176,7 @@ def _offer_to_wire(message: raft.InstallSnapshot) -> w.OfferSnapshot:
         w.LogIndex(message.base_index),
         members,
         w.LogIndex(message.configuration_index),
+        w.RoutingEpoch(message.routing_epoch),
         w.DurabilityMode(message.durability_mode),
         w.DurabilityModeEpoch(message.committed_epoch),
     )
@@ -221,6 +223,7 @@ def _read_append_response(route: w.Route, body: w.AppendEntriesResponse) -> raft
         log.LogIndex(body.sm_durable_index),
         log.IoWriterMode(body.io_writer_mode),
         body.installing,
+        body.rejoining,
     )
 
 
@@ -276,6 +279,7 @@ def _read_offer(route: w.Route, body: w.OfferSnapshot) -> raft.InstallSnapshot:
         log.LogIndex(body.base_index),
         _configuration(body.members),
         log.LogIndex(body.members_index),
+        words.RoutingEpoch(body.routing_epoch),
         log.DurabilityMode(body.durability_mode),
         log.DurabilityModeEpoch(body.committed_epoch),
         log.DurabilityModeEpoch(route.durability_mode_epoch),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +24,10 @@ from clustor.runtime.pki import (
     NodeId,
     check_peer,
     client_context,
-    refusal_of,
     server_context,
 )
 from clustor.runtime.send_queue import SendQueue
+from clustor.runtime.tls import TlsPipe
 
 QUEUE_BYTES_MAX: Final = 32 << 20
 WRITE_BUFFER_BYTES_MAX: Final = 8 << 20
@@ -102,177 +102,248 @@ def _hello() -> bytes:
     return w.encode_frame(body, body_bytes_max=w.EXPLAIN_BODY_BYTES_MAX)
 
 
-class _Inbound(asyncio.Protocol):
-    """A connection that a peer opened: it speaks, this node listens."""
+class _Connection(asyncio.Protocol):
+    """What both directions share: TLS, then the peer's identity, then its handshake."""
 
-    def __init__(self, owner: Transport) -> None:
+    def __init__(self, owner: Transport, tls: ssl.SSLContext, *, server_side: bool) -> None:
         self._owner = owner
         self._transport: asyncio.Transport | None = None
-        self._reception = Reception(self._on_packet)
-        self._early = b""  # bytes that came with the end of the TLS handshake
+        self._pipe = TlsPipe(tls, server_side=server_side)
+        self._reception = Reception(self.on_packet)
+        self._identified = False
+        self._paused = False
+        self._timeout: asyncio.TimerHandle | None = None
         self.peer = NodeId(0)
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        try:
-            self.peer = self._owner.peer_of(self._transport, None)
-        except PeerRefused as refusal:
-            self._refuse(refusal)
-            return
-        self._owner.inbound_opened(self)
-        self._transport.write(_hello())
-        if self._early:
-            self.data_received(self._early)
-
-    def data_received(self, data: bytes) -> None:
-        if self._transport is None:
-            self._early += data
-        elif self.peer:
-            try:
-                self._reception.receive(data)
-            except (w.WireError, PeerRefused) as error:
-                self._refuse(error)
-
-    def connection_lost(self, _exc: Exception | None) -> None:
-        self._owner.inbound_closed(self)
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
-
-    def _on_packet(self, packet: w.Packet) -> None:
-        if int(packet.route.source_replica_id) != self.peer:
-            raise PeerRefused(
-                "a node spoke for another", peer=self.peer, source=packet.route.source_replica_id
-            )
-        self._owner.on_packet(self.peer, packet)
-
-    def _refuse(self, error: Exception) -> None:
-        journal.warning("closed the connection from node %s: %s", self.peer or "?", error)
-        if self._transport is not None:
-            self._transport.abort()
-
-
-class _Outbound(asyncio.Protocol):
-    """The connection that this node opened to one peer, kept open as long as it runs."""
-
-    def __init__(self, owner: Transport, peer: NodeId, address: Address) -> None:
-        self._owner = owner
-        self.peer = peer
-        self.address = address
-        self.queue = SendQueue(QUEUE_BYTES_MAX)
-        self.ready = False
-        self._transport: asyncio.Transport | None = None
-        self._reception = Reception(lambda _: None)  # a peer only answers the handshake here
-        self._paused = False
-        self._said = ""
-        self._closed = asyncio.Event()
-        self._wake = asyncio.Event()
-
-    async def keep_connected(self) -> None:
-        """Dial, wait for the end of the connection, and dial again, with longer pauses."""
-        pause = _FIRST_PAUSE_SECONDS
-        while True:
-            if await self._dial():
-                pause = _FIRST_PAUSE_SECONDS
-                await self._closed.wait()
-            self._wake.clear()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(
-                    self._wake.wait(), pause * (0.5 + 0.5 * self._owner.jitter())
-                )
-            pause = min(2 * pause, _LAST_PAUSE_SECONDS)
-
-    def wake(self) -> None:
-        """Dial now: the peer was heard."""
-        if not self.ready:
-            self._wake.set()
-
-    def flush(self) -> None:
-        """Write all that waits, at once; what finds no connection is lost."""
-        if not self.ready or self._paused or self._transport is None:
-            if not self.ready:
-                self.queue.clear()
-            return
-        negotiated = self._reception.negotiated
-        assert negotiated is not None
-        dialect = negotiated.dialect
-        pieces: list[bytes] = []
-        for body in w.encode_batches(self.queue.take(), dialect):
-            pieces.append(len(body).to_bytes(_PREFIX_BYTES, "little"))
-            pieces.append(body)
-        self._transport.write(b"".join(pieces))
+    @property
+    def ready(self) -> bool:
+        """Whether both handshakes are over."""
+        return self._transport is not None and self._reception.negotiated is not None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(WRITE_BUFFER_BYTES_MAX)
-        try:
-            self._owner.peer_of(self._transport, self.peer)
-        except PeerRefused as refusal:
-            self._say(f"refused node {self.peer} at {self.address}: {refusal}")
-            self._transport.abort()
-            return
-        self._transport.write(_hello())
+        loop = asyncio.get_running_loop()
+        late = PeerRefused("the peer did not finish its handshake in time")
+        self._timeout = loop.call_later(HANDSHAKE_SECONDS_MAX, self.refuse, late)
+        if not self._pipe.server_side:
+            self._pipe.start()
+            self._write_out()
 
     def data_received(self, data: bytes) -> None:
         try:
-            self._reception.receive(data)
-        except w.WireError as error:
-            self._say(f"closed the connection to node {self.peer}: {error}")
-            if self._transport is not None:
-                self._transport.abort()
-            return
-        if self._reception.negotiated is not None and not self.ready:
-            self.ready = True
-            self._say(f"connected to node {self.peer} at {self.address}")
+            plain = self._pipe.receive(data)
+            if self._pipe.established and not self._identified:
+                self._identified = True
+                self.identify(self._pipe.certificate())
+                self.write(_hello())
+            self._write_out()
+            if plain:
+                was_ready = self.ready
+                self._reception.receive(plain)
+                if self.ready and not was_ready:
+                    self._stop_timeout()
+                    self.became_ready()
+        except (w.WireError, PeerRefused) as error:
+            self.refuse(error)
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        self._stop_timeout()
+        self._transport = None
+        self.ended()
 
     def pause_writing(self) -> None:
         self._paused = True
 
     def resume_writing(self) -> None:
         self._paused = False
-        if len(self.queue):
-            self.flush()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        if isinstance(exc, ssl.SSLError):
-            self._say(f"node {self.peer} at {self.address} refused our certificate: {exc.reason}")
-        self.ready = self._paused = False
-        self._transport = None
-        self.queue.clear()
-        self._closed.set()
+    def write(self, data: bytes) -> None:
+        self._pipe.send(data)
+        self._write_out()
 
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
 
-    async def _dial(self) -> bool:
-        self._closed.clear()
-        self._reception = Reception(lambda _: None)
-        try:
-            await asyncio.wait_for(self._connect(), HANDSHAKE_SECONDS_MAX)
-        except ssl.SSLError as error:
-            self._say(f"refused node {self.peer} at {self.address}: {refusal_of(error)}")
-        except (OSError, TimeoutError) as error:
-            self._say(f"cannot reach node {self.peer} at {self.address}: {error}")
-        else:
-            return True
-        return False
+    def refuse(self, error: Exception) -> None:
+        """Say why, tell the peer as far as TLS can, and close."""
+        if self._transport is None:
+            return
+        self.refused(error)
+        self._write_out()
+        self._transport.close()
 
-    async def _connect(self) -> None:
-        await asyncio.get_running_loop().create_connection(
-            lambda: self,
-            self.address.host,
-            self.address.port,
-            ssl=self._owner.client_tls,
-            server_hostname="",
+    def _write_out(self) -> None:
+        data = self._pipe.take_outgoing()
+        if data and self._transport is not None:
+            self._transport.write(data)
+
+    def _stop_timeout(self) -> None:
+        if self._timeout is not None:
+            self._timeout.cancel()
+            self._timeout = None
+
+    # What each direction does in its own way.
+
+    def identify(self, certificate: bytes | None) -> None:
+        raise NotImplementedError
+
+    def became_ready(self) -> None:
+        raise NotImplementedError
+
+    def refused(self, error: Exception) -> None:
+        raise NotImplementedError
+
+    def ended(self) -> None:
+        raise NotImplementedError
+
+    def on_packet(self, packet: w.Packet) -> None:
+        raise NotImplementedError
+
+
+class _Inbound(_Connection):
+    """A connection that a peer opened: it speaks, this node listens."""
+
+    def __init__(self, owner: Transport) -> None:
+        super().__init__(owner, owner.server_tls, server_side=True)
+
+    def identify(self, certificate: bytes | None) -> None:
+        self.peer = self._owner.check(certificate, None)
+
+    def became_ready(self) -> None:
+        self._owner.inbound_opened(self)
+
+    def refused(self, error: Exception) -> None:
+        journal.warning("refused a connection from node %s: %s", self.peer or "?", error)
+
+    def ended(self) -> None:
+        self._owner.inbound_closed(self)
+
+    def on_packet(self, packet: w.Packet) -> None:
+        if int(packet.route.source_replica_id) != self.peer:
+            raise PeerRefused(
+                "a node spoke for another", peer=self.peer, source=packet.route.source_replica_id
+            )
+        self._owner.on_packet(self.peer, packet)
+
+
+class _Outbound(_Connection):
+    """A connection that this node opened to a peer: it speaks, the peer answers the handshake."""
+
+    def __init__(self, owner: Transport, line: Line) -> None:
+        super().__init__(owner, owner.client_tls, server_side=False)
+        self._line = line
+
+    def send(self, packets: list[w.Packet]) -> None:
+        """Write packets as few frames, at once."""
+        negotiated = self._reception.negotiated
+        assert negotiated is not None
+        pieces: list[bytes] = []
+        for body in w.encode_batches(packets, negotiated.dialect):
+            pieces.append(len(body).to_bytes(_PREFIX_BYTES, "little"))
+            pieces.append(body)
+        self.write(b"".join(pieces))
+
+    @property
+    def writable(self) -> bool:
+        return self.ready and not self._paused
+
+    def identify(self, certificate: bytes | None) -> None:
+        self.peer = self._owner.check(certificate, self._line.peer)
+
+    def became_ready(self) -> None:
+        self._line.opened()
+
+    def refused(self, error: Exception) -> None:
+        self._line.say(f"refused node {self._line.peer} at {self._line.address}: {error}")
+
+    def ended(self) -> None:
+        self._line.closed()
+
+    def on_packet(self, packet: w.Packet) -> None:
+        raise PeerRefused(
+            "a peer spoke where it should only listen", group=packet.route.partition_id
         )
 
-    def _say(self, line: str) -> None:
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._line.flush()
+
+
+class Line:
+    """The way to one peer: dialled again and again, with what waits to be said."""
+
+    def __init__(self, owner: Transport, peer: NodeId, address: Address) -> None:
+        self._owner = owner
+        self.peer = peer
+        self.address = address
+        self._queue = SendQueue(QUEUE_BYTES_MAX)
+        self._connection: _Outbound | None = None
+        self._said = ""
+        self._ended = asyncio.Event()
+        self._woken = asyncio.Event()
+        self._pause = _FIRST_PAUSE_SECONDS
+
+    @property
+    def ready(self) -> bool:
+        return self._connection is not None and self._connection.ready
+
+    def add(self, packet: w.Packet) -> None:
+        """Let a packet wait for the next flush; without a connection it is lost at once."""
+        if self.ready:
+            self._queue.add(packet)
+
+    def flush(self) -> None:
+        """Write all that waits, unless the peer does not read: then it waits, bounded."""
+        if self._connection is not None and self._connection.writable and len(self._queue):
+            self._connection.send(self._queue.take())
+
+    async def keep_open(self) -> None:
+        """Dial, wait for the end of the connection, and dial again, with longer pauses."""
+        while True:
+            if await self._dial():
+                await self._ended.wait()
+            self._woken.clear()
+            pause = self._pause * (0.5 + 0.5 * self._owner.jitter())
+            self._pause = min(2 * self._pause, _LAST_PAUSE_SECONDS)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), pause)
+
+    def wake(self) -> None:
+        """Dial now: the peer was heard."""
+        self._woken.set()
+
+    def opened(self) -> None:
+        self._pause = _FIRST_PAUSE_SECONDS
+        self.say(f"connected to node {self.peer} at {self.address}")
+
+    def closed(self) -> None:
+        self._connection = None
+        self._queue.clear()
+        self._ended.set()
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+    def say(self, line: str) -> None:
         """Say something once: a peer that stays away is no news every second."""
         if line != self._said:
             self._said = line
             journal.info(line)
+
+    async def _dial(self) -> bool:
+        self._ended.clear()
+        connection = _Outbound(self._owner, self)
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.create_connection(lambda: connection, self.address.host, self.address.port)
+        except OSError as error:
+            self.say(f"cannot reach node {self.peer} at {self.address}: {error}")
+            return False
+        self._connection = connection
+        return True
 
 
 class Transport:
@@ -284,56 +355,57 @@ class Transport:
         self._cluster = cluster
         self._node = node
         self.client_tls = client_context(pki)
-        self._server_tls = server_context(pki)
+        self.server_tls = server_context(pki)
         self.on_packet = on_packet
         self.jitter = jitter
-        self._outbound: dict[NodeId, _Outbound] = {}
+        self._lines: dict[NodeId, Line] = {}
         self._inbound: set[_Inbound] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
-        self._dirty: set[NodeId] = set()
+        self._dirty: set[Line] = set()
 
     async def listen(self, address: Address) -> None:
         """Take connections from peers; raises PortTaken."""
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: _Greeting(self), address.host, address.port, reuse_address=True
+                lambda: _Inbound(self), address.host, address.port, reuse_address=True
             )
         except OSError as error:
             raise PortTaken("cannot listen for peers", address=str(address), cause=error) from error
 
     def connect(self, peer: NodeId, address: Address) -> None:
         """Keep a connection to a peer from now on."""
-        outbound = _Outbound(self, peer, address)
-        self._outbound[peer] = outbound
-        self._spawn(outbound.keep_connected())
+        line = Line(self, peer, address)
+        self._lines[peer] = line
+        task = asyncio.get_running_loop().create_task(line.keep_open())
+        self._tasks.add(task)
 
     def send(self, peer: NodeId, packet: w.Packet) -> None:
         """Let a packet leave with the next flush. It may be lost, as every packet may."""
-        outbound = self._outbound.get(peer)
-        if outbound is not None and outbound.ready:
-            outbound.queue.add(packet)
-            self._dirty.add(peer)
+        line = self._lines.get(peer)
+        if line is not None:
+            line.add(packet)
+            self._dirty.add(line)
 
     def flush(self) -> None:
         """Write to every peer that something waits for, once."""
         if self._dirty:
-            for peer in self._dirty:
-                self._outbound[peer].flush()
+            for line in self._dirty:
+                line.flush()
             self._dirty.clear()
 
     def connected(self) -> list[NodeId]:
         """Name the peers that this node can speak to now."""
-        return sorted(peer for peer, outbound in self._outbound.items() if outbound.ready)
+        return sorted(peer for peer, line in self._lines.items() if line.ready)
 
     async def close(self) -> None:
         """End every connection. What was written is given to the kernel first."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for outbound in self._outbound.values():
-            outbound.close()
+        for line in self._lines.values():
+            line.close()
         for inbound in list(self._inbound):
             inbound.close()
         if self._server is not None:
@@ -341,59 +413,18 @@ class Transport:
 
     # What connections ask of their owner.
 
-    def peer_of(self, transport: asyncio.Transport, expected: NodeId | None) -> NodeId:
-        """Return who is at the other end, or raise PeerRefused."""
-        tls = transport.get_extra_info("ssl_object")
-        peer = check_peer(tls.getpeercert(binary_form=True), self._cluster, expected)
+    def check(self, certificate: bytes | None, expected: NodeId | None) -> NodeId:
+        """Return who a certificate names, or raise PeerRefused."""
+        peer = check_peer(certificate, self._cluster, expected)
         if peer == self._node:
             raise PeerRefused("a peer with our own identity", peer=peer)
         return peer
 
     def inbound_opened(self, inbound: _Inbound) -> None:
         self._inbound.add(inbound)
-        outbound = self._outbound.get(inbound.peer)
-        if outbound is not None:
-            outbound.wake()
+        line = self._lines.get(inbound.peer)
+        if line is not None and not line.ready:
+            line.wake()
 
     def inbound_closed(self, inbound: _Inbound) -> None:
         self._inbound.discard(inbound)
-
-    def greet(self, transport: asyncio.Transport) -> None:
-        self._spawn(self._secure(transport))
-
-    async def _secure(self, transport: asyncio.Transport) -> None:
-        """Run the TLS handshake of an accepted connection, and name why it failed."""
-        inbound = _Inbound(self)
-        try:
-            secured = await asyncio.get_running_loop().start_tls(
-                transport,
-                inbound,
-                self._server_tls,
-                server_side=True,
-                ssl_handshake_timeout=HANDSHAKE_SECONDS_MAX,
-            )
-        except ssl.SSLError as error:
-            journal.warning("refused a connection: %s", refusal_of(error))
-            transport.abort()
-        except (OSError, TimeoutError):
-            transport.abort()
-        else:
-            if secured is not None:
-                inbound.connection_made(secured)
-
-    def _spawn(self, coroutine: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-
-class _Greeting(asyncio.Protocol):
-    """An accepted connection before TLS: it reads nothing itself."""
-
-    def __init__(self, owner: Transport) -> None:
-        self._owner = owner
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        plain = cast("asyncio.Transport", transport)
-        plain.pause_reading()
-        self._owner.greet(plain)

@@ -184,7 +184,8 @@ class AppendEntriesResponse:
 
     It says nothing of durability: that is `DurabilityAck`'s alone. `prev_log_index`,
     `round_number` and `sent_ms` repeat those of the request. `installing` says
-    that a snapshot is on its way in.
+    that a snapshot is on its way in, `rejoining` that the disk was lost and what this replica
+    said before holds no more.
     """
 
     success: Annotated[bool, FLAG]
@@ -196,6 +197,7 @@ class AppendEntriesResponse:
     sm_durable_index: Annotated[LogIndex, U64]
     io_writer_mode: Annotated[IoWriterMode, enum(IoWriterMode)]
     installing: Annotated[bool, FLAG]
+    rejoining: Annotated[bool, FLAG]
     conflict_index: Annotated[LogIndex | None, Optional(U64)] = None
     conflict_term: Annotated[Term | None, Optional(U64)] = None
 
@@ -310,6 +312,7 @@ class OfferSnapshot:
     base_index: Annotated[LogIndex, U64]
     members: Annotated[Members, Nested(Members)]
     members_index: Annotated[LogIndex, U64]
+    routing_epoch: Annotated[RoutingEpoch, U64]
     durability_mode: Annotated[DurabilityMode, enum(DurabilityMode)]
     committed_epoch: Annotated[DurabilityModeEpoch, U32]
 

@@ -67,6 +67,7 @@ BY_NAME: dict[str, st.SearchStrategy[Any]] = {
     "transfer": st.booleans(),
     "ok": st.booleans(),
     "installing": st.booleans(),
+    "rejoining": st.booleans(),
     "repairing": st.booleans(),
     "io_writer_mode": st.sampled_from(list(IoWriterMode)),
     "durability_mode": st.sampled_from(list(DurabilityMode)),
@@ -146,6 +147,7 @@ def test_members_that_contradict_each_other_are_refused() -> None:
         w.LogIndex(1),
         members,
         w.LogIndex(1),
+        w.RoutingEpoch(0),
         w.DurabilityMode.STRICT,
         w.DurabilityModeEpoch(0),
     )

@@ -36,8 +36,8 @@ APPEND = (
     *(w.LeaseEpoch(2), 3, 70_000, 15, INDEX(6), INDEX(4)),
 )
 APPEND_BYTES = b"".join(map(u64, (10, 2, 9, 8, 2, 3, 70_000, 15, 6, 4)))
-ANSWER = (INDEX(9), 3, 70_000, INDEX(7), INDEX(5), w.IoWriterMode.BLOCKING, True)
-ANSWER_BYTES = b"".join(map(u64, (9, 3, 70_000, 7, 5))) + b"\x03\x01"
+ANSWER = (INDEX(9), 3, 70_000, INDEX(7), INDEX(5), w.IoWriterMode.BLOCKING, True, False)
+ANSWER_BYTES = b"".join(map(u64, (9, 3, 70_000, 7, 5))) + b"\x03\x01\x00"
 
 HEADER = (1, w.UnixMs(1_700_000_000_123), P(8), ROUTING(9), EPOCH(10))
 HEADER_BYTES = u16(1) + u64(1_700_000_000_123) + u64(8) + u64(9) + u32(10)
@@ -176,6 +176,7 @@ BOTH_WAYS: dict[str, tuple[object, Dialect, bytes]] = {
             INDEX(4096),
             w.Members([R(1), R(2)], [R(1)], [R(3)], [], [R(4)], auto_leave=True),
             INDEX(4000),
+            ROUTING(5),
             w.DurabilityMode.GROUP_FSYNC,
             w.DurabilityModeEpoch(6),
         ),
@@ -185,6 +186,7 @@ BOTH_WAYS: dict[str, tuple[object, Dialect, bytes]] = {
         + (u16(2) + u64(1) + u64(2) + u16(1) + u64(1) + u16(1) + u64(3) + u16(0))
         + (u16(1) + u64(4) + b"\x01")
         + u64(4000)
+        + u64(5)
         + b"\x02"
         + u32(6),
     ),

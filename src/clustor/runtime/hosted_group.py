@@ -1,0 +1,121 @@
+"""One replica on this node's disk: its plans in order, its jobs, its storages."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from clustor.log.types import IoWriterMode, LogId, PartitionId
+from clustor.raft.membership import Configuration
+from clustor.raft.types import ReplicaId
+from clustor.replica import (
+    DiskToken,
+    DiskWork,
+    Home,
+    NoReplica,
+    Replica,
+    ReplicaSettings,
+)
+from clustor.runtime.disk import Completion, DirectoryStorage, Disk, PlanToken
+
+Entropy: TypeAlias = Callable[[int], bytes]
+
+LOG_ID_BYTES: Final = 16
+_NS_PER_MS: Final = 1_000_000
+
+
+class HostedGroup:
+    """A replica and the two directories it lives in. The node's loop owns it."""
+
+    def __init__(self, disk: Disk, partition_id: PartitionId, state: Path, identity: Path) -> None:
+        self.partition_id = partition_id
+        self._disk = disk
+        self.storage = DirectoryStorage(state)
+        self._identity_storage = DirectoryStorage(identity)
+        self._partitions = {
+            Home.PARTITION: disk.open_partition(state),
+            Home.NODE: disk.open_partition(identity),
+        }
+        self._waiting: deque[DiskWork] = deque()
+        self._under_way: deque[DiskToken] = deque()
+        self._home = Home.PARTITION  # of the plans under way
+        self.syncs = 0
+        """How many syncs its plans have done."""
+        self._replica: Replica | None = None
+
+    @property
+    def replica(self) -> Replica:
+        assert self._replica is not None, "not opened"
+        return self._replica
+
+    def numbers(self) -> tuple[int, int]:
+        """Return the disk's numbers of both directories, by which completions find this group."""
+        home, node = self._partitions[Home.PARTITION], self._partitions[Home.NODE]
+        return home.number, node.number
+
+    def open(
+        self,
+        settings: ReplicaSettings,
+        replica_id: ReplicaId,
+        bootstrap: Configuration,
+        entropy: Entropy,
+        now_ms: int,
+    ) -> None:
+        """Open the replica that was here, or make a new one where none ever was."""
+        storages = (self.storage, self._identity_storage)
+        try:
+            self._replica = Replica.open(settings, *storages, now_ms=now_ms)
+        except NoReplica:
+            self._replica = Replica.create(
+                settings,
+                *storages,
+                replica_id=replica_id,
+                partition_id=self.partition_id,
+                log_id=LogId(entropy(LOG_ID_BYTES)),
+                bootstrap=bootstrap,
+                now_ms=now_ms,
+            )
+
+    def submit(self, works: list[DiskWork]) -> None:
+        """Start plans in order. The disk orders those of one directory; across both we do."""
+        self._waiting.extend(works)
+        self._start()
+
+    def completed(self, completion: Completion) -> None:
+        """Take the disk's word on the oldest plan under way."""
+        token = self._under_way.popleft()
+        assert PlanToken(token) == completion.token, "plans of one directory end in their order"
+        replica = self.replica
+        if completion.error is not None:
+            replica.disk_failed(token, completion.error)
+            self._waiting.clear()
+            return
+        self.syncs += len(completion.sync_durations)
+        slowest = max(completion.sync_durations, default=0)
+        replica.disk_done(token, slowest / _NS_PER_MS)
+        self._start()
+
+    def use_mode(self, mode: IoWriterMode) -> None:
+        """Let the ledger say how the disk writes now."""
+        self.replica.log.io_writer_mode = mode
+
+    @property
+    def idle(self) -> bool:
+        """Whether no plan is waiting or under way."""
+        return not self._waiting and not self._under_way
+
+    def close(self) -> None:
+        """Close the files; no plan may be under way."""
+        for partition in self._partitions.values():
+            self._disk.close_partition(partition)
+        self.storage.close()
+        self._identity_storage.close()
+
+    def _start(self) -> None:
+        while self._waiting and (not self._under_way or self._waiting[0].home is self._home):
+            work = self._waiting.popleft()
+            self._home = work.home
+            self._under_way.append(work.token)
+            self._disk.submit(self._partitions[work.home], work.plan, PlanToken(work.token))
