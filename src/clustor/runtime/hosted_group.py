@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Final, TypeAlias
 
 from clustor.log.types import IoWriterMode, LogId, PartitionId
 from clustor.raft.membership import Configuration
+from clustor.raft.output import Note
 from clustor.raft.types import ReplicaId
 from clustor.replica import (
     DiskToken,
@@ -24,6 +26,8 @@ Entropy: TypeAlias = Callable[[int], bytes]
 
 LOG_ID_BYTES: Final = 16
 _NS_PER_MS: Final = 1_000_000
+
+journal = logging.getLogger("clustor.node")
 
 
 class HostedGroup:
@@ -44,6 +48,7 @@ class HostedGroup:
         self.syncs = 0
         """How many syncs its plans have done."""
         self._replica: Replica | None = None
+        self._last_note: Note | None = None
 
     @property
     def replica(self) -> Replica:
@@ -77,6 +82,13 @@ class HostedGroup:
                 bootstrap=bootstrap,
                 now_ms=now_ms,
             )
+
+    def say(self, note: Note) -> None:
+        """Write a note to the journal, unless it only repeats the last one."""
+        if note != self._last_note:
+            self._last_note = note
+            facts = " ".join(f"{name}={value}" for name, value in note.facts)
+            journal.info("group %d: %s %s", self.partition_id, note.kind, facts)
 
     def submit(self, works: list[DiskWork]) -> None:
         """Start plans in order. The disk orders those of one directory; across both we do."""

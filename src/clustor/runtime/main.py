@@ -1,7 +1,8 @@
 """The process of one node: `python -m clustor.runtime.main --cluster FILE --node N --data DIR`.
 
 Exit codes: 0 stopped as asked, 2 wrong flags, 3 the data directory is another's or cannot be
-read, 4 keys, 5 a port is taken, 6 a certificate, 7 the self-test, 8 a replica that must not start.
+read, 4 keys, 5 a port is taken, 6 a certificate, 7 the self-test, 8 a replica that must not start,
+70 an error of our own.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import uvloop
 
@@ -111,6 +112,7 @@ def _check_self() -> None:
 
 
 async def _serve(cluster: ClusterFile, node_id: NodeId, data: DataDirectory) -> None:
+    asyncio.get_running_loop().set_exception_handler(_die)
     settings = NodeSettings(cluster, node_id, load_keyring(data.keys), load_signer(data.keys))
     disk = open_disk(data.root)
     for downgrade in disk.downgrades:
@@ -139,6 +141,17 @@ async def _serve_repair(cluster: ClusterFile, node_id: NodeId, data: DataDirecto
     journal.info("repair mode: read-only, status on %s", cluster.node(node_id).admin)
     await _asked_to_stop()
     admin.close()
+
+
+def _die(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """End the process at once: an error that nobody foresaw is ours, and a wrong node may lie.
+
+    What was acknowledged is durable; the next start recovers.
+    """
+    error = context.get("exception")
+    journal.critical("%s", context.get("message"), exc_info=error)
+    logging.shutdown()
+    os._exit(70)
 
 
 async def _asked_to_stop() -> None:

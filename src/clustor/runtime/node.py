@@ -269,8 +269,7 @@ class Node:
                 *(group.partition_id, role.role, role.term, role.leader_id or "none", role.reason),
             )
         for note in output.notes:
-            facts = " ".join(f"{name}={value}" for name, value in note.facts)
-            journal.info("group %d: %s %s", group.partition_id, note.kind, facts)
+            group.say(note)
         if output.failed is not None:
             journal.error("group %d has stopped: %s", group.partition_id, output.failed)
 
