@@ -25,11 +25,29 @@ class DiskQueue:
         return len(self._outstanding)
 
     def submit(self, plan: Plan, done: Done, home: Home = Home.PARTITION) -> None:
-        """Hand out a plan; `done` is called when the whole of it is durable."""
+        """Hand out a plan; `done` is called when the whole of it is durable.
+
+        A plan without steps is not handed out: it is done when all before it is.
+        """
+        if not plan:
+            self._after_all(done)
+            return
         token = DiskToken(self._next_token)
         self._next_token += 1
         self._fresh.append(DiskWork(token, plan, home))
         self._outstanding.append((token, done))
+
+    def _after_all(self, done: Done) -> None:
+        if not self._outstanding:
+            done()
+            return
+        token, before = self._outstanding[-1]
+
+        def both() -> None:
+            before()
+            done()
+
+        self._outstanding[-1] = (token, both)
 
     def finish(self, token: DiskToken) -> None:
         """Take note that the oldest plan is done."""

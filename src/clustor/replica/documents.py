@@ -190,7 +190,7 @@ def _read(storage: Storage, file: FileName, kind: type[_Document]) -> _Document 
         digest = members.pop("sha256", None)
         if digest == _digest(members):
             return msgspec.convert(members, kind)
-    except (msgspec.MsgspecError, rfc8785.CanonicalizationError, RecursionError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ReplicaDamaged("a document cannot be read", file=file) from error
     raise ReplicaDamaged("a document does not match its digest", file=file)
 

@@ -242,7 +242,7 @@ def _recover(settings: ReplicaSettings, partition: Storage) -> Recovery | None:
         return recover(partition, settings.keys, settings.log_config, settings.io_writer_mode)
     except (KeyUnavailable, UnsupportedFormat):
         raise
-    except LogError as error:
+    except (LogError, UnicodeDecodeError) as error:
         raise ReplicaDamaged("the log cannot be read", cause=str(error)) from error
 
 

@@ -20,7 +20,14 @@ from clustor.raft.leadership import Accepted, RefusedBecause
 from clustor.raft.leadership import Refused as GroupRefused
 from clustor.raft.membership import Configuration
 from clustor.raft.messages import Message
-from clustor.raft.output import EntriesFetch, LogAppend, Output, PersistHardState, RoleChange
+from clustor.raft.output import (
+    EntriesFetch,
+    LogAppend,
+    Output,
+    PersistHardState,
+    RoleChange,
+    SnapshotInstall,
+)
 from clustor.raft.reads import ReadGranted, ReadKind, ReadRefusal, ReadRequest
 from clustor.raft.reconfiguration import MembershipRequest
 from clustor.raft.types import (
@@ -35,12 +42,14 @@ from clustor.replica.appending import PlannedBatch, plan_batch
 from clustor.replica.batch import decode_batch
 from clustor.replica.disk_queue import DiskQueue
 from clustor.replica.documents import plan_hard_state, plan_identity
+from clustor.replica.emitting import Shelf
 from clustor.replica.jobs import ReadEntries, frozen_map
 from clustor.replica.machine import StateMachine
 from clustor.replica.opening import Opened, prepare_new, prepare_open, prepare_rejoin
 from clustor.replica.proposals import Proposals
 from clustor.replica.reading import Reader
 from clustor.replica.settings import ReplicaSettings
+from clustor.replica.snapshots import Snapshots
 from clustor.replica.transfer import Transfer
 from clustor.replica.types import (
     DiskToken,
@@ -54,6 +63,7 @@ from clustor.replica.types import (
     ReplicaOutput,
     RequestId,
 )
+from clustor.snapshot.catalog import Catalog
 
 
 class Replica:
@@ -79,6 +89,18 @@ class Replica:
         self._mending = True
         self._disk = DiskQueue()
         self._reader = Reader()
+        self._snapshots = Snapshots(
+            Shelf(
+                settings,
+                opened.identity.partition_id,
+                opened.catalog,
+                self._disk,
+                self._reader,
+            ),
+            self.group,
+            self.log,
+            self._installed,
+        )
         self._batches_out = 0
         self._proposals = Proposals(
             settings.profile.frame_body_bytes_max, settings.waiting_bytes_max
@@ -171,6 +193,7 @@ class Replica:
         """Let time pass; every 10 ms is fine, 50 ms the most."""
         if self.ready:
             self.group.tick(now_ms)
+            self._snapshots.tick(now_ms)
 
     def receive(self, message: Message) -> None:
         """Take a group's message from a peer whose identity the transport has proven."""
@@ -178,7 +201,9 @@ class Replica:
             self.group.receive(message)
 
     def receive_transfer(self, sender: ReplicaId, message: Transfer) -> None:
-        """Take a message of the snapshot stream."""
+        """Take a message of the snapshot stream, from a peer whose identity is proven."""
+        if self.ready:
+            self._snapshots.receive(sender, message)
 
     def propose(self, request_id: RequestId, command: bytes) -> None:
         """Let a command wait for the next entry; its outcome comes with an output."""
@@ -212,6 +237,19 @@ class Replica:
     def transfer(self, target: ReplicaId) -> GroupRefused | None:
         """Hand the leadership over; None says that it began."""
         return self.group.transfer(target)
+
+    def emit_snapshot(self) -> None:
+        """Emit a snapshot of the applied state: an operator asks, or the keys were rotated.
+
+        New segments and snapshots use the newest epoch of `keys` by themselves; an old epoch
+        can be retired when a snapshot under the new one covers what was written under it.
+        """
+        self._snapshots.emit()
+
+    @property
+    def catalog(self) -> Catalog:
+        """The authorised snapshots."""
+        return self._snapshots.catalog
 
     # The disk's word.
 
@@ -269,6 +307,8 @@ class Replica:
         if self.ready:
             self._propose_waiting()
             self._carry(self.group.take(), output)
+            self._snapshots.advance(self.machine, self.applied_index)
+            output.transfers, self._snapshots.transfers = self._snapshots.transfers, []
         output.disk = self._disk.take()
         output.disk_reads = self._reader.take()
         output.replies = self._proposals.take()
@@ -299,6 +339,8 @@ class Replica:
             self._persist(found.hard_state)
         for batch in found.appends:
             self._append(batch)
+        if found.install is not None:
+            self._snapshots.install(found.install)
         output.messages = found.messages
         for fetch in found.fetches:
             self._fetch(fetch)
@@ -322,6 +364,8 @@ class Replica:
                 )
                 self._reads.append(denied)
         self._serve_reads()
+        if found.emit_snapshot is not None:
+            self._snapshots.emit()
         output.publish_proof = found.publish_proof
         output.record_membership = found.record_membership
         output.role = found.role
@@ -352,6 +396,11 @@ class Replica:
         self.applied_index = entries[-1].index
         # The state is as durable as the log and the snapshot that it is rebuilt from.
         self.group.applied(self.applied_index, self.applied_index)
+
+    def _installed(self, install: SnapshotInstall, machine: StateMachine) -> None:
+        """Take the restored machine into use: the log stands on its snapshot now."""
+        self.machine = machine
+        self.applied_index = install.base_index
 
     def _role_changed(self, change: RoleChange) -> None:
         term = change.term if change.role is Role.LEADER else None
