@@ -55,9 +55,7 @@ class Access:
 
     @property
     def visibility(self) -> CommitVisibility:
-        """The visibility in force: any failing of the gate makes it DurableOnly (§10.3.1)."""
-        if self.fallback.asserted or self.cache is not CacheState.FRESH:
-            return CommitVisibility.DURABLE_ONLY
+        """The visibility in force; `decide` has cleared what the gate does not allow."""
         return self.configured_visibility
 
     def on_control_plane(self, update: ControlPlaneUpdate) -> None:
@@ -91,6 +89,9 @@ class Access:
             ),
             core.now_ms,
         )
+        if self.fallback.asserted:
+            # §10.3.1: cleared at once, and not set again by itself.
+            self.configured_visibility = CommitVisibility.DURABLE_ONLY
         if changed:
             self._decided()
         self._clamp_expired()

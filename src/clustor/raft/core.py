@@ -53,7 +53,7 @@ class Core:
         self.log = log
         self.role = Role.FOLLOWER
         self.leader_id: ReplicaId | None = None
-        self.commit_index = LogIndex(max(log.base_index, hard.membership_index))
+        self.commit_index = max(log.base_index, hard.durable_commit_index)
         self.handed_index = log.base_index  # given to the state machine
         self.applied_index = log.base_index  # reported back by it
         self.sm_durable_index = log.base_index
@@ -131,7 +131,9 @@ class Core:
 
     def set_hard(self, **changes: Any) -> None:
         """Change the hard state; messages now wait until it is durable."""
-        self.hard = replace(self.hard, **changes)
+        durable = min(self.commit_index, self.local_wal_durable_index)
+        durable = max(durable, self.hard.durable_commit_index)
+        self.hard = replace(self.hard, durable_commit_index=durable, **changes)
 
     def send(self, to: ReplicaId, message: Message) -> None:
         self.outbox.append((to, message))
@@ -178,13 +180,15 @@ class Core:
 
     def heal_through(self, index: LogIndex) -> None:
         """Drop the damage that a snapshot covers: nobody needs those entries any more."""
-        if self.damaged is not None:
-            first, last = self.damaged
-            self.damaged = (LogIndex(max(first, index + 1)), last) if last > index else None
-            if self.damaged is None:
-                durable = max(self.local_wal_durable_index, self.durable_beyond_damage)
-                self.local_wal_durable_index = durable
-                self.durable_beyond_damage = NO_INDEX
+        if self.damaged is None:
+            return
+        first = max(self.damaged[0], LogIndex(index + 1))
+        last = min(self.damaged[1], self.log.last_index)
+        self.damaged = (first, last) if first <= last else None
+        if self.damaged is None:
+            beyond = min(self.durable_beyond_damage, self.log.last_index)
+            self.local_wal_durable_index = max(self.local_wal_durable_index, beyond)
+            self.durable_beyond_damage = NO_INDEX
 
     def transition_in_flight(self) -> Transition | None:
         """Return the newest transition in the log that is not committed yet."""

@@ -49,6 +49,9 @@ class Following:
             self._answer(message, ok=True)
             return
         prev = message.prev_log_index
+        if not _is_well_formed(message):
+            core.note(NoteKind.MALFORMED_ENTRY, sender=message.sender, prev=prev)
+            return
         if not self._meets(message):
             self._refuse(message)
             return
@@ -182,6 +185,8 @@ class Following:
     def on_install(self, message: InstallSnapshot) -> None:
         """Ask for the snapshot's installation, unless its base is committed here already."""
         core = self._core
+        if message.base_term > message.term:
+            return  # no leader has such a log
         heals = core.damaged is not None and core.damaged[0] <= message.base_index
         if message.base_index <= core.commit_index and not heals:
             core.send(
@@ -242,3 +247,14 @@ class Following:
                 durability_mode_epoch=install.durability_mode_epoch,
             )
         core.read_configuration()
+
+
+def _is_well_formed(message: AppendEntries) -> bool:
+    """Say whether the entries can be a piece of a log: without gaps, terms never falling."""
+    index, term = message.prev_log_index, message.prev_log_term
+    for entry in message.entries:
+        index = LogIndex(index + 1)
+        if entry.index != index or entry.term < term:
+            return False
+        term = entry.term
+    return term <= message.term and message.prev_log_index >= 0

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from clustor.log.types import DurabilityModeEpoch, Entry, EntryKind, LogIndex
+from clustor.log.types import DurabilityMode, DurabilityModeEpoch, Entry, EntryKind, LogIndex
 from clustor.raft.access import Access
-from clustor.raft.compaction import CompactionState, compaction_floor
 from clustor.raft.control_plane import ControlPlaneUpdate
 from clustor.raft.core import Core
 from clustor.raft.device import DeviceLatency
@@ -24,24 +23,13 @@ from clustor.raft.following import Following
 from clustor.raft.hard_state import HardState, MembershipAck
 from clustor.raft.idempotency import IdempotencyTable, KeyOf
 from clustor.raft.leadership import Accepted, Leadership, Refused
-from clustor.raft.membership import Configuration, MemberKind, membership_digest
+from clustor.raft.membership import Configuration, membership_digest
 from clustor.raft.memory_log import MemoryLog
 from clustor.raft.messages import (
-    AppendEntries,
-    AppendResponse,
-    DurabilityAck,
-    InstallSnapshot,
     Message,
-    ModeConflict,
     Outbound,
     PreVoteRequest,
     PreVoteResponse,
-    RepairEntries,
-    RepairRequest,
-    SnapshotResponse,
-    TimeoutNow,
-    VoteRequest,
-    VoteResponse,
 )
 from clustor.raft.output import (
     Acked,
@@ -50,15 +38,15 @@ from clustor.raft.output import (
     NoteKind,
     Output,
     PersistHardState,
-    SnapshotEmit,
     SnapshotInstall,
-    SnapshotReason,
 )
 from clustor.raft.profiles import Profile
 from clustor.raft.reads import ReadRequest
+from clustor.raft.reception import Reception
 from clustor.raft.reconfiguration import MembershipRequest
 from clustor.raft.repair import Repair
 from clustor.raft.replication import Replication
+from clustor.raft.snapshots import Snapshots
 from clustor.raft.transition import Transition, decode_transition
 from clustor.raft.types import (
     NO_INDEX,
@@ -71,7 +59,6 @@ from clustor.raft.types import (
     Receipt,
     ReplicaId,
     ReplicaIdentity,
-    Role,
     RoutingEpoch,
 )
 
@@ -98,6 +85,15 @@ class Group:
             keys=self.keys,
         )
         self.repair = Repair(core)
+        self.snapshots = Snapshots(core)
+        self.reception = Reception(
+            core,
+            self.election,
+            self.following,
+            replication=self.replication,
+            leadership=self.leadership,
+            repair=self.repair,
+        )
         self.device = DeviceLatency(profile.device)
         self._hard_given = core.hard
         self._hard_seq = HardStateSeq(0)
@@ -105,8 +101,6 @@ class Group:
         self._held: list[Outbound] = []
         self._settled_commit = core.hard.membership_index
         self._acked = LogIndex(0)
-        self._emit: SnapshotEmit | None = None
-        self._emit_open = False
         self._config_seen = core.config
         self.access.decide()
 
@@ -137,11 +131,17 @@ class Group:
             hard = replace(hard or HardState(), rejoin_epoch=rejoin_epoch)
         elif identity.holds_data and hard is None:
             raise DataLost("the disk is empty where data was", replica_id=identity.replica_id)
-        elif hard is not None and hard.membership_index > log.last_index:
+        elif hard is not None and hard.durable_commit_index > log.last_index:
             raise DataLost(
                 "the log ends before a committed entry",
-                committed=hard.membership_index,
+                committed=hard.durable_commit_index,
                 last_index=log.last_index,
+            )
+        if hard is not None and log.last_term > hard.term:
+            raise DataLost(
+                "the log is of a later term than the hard state",
+                log_term=log.last_term,
+                term=hard.term,
             )
         if hard is None:
             config = bootstrap or Configuration()
@@ -168,7 +168,7 @@ class Group:
             self.leadership.on_tick()
         if core.leads:
             self.replication.on_tick()
-        self._watch_snapshots()
+        self.snapshots.on_tick()
         self.election.on_tick()
         self.repair.on_tick()
         core.reads_moved = True
@@ -176,8 +176,8 @@ class Group:
 
     def receive(self, message: Message) -> None:
         """Take a message from a peer whose identity the transport has proven."""
-        if message.sender != self.core.id and self._admit(message):
-            self._dispatch(message)
+        if message.sender != self.core.id and self.reception.admit(message):
+            self.reception.dispatch(message)
             self._settle()
 
     def propose(self, payloads: Sequence[bytes]) -> Accepted | Refused:
@@ -223,9 +223,9 @@ class Group:
     def applied(self, index: LogIndex, sm_durable_index: LogIndex | None = None) -> None:
         """Take the state machine's word on how far it has applied, and durably so."""
         core = self.core
-        if not core.applied_index <= index <= core.handed_index:
+        if index > core.handed_index:
             raise GroupMisuse("applied what was not handed out", index=index)
-        core.applied_index = index
+        core.applied_index = max(core.applied_index, index)  # a snapshot may have overtaken it
         core.sm_durable_index = max(core.sm_durable_index, sm_durable_index or LogIndex(0))
         core.log.evict_through(min(index, core.local_wal_durable_index))
 
@@ -262,7 +262,9 @@ class Group:
     def set_commit_visibility(self, visibility: CommitVisibility) -> bool:
         """Set the visibility; CommitAllowsPreDurable only where §10.3.1 allows it."""
         wants_more = visibility is CommitVisibility.COMMIT_ALLOWS_PRE_DURABLE
-        if wants_more and not self.core.profile.allows_pre_durable:
+        grouped = self.core.hard.durability_mode is DurabilityMode.GROUP_FSYNC
+        healthy = grouped and not self._writes_strict()
+        if wants_more and not (self.core.profile.allows_pre_durable and healthy):
             return False
         self.access.configured_visibility = visibility
         return True
@@ -275,6 +277,10 @@ class Group:
             stalled = NoteKind.DEVICE_STALLED if self.device.stalled else NoteKind.DEVICE_RECOVERED
             core.note(stalled, latency_ms=latency_ms)
         self.leadership.device_violations = self.device.violations
+
+    def group_fsync_batch(self, batch_bytes: int, batch_ms: int) -> None:
+        """Take the size and the age of a batch that Group-Fsync has synced."""
+        self.leadership.group_fsync_batch(batch_bytes, batch_ms)
 
     def clock_alarm(self, *, raised: bool) -> None:
         """Take the clock guard's alarm: leases end, and a leader steps down (§10.2)."""
@@ -317,29 +323,16 @@ class Group:
             self.keys.restore(idempotency)
         self.following.installed(install, ok=ok)
         self._settled_commit = max(self._settled_commit, self.core.log.base_index)
+        self.snapshots.installed()
         self._settle()
 
     def snapshot_emitted(self, base_index: LogIndex) -> None:
-        """Take in that an authorised snapshot covers `base_index`, and compact behind it."""
-        self._emit_open = False
-        floor = self.compaction_floor(base_index)
-        if floor > self.core.log.base_index:
-            self.core.log.compact_through(floor)
-            self.core.heal_through(floor)
+        """Take in that an authorised snapshot covers `base_index`; compaction follows it."""
+        self.snapshots.emitted(base_index)
 
-    def compaction_floor(self, snapshot_base_index: LogIndex) -> LogIndex:
-        """Return how far the log may be deleted, given an authorised snapshot (C5)."""
-        core = self.core
-        learning = [p for p in core.progress.values() if p.kind is not MemberKind.VOTER]
-        learners = min((p.match_index for p in learning), default=NO_INDEX)
-        return compaction_floor(
-            CompactionState(
-                min(snapshot_base_index, core.applied_index),
-                learners,
-                core.quorum_applied_index,
-                core.quorum_sm_durable_index,
-            )
-        )
+    def request_snapshot(self) -> None:
+        """Ask for a snapshot because the lag became structural (clustor §10.6)."""
+        self.snapshots.request()
 
     # Output.
 
@@ -350,7 +343,7 @@ class Group:
             self.replication.fill()
         output = Output(
             hard_state=self._take_hard_state(),
-            appends=self.durability.take_appends(strict=self.fallback.asserted),
+            appends=self.durability.take_appends(strict=self._writes_strict()),
             messages=self._take_messages(),
             apply=self._take_apply(),
         )
@@ -358,6 +351,10 @@ class Group:
             self._take_leader(output)
         self._take_rest(output)
         return output
+
+    def _writes_strict(self) -> bool:
+        """Clamp a leader's own disk; a follower keeps to the transitions in its log (§9.1)."""
+        return self.leadership.must_write_strict() if self.core.leads else False
 
     def _take_hard_state(self) -> PersistHardState | None:
         if self.core.hard == self._hard_given:
@@ -403,7 +400,8 @@ class Group:
 
     def _take_leader(self, output: Output) -> None:
         core = self.core
-        if core.wal_committed_index > self._acked:
+        durable = self._hard_seq == self._hard_stored_seq  # a transition's epoch goes first (§7.1)
+        if core.wal_committed_index > self._acked and durable:
             self._acked = core.wal_committed_index
             output.wal_committed_index = core.wal_committed_index
             output.acked = Acked(core.hard.term, core.wal_committed_index)
@@ -427,122 +425,8 @@ class Group:
         output.role, core.role_change = core.role_change, None
         output.install, self.following.install = self.following.install, None
         output.repair, self.repair.write = self.repair.write, None
-        output.emit_snapshot, self._emit = self._emit, None
-
-    # Terms.
-
-    def _admit(self, message: Message) -> bool:
-        """Apply Raft's rule of terms; return whether the message is to be handled."""
-        term = self.core.hard.term
-        if isinstance(message, PreVoteRequest | RepairRequest | RepairEntries):
-            return True
-        if message.term > term:
-            return self._admit_newer(message)
-        if message.term == term:
-            return True
-        return self._answer_older(message)
-
-    def _admit_newer(self, message: Message) -> bool:
-        core = self.core
-        if isinstance(message, PreVoteResponse) and message.vote_granted:
-            return True  # the term that was asked for, not the sender's
-        if isinstance(message, VoteRequest) and self.election.is_disruptive(message):
-            return False
-        leads = isinstance(message, AppendEntries | InstallSnapshot)
-        core.become_follower(message.term, message.sender if leads else None, "a newer term")
-        return True
-
-    def _answer_older(self, message: Message) -> bool:
-        """Tell an old leader or candidate what term it is; let go of the rest."""
-        core = self.core
-        if isinstance(message, VoteRequest):
-            core.send(message.sender, VoteResponse(core.hard.term, core.id, vote_granted=False))
-        elif isinstance(message, AppendEntries):
-            self.following.refuse_older(message)
-        elif isinstance(message, InstallSnapshot):
-            core.send(
-                message.sender,
-                SnapshotResponse(core.hard.term, core.id, message.base_index, ok=False),
-            )
-        elif isinstance(message, DurabilityAck) and core.leads:
-            core.note(NoteKind.STALE_DURABILITY_ACK, sender=message.sender, term=message.term)
-        return False
-
-    def _dispatch(self, message: Message) -> None:
-        match message:
-            case DurabilityAck():
-                if self.core.leads:
-                    self.replication.on_ack(message)
-            case AppendEntries():
-                self._on_append(message)
-            case AppendResponse():
-                if self.core.leads:
-                    self.replication.on_response(message)
-            case PreVoteRequest():
-                self.election.on_pre_vote_request(message)
-            case PreVoteResponse():
-                self.election.on_pre_vote_response(message)
-            case VoteRequest():
-                self.election.on_vote_request(message)
-            case VoteResponse():
-                self.election.on_vote_response(message)
-            case InstallSnapshot():
-                self._on_install(message)
-            case SnapshotResponse():
-                if self.core.leads:
-                    self.replication.on_snapshot_response(message)
-            case TimeoutNow():
-                self.election.on_timeout_now(message)
-            case ModeConflict():
-                self._on_mode_conflict(message)
-            case RepairRequest():
-                self._on_repair_request(message)
-            case RepairEntries():
-                self.repair.on_entries(message)
-            case _:
-                assert_never(message)
-
-    def _on_append(self, message: AppendEntries) -> None:
-        if self._follow(message.sender, message.durability_mode_epoch):
-            self.election.heard_leader(message)
-            self.following.on_append(message)
-
-    def _on_install(self, message: InstallSnapshot) -> None:
-        if self._follow(message.sender, message.durability_mode_epoch):
-            self.core.last_leader_ms = self.core.now_ms
-            self.election.draw_deadline()
-            self.following.on_install(message)
-
-    def _follow(self, leader: ReplicaId, epoch: DurabilityModeEpoch) -> bool:
-        """Follow the leader of this term, unless its epoch is older than one committed here."""
-        core = self.core
-        if core.leads:
-            return False  # two leaders of one term cannot be; a forged one changes nothing
-        if self.following.conflicts(leader, epoch):
-            return False
-        if core.role is not Role.FOLLOWER or core.leader_id != leader:
-            core.become_follower(core.hard.term, leader, "a leader was heard")
-        return True
-
-    def _on_mode_conflict(self, message: ModeConflict) -> None:
-        """Step down: a voter has committed a transition that this log does not hold."""
-        core = self.core
-        if message.durability_mode_epoch > core.log_epoch and core.role is not Role.FOLLOWER:
-            core.note(
-                NoteKind.DURABILITY_MODE_EPOCH_CONFLICT,
-                sender=message.sender,
-                theirs=message.durability_mode_epoch,
-                ours=core.log_epoch,
-            )
-            self.leadership.step_down("an older durability mode epoch")
-
-    def _on_repair_request(self, message: RepairRequest) -> None:
-        core = self.core
-        progress = core.progress.get(message.sender)
-        if core.leads and progress is not None and message.first_index <= core.log.base_index:
-            self.replication.offer_snapshot(message.sender, progress)
-        else:
-            self.repair.on_request(message)
+        output.emit_snapshot, self.snapshots.emit = self.snapshots.emit, None
+        output.compact_through, self.snapshots.compacted = self.snapshots.compacted, None
 
     # Receipts, and what follows from them.
 
@@ -575,8 +459,8 @@ class Group:
         core.check()
 
     def _begin_term(self) -> None:
-        self._acked = LogIndex(0)
-        self._emit_open = False
+        self._acked = NO_INDEX
+        self.snapshots.lead()
         self.leadership.begin()
 
     def _advance(self) -> None:
@@ -622,27 +506,3 @@ class Group:
             if core.leads:
                 self.leadership.adopt_members()
                 self.leadership.on_committed()
-
-    # Snapshots.
-
-    def _watch_snapshots(self) -> None:
-        """Ask for a snapshot when the log is long, or when a replica is far behind."""
-        if self._emit_open:
-            return
-        core, numbers = self.core, self.core.profile.replication
-        reason: SnapshotReason | None = None
-        if core.log.bytes_total >= numbers.snapshot_log_bytes_target:
-            reason = SnapshotReason.LOG_BYTES
-        elif any(self.lag_bytes(member) >= numbers.snapshot_lag_bytes for member in core.progress):
-            reason = SnapshotReason.FOLLOWER_LAG
-        if reason is not None and core.applied_index > core.log.base_index:
-            self._emit_open = True
-            self._emit = SnapshotEmit(reason)
-
-    def lag_bytes(self, member: ReplicaId) -> int:
-        """Return how many committed bytes a replica lacks, as far as this leader knows."""
-        core = self.core
-        if member == core.id:
-            return 0
-        match = core.progress[member].match_index
-        return core.log.bytes_through(core.commit_index) - core.log.bytes_through(match)

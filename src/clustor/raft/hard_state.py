@@ -23,16 +23,18 @@ class HardState:
     """Term, vote, committed membership and epochs.
 
     `membership` is the newest *committed* configuration, adopted at `membership_index`; newer
-    ones are in the log. `durability_mode` and its epoch are those of the newest committed
-    transition. `rejoin_epoch` is set where the disk was lost, to the control plane's routing
-    epoch of that moment: this replica may have voted and acknowledged things that it no longer
-    knows, so it does not vote until a change of a later epoch has made it a non-voter.
+    ones are in the log. A log that ends before `durable_commit_index` has lost something.
+    `durability_mode` and its epoch are those of the newest committed transition. `rejoin_epoch`
+    is set where the disk was lost, to the control plane's routing epoch of that moment: this
+    replica may have voted and acknowledged things that it no longer knows, so it does not vote
+    until a change of a later epoch has made it a non-voter.
     """
 
     term: Term = NO_TERM
     voted_for: ReplicaId | None = None
     membership: Configuration = NO_MEMBERS
     membership_index: LogIndex = NO_INDEX
+    durable_commit_index: LogIndex = NO_INDEX  # committed, and on this disk, when it was written
     routing_epoch: RoutingEpoch = NO_ROUTING  # of the change that made this membership
     membership_ack: MembershipAck | None = None
     durability_mode: DurabilityMode = DurabilityMode.STRICT

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from clustor.log.types import DurabilityMode, Entry, EntryKind, LogIndex, Term
 from clustor.raft.access import Access
+from clustor.raft.control_plane import CacheState
 from clustor.raft.core import Core
 from clustor.raft.durability import EVERYTHING, Durability
 from clustor.raft.election import Election
@@ -84,6 +85,7 @@ class Leadership:
         self._transfer_to: ReplicaId | None = None
         self._transfer_until_ms = 0
         self._record_due_ms = 0
+        self.device_violations = 0
         self._acknowledged: Configuration | None = None  # members known to be recorded
         self._step_down_due: str | None = None  # a reason that waits for min_leader_term_ms
 
@@ -150,7 +152,7 @@ class Leadership:
             return RefusedBecause.OVERLOADED
         if not self.membership_acknowledged():
             return RefusedBecause.MEMBERSHIP_UNACKNOWLEDGED
-        if payloads and max(map(len, payloads)) > core.profile.frame_body_bytes_max:
+        if payloads and max(map(len, payloads)) > core.profile.payload_bytes_max:
             return RefusedBecause.TOO_LARGE
         return None
 
@@ -258,7 +260,27 @@ class Leadership:
             self.incident_flags,
         )
 
-    device_violations: int = 0
+    def group_fsync_batch(self, batch_bytes: int, batch_ms: int) -> None:
+        """Take the measure of one Group-Fsync batch; overruns in a row put it off for a while."""
+        numbers = self._core.profile.group_fsync
+        if batch_bytes > numbers.batch_bytes_max or batch_ms > numbers.batch_ms_max:
+            self.group_fsync.overran(self._core.now_ms)
+        else:
+            self.group_fsync.kept()
+
+    def must_write_strict(self) -> bool:
+        """Say whether this leader clamps its own disk to Strict, whatever the log's mode is.
+
+        A mode that runs may go on while the cache is only Cached (§6.3); everything else that
+        forbids to enable Group-Fsync also forbids to go on with it.
+        """
+        if self._access.fallback.asserted:
+            return True
+        if self._core.hard.durability_mode is DurabilityMode.STRICT:
+            return False
+        state = self.group_fsync_state()
+        state.cache_state = CacheState.FRESH
+        return not can_enable_group_fsync(state, self._core.profile.group_fsync)
 
     # Transfers.
 

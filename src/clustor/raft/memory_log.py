@@ -142,6 +142,10 @@ class MemoryLog:
                 self._entries[entry.index - self.cache_first] = entry
         sizes = [len(entry.payload) + ENTRY_OVERHEAD_BYTES for entry in self._entries]
         self._ends = list(accumulate(sizes, initial=self._cache_start_bytes))[1:]
+        repaired = {entry.index for entry in entries}
+        others = [entry for entry in self.system if entry.index not in repaired]
+        found = [entry for entry in entries if entry.kind not in _PLAIN]
+        self.system = sorted(others + found, key=lambda entry: entry.index)
 
     def first_conflict(self, entries: Sequence[Entry]) -> int:
         """Return the position of the first entry that is not in this log already."""

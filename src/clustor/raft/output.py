@@ -65,7 +65,8 @@ class SnapshotInstall:
     """Fetch, verify and install the snapshot that `source` offers, then say so.
 
     A state machine that has applied `base_index` already keeps its state: then the snapshot
-    only stands in for damaged entries of the log.
+    only stands in for damaged entries of the log. A log whose base is at or above `base_index`
+    by now keeps it: the installation is done.
     """
 
     source: ReplicaId
@@ -191,5 +192,6 @@ class Output:
     publish_proof: DurabilityTuple | None = None
     record_membership: MembershipAck | None = None  # what the control plane must confirm
     emit_snapshot: SnapshotEmit | None = None
+    compact_through: LogIndex | None = None  # the log may delete what is at or below it
     role: RoleChange | None = None
     notes: list[Note] = field(default_factory=list)

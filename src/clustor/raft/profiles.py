@@ -8,7 +8,8 @@ from clustor.raft.errors import UnsafeProfile
 
 KIB = 1 << 10
 MIB = 1 << 20
-GIB = 1 << 30
+RPC_BODY_BYTES_MAX = 4 * MIB
+MESSAGE_OVERHEAD_BYTES = 4 * KIB  # the headers of a message and of its one entry, generously
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +123,18 @@ class Profile:
     group_fsync: GroupFsyncNumbers = GroupFsyncNumbers()
     replication: ReplicationNumbers = ReplicationNumbers()
 
+    @property
+    def payload_bytes_max(self) -> int:
+        """The largest payload: it fits a frame, and alone in a message it fits a body (§8.1)."""
+        return min(self.frame_body_bytes_max, RPC_BODY_BYTES_MAX - MESSAGE_OVERHEAD_BYTES)
+
     def __post_init__(self) -> None:
         low, high = self.election_timeout_ms
         if not 0 < self.heartbeat_ms < low <= high:
             raise UnsafeProfile("heartbeats must be shorter than elections", profile=self.name)
         if not lease_inequality_holds(self):
             raise UnsafeProfile("the lease outlives an election", profile=self.name)
-        if self.replication.message_bytes_max > 4 * MIB:
+        if self.replication.message_bytes_max > RPC_BODY_BYTES_MAX - MESSAGE_OVERHEAD_BYTES:
             raise UnsafeProfile("a message is larger than a body may be", profile=self.name)
 
 

@@ -2,11 +2,11 @@
 
 Damage here is in entries that the durability ledger proves were written: they may have been
 acknowledged, so they are never cut. The replica keeps their indexes and terms, attests nothing
-at or above the first of them, does not campaign, and votes as if it were whole: a candidate
-must hold all that this replica may have acknowledged. It asks every voter for the entries. An
-entry with the index *and* the term that the ledger names is the one that was lost, whoever
-sends it and whether or not it is committed: one term has one leader, and a leader writes an
-index once.
+at or above the first of them (what cannot be read stands in the view as an empty data entry of
+its term), does not campaign, and votes as if it were whole: a candidate must hold all that this
+replica may have acknowledged. It asks every voter for the entries. An entry with the index *and*
+the term that the ledger names is the one that was lost, whoever sends it and whether or not it
+is committed: one term has one leader, and a leader writes an index once.
 """
 
 from __future__ import annotations
@@ -88,6 +88,7 @@ class Repair:
             self._writing = True
             self.write = RepairWrite(tuple(fitting))
             core.log.replace(fitting)
+            core.read_configuration()  # a damaged entry may have been a change of members
 
     def repaired(self, last: LogIndex) -> None:
         """Take the log's word that everything damaged through `last` is whole and durable."""

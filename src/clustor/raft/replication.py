@@ -45,6 +45,7 @@ class Replication:
         self.fetches.clear()
         self.snapshot_sends.clear()
         self.read_seq = self._sent_read_seq = ReadSeq(0)
+        self.lease_epoch = LeaseEpoch(self._core.hard.term)
         self._observer_bytes = 0.0
         self._observer_filled_ms = self._core.now_ms
         self._heartbeat_now = True
@@ -251,6 +252,8 @@ class Replication:
         if progress is None:
             return
         self._heard(progress, message)
+        if message.match_index > core.log.last_index:
+            return  # not of this log
         if not message.ok:
             self._back_off(progress, message)
         elif progress.matched(message.match_index):
@@ -276,7 +279,7 @@ class Replication:
         core = self._core
         prev = message.prev_log_index
         if message.rejoining and message.conflict_index <= progress.match_index:
-            progress.fell_back(LogIndex(message.conflict_index - 1))
+            progress.fell_back(LogIndex(max(0, message.conflict_index - 1)))
             progress.become_probe(message.conflict_index)
             return
         if progress.state is ProgressState.SNAPSHOT or prev <= progress.match_index:
@@ -313,7 +316,7 @@ class Replication:
         progress = self._core.progress.get(message.sender)
         if progress is None or progress.state is not ProgressState.SNAPSHOT:
             return
-        if message.ok:
+        if message.ok and message.base_index == progress.snapshot_index:
             progress.become_probe(message.base_index + 1)
 
     def _retry_snapshot(

@@ -32,6 +32,7 @@ class Checker:
         self._read_floor: dict[ReadId, int] = {}
         self.reads_granted = 0
         self._votes: dict[tuple[ReplicaId, int], ReplicaId] = {}
+        self._configurations: dict[ReplicaId, list[Configuration]] = {}
         self._commit: dict[ReplicaId, tuple[int, int]] = {}
 
     # One leader per term; a leader holds everything that was acknowledged.
@@ -41,11 +42,18 @@ class Checker:
             self._on_leader(node, output.role.term)
         if output.acked is not None:
             self._on_acked(node, output.acked.term, output.acked.through)
+        self._see_configuration(node)
         for answer in output.reads:
             if isinstance(answer, ReadGranted):
                 self._on_granted(answer)
         self._check_votes(node, output)
         self._check_monotone(node)
+
+    def _see_configuration(self, node: Node) -> None:
+        assert node.group is not None
+        seen = self._configurations.setdefault(node.id, [])
+        if not seen or seen[-1] != node.group.core.config:
+            seen.append(node.group.core.config)
 
     def _on_leader(self, node: Node, term: int) -> None:
         other = self._leader_of_term.setdefault(term, node.id)
@@ -125,10 +133,18 @@ class Checker:
             raise Broken(f"acknowledged {index} of term {term} in another term")
         if not node.disk.holds(term, index):
             raise Broken(f"acknowledged {index} before the leader's own disk held it")
-        for voters in (config.voters, config.outgoing):
-            holding = [v for v in voters if self._counts(v, term, index)]
-            if voters and len(holding) <= len(voters) // 2:
-                raise Broken(f"acknowledged {index} with only {holding} of {sorted(voters)}")
+        # An ack may wait for the hard state that a change of members brought with it: then it
+        # was earned under the configuration before.
+        earlier = self._configurations.get(node.id, [])[-3:]
+        if not any(self._quorum_holds(config, term, index) for config in (config, *earlier)):
+            raise Broken(f"acknowledged {index} without a quorum of {config} on disk")
+
+    def _quorum_holds(self, config: Configuration, term: int, index: int) -> bool:
+        return all(
+            sum(self._counts(voter, term, index) for voter in voters) > len(voters) // 2
+            for voters in (config.voters, config.outgoing)
+            if voters
+        )
 
     def _counts(self, voter: ReplicaId, term: int, index: int) -> bool:
         node = self._world.nodes[voter]

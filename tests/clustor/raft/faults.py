@@ -57,9 +57,15 @@ def _harm_network(world: World) -> None:
     if _chance(world, world.faults.partition):
         kind = rng.random()
         ids = sorted(world.nodes)
-        if kind < 0.4:
+        leader = world.leader()
+        if kind < 0.3:
             world.blocked = set()
-        elif kind < 0.8:
+        elif kind < 0.6 and leader is not None:
+            # A leader alone goes on writing for a while what nobody else will ever have.
+            friends = rng.sample(ids, rng.randint(0, (len(ids) - 1) // 2 - 1))
+            world.isolate({leader.id, *friends})
+            world.propose(rng.randint(1, 6))
+        elif kind < 0.85:
             world.isolate(set(rng.sample(ids, rng.randint(1, len(ids) - 1))))
         else:  # one way only
             pairs = [(a, b) for a in ids for b in ids if a != b]

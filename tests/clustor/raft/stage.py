@@ -139,7 +139,8 @@ class Stage:
         self.epoch = RoutingEpoch(0)
 
     def do(self, line: str) -> None:
-        words = line.split()
+        """Do one line; with `+` before it, its outcome is taken together with the next line's."""
+        words = line.removeprefix("+").split()
         if words[0].endswith(":"):
             self.current = ReplicaId(int(words.pop(0)[:-1]))
         facts = dict(word.split("=", 1) for word in words[1:] if "=" in word)
@@ -148,8 +149,9 @@ class Stage:
             getattr(self, f"on_{words[0].replace('-', '_')}")(plain, facts)
         except RaftError as error:
             self.say(f"{type(error).__name__}: {error}")
-        for actor in self.actors.values():
-            self._take(actor)
+        if not line.startswith("+"):
+            for actor in self.actors.values():
+                self._take(actor)
 
     def say(self, text: str) -> None:
         many = len(self.actors) > 1
@@ -277,7 +279,7 @@ class Stage:
         self.say("nobody was elected")
 
     def _quiesce(self, stop: Actor | None = None) -> None:
-        for _ in range(10_000):
+        for _ in range(2_000):
             if stop is not None and stop.group is not None and stop.group.core.leads:
                 self._take(stop)
                 self.flight.clear()
@@ -374,9 +376,6 @@ class Stage:
     def on_snapshot(self, plain: list[str], facts: dict[str, str]) -> None:
         """snapshot 5: an authorised snapshot covers that index; the log is compacted"""
         self.group.snapshot_emitted(LogIndex(int(plain[0])))
-        log = self.group.core.log
-        self.actor.entries = [e for e in self.actor.entries if e.index > log.base_index]
-        self.actor.base = (log.base_index, log.base_term)
 
     def on_renew(self, plain: list[str], facts: dict[str, str]) -> None:
         self.group.renew_fallback()
@@ -418,6 +417,10 @@ class Stage:
             group.fetched(fetch, [e for e in actor.entries if e.index >= fetch.first_index])
         if output.apply:
             group.applied(output.apply[-1].index, output.apply[-1].index)
+        if output.compact_through is not None:
+            log = group.core.log
+            actor.entries = [e for e in actor.entries if e.index > log.base_index]
+            actor.base = (log.base_index, log.base_term)
         if output.publish_proof is not None:
             self.proof = output.publish_proof
         if output.record_membership is not None:

@@ -150,6 +150,7 @@ class Disk:
             self.entries.append(entry)
 
     def compact(self, index: LogIndex, term: Term) -> None:
+        assert index <= len(self.snapshot), "compacted what no snapshot covers"
         del self.entries[: index - self.base_index]
         self.base_index, self.base_term = index, term
 
@@ -200,7 +201,7 @@ class Node:
     def _readable(self, entry: Entry) -> Entry:
         damaged = self.disk.damaged
         if damaged is not None and damaged[0] <= entry.index <= damaged[1]:
-            return Entry(entry.term, entry.index, b"?", entry.kind)
+            return Entry(entry.term, entry.index, b"")
         return entry
 
     def crash(self) -> None:
@@ -245,6 +246,10 @@ class Node:
             entries = self._read(fetch.first_index, fetch.last_index, fetch.bytes_max)
             self.world.later(2, self, partial(group.fetched, fetch, entries))
         self._apply(output)
+        if output.compact_through is not None:
+            log = group.core.log
+            assert log.base_index == output.compact_through
+            self.disk.compact(log.base_index, log.base_term)
         self.world.on_output(self, output)
 
     def _read(self, first: int, last: int, bytes_max: int) -> list[Entry]:
@@ -307,7 +312,7 @@ class Node:
                 group.log_repaired(work.entries[-1].index)
                 group.fsync_sample(1.0)
             case SnapshotInstall():
-                ok = self.disk.base_index == work.base_index
+                ok = self.disk.base_index >= work.base_index
                 if ok and len(self.applied) < work.base_index:
                     self.applied = [entry for _, entry in self.disk.snapshot]
                 group.snapshot_installed(work, ok=ok)
@@ -316,13 +321,8 @@ class Node:
         self._work()
 
     def _emitted(self) -> None:
-        group = self.group
-        assert group is not None
-        group.snapshot_emitted(LogIndex(len(self.disk.snapshot)))
-        base = group.core.log.base_index
-        if base > self.disk.base_index:
-            self.disk.compact(base, group.core.log.base_term)
-            self.disk.snapshot = [(e.index, e) for e in self.applied[:base]]
+        assert self.group is not None
+        self.group.snapshot_emitted(LogIndex(len(self.disk.snapshot)))
 
     def _do(self, kind: str, work: object) -> None:
         disk = self.disk
@@ -342,11 +342,13 @@ class Node:
                 self._install(work)
             case _ if kind == "snapshot" and self.group is not None:
                 assert isinstance(work, int)
-                disk.snapshot = [(e.index, e) for e in self.applied[:work]]
+                if work > len(disk.snapshot):
+                    disk.snapshot = [(e.index, e) for e in self.applied[:work]]
 
     def _install(self, install: SnapshotInstall) -> None:
         source = self.world.nodes[install.source]
-        if len(source.applied) < install.base_index:
+        covered = install.base_index <= self.disk.base_index
+        if covered or len(source.applied) < install.base_index:
             return
         disk = self.disk
         keeps = disk.holds(install.base_term, install.base_index) and (
@@ -358,7 +360,8 @@ class Node:
             install.base_term,
             rest,
         )
-        disk.snapshot = [(e.index, e) for e in source.applied[: install.base_index]]
+        if len(disk.snapshot) < install.base_index:
+            disk.snapshot = [(e.index, e) for e in source.applied[: install.base_index]]
         if disk.damaged is not None:
             first = LogIndex(max(disk.damaged[0], install.base_index + 1))
             disk.damaged = (first, disk.damaged[1]) if first <= disk.damaged[1] else None
