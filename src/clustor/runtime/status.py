@@ -109,14 +109,14 @@ def _group_status(hosted: HostedGroup) -> GroupStatus:
 
 
 def _members(hosted: HostedGroup) -> list[MemberStatus]:
-    group = hosted.replica.group
-    core = group.core
+    core = hosted.replica.group.core
+    committed_bytes = core.log.bytes_through(core.commit_index)
     return [
         MemberStatus(
             replica_id=member,
             match_index=progress.match_index,
             lag_entries=max(0, core.commit_index - progress.match_index),
-            lag_bytes=max(0, group.lag_bytes(member)),
+            lag_bytes=max(0, committed_bytes - core.log.bytes_through(progress.match_index)),
         )
         for member, progress in sorted(core.progress.items())
         if member != core.id
