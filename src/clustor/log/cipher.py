@@ -2,7 +2,7 @@
 
 Each 4096-byte block of plaintext is sealed on its own under an IV that names the key epoch,
 the segment and the block. The same IV under the same key must never seal two plaintexts:
-`nonces.py` says which counters may be used, this module only uses them.
+`segment_writer.py` reserves the counters, this module only uses them.
 """
 
 from __future__ import annotations

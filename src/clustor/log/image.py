@@ -5,8 +5,10 @@ Recovery decides on this picture what to mend; tools print it.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from clustor.log.errors import (
     AuthenticationFailed,
@@ -18,10 +20,10 @@ from clustor.log.errors import (
 from clustor.log.keys import KeyRing
 from clustor.log.ledger import (
     LEDGER_FILE,
-    AbandonReason,
     DurabilityRecord,
     DurabilityTransition,
     LedgerBody,
+    LedgerHead,
     LedgerIdentity,
     LedgerScan,
     LogBase,
@@ -47,14 +49,14 @@ class LedgerFacts:
     proven_term: Term | None = Term(0)  # None where a truncation left an older entry as the last
     truncations: list[Truncation] = field(default_factory=list)
     reserved: dict[SegmentSeq, int] = field(default_factory=dict)  # counters below this
+    # By segment: these records prove that its trailer is durable.
     given_up: dict[SegmentSeq, NonceReservationAbandon] = field(default_factory=dict)
     highest_segment_seq: int = 0
     durability_mode_epoch: DurabilityModeEpoch = DurabilityModeEpoch(0)
 
     def was_sealed(self, segment_seq: SegmentSeq) -> bool:
         """Say whether the ledger proves that this segment's trailer is durable."""
-        abandon = self.given_up.get(segment_seq)
-        return abandon is not None and abandon.reason is AbandonReason.SEALED
+        return segment_seq in self.given_up
 
 
 @dataclass(slots=True)
@@ -64,10 +66,13 @@ class SegmentImage:
     segment_seq: SegmentSeq
     size_bytes: int
     scanner: SegmentScanner | None  # None where not even its header was written
+    sealed: bool  # the ledger proves that its trailer is durable
+    unproven_offset: int | None = None  # where the first run starts that the ledger does not prove
 
     @property
     def closed(self) -> bool:
-        return self.scanner is not None and self.scanner.trailer is not None
+        """Say whether it is complete: a trailer that was seen but not proven does not count."""
+        return self.sealed and self.scanner is not None and self.scanner.trailer is not None
 
 
 @dataclass(slots=True)
@@ -104,8 +109,15 @@ def read_identity(storage: Storage) -> LedgerIdentity | None:
 
 
 def _anything_was_written(storage: Storage) -> bool:
-    # Segments come into being after metadata.json, so one without the other is a loss.
-    return any(segment_seq_of(name) is not None for name in storage.names(WAL_DIRECTORY))
+    """Say whether there is more than an unfinished creation: a segment, or a proof of entries."""
+    if any(segment_seq_of(name) is not None for name in storage.names(WAL_DIRECTORY)):
+        return True
+    try:
+        ledger = scan_ledger(storage.read(LEDGER_FILE, 0, storage.size(LEDGER_FILE)))
+    except FileNotFoundError:
+        return False
+    proofs = [r.body for r in ledger.records if isinstance(r.body, DurabilityRecord)]
+    return any(proof.index > 0 for proof in proofs)
 
 
 def read_image(
@@ -123,7 +135,8 @@ def read_image(
         ledger = scan_ledger(storage.read(LEDGER_FILE, 0, storage.size(LEDGER_FILE)))
     except FileNotFoundError:
         raise MissingFile("the durability ledger is gone", file=LEDGER_FILE) from None
-    if not ledger.records or ledger.records[0].body != identity:
+    head = ledger.records[0].body if ledger.records else None
+    if not isinstance(head, LedgerHead) or head.identity != identity:
         raise ChecksumMismatch("the ledger does not say whose it is", file=LEDGER_FILE)
     facts = gather_facts(ledger)
     image = LogImage(identity, ledger, facts, LogMap(facts.base.base_index, facts.base.base_term))
@@ -157,7 +170,8 @@ def _fold(facts: LedgerFacts, body: LedgerBody) -> None:
                 raise ChecksumMismatch("the ledger's proof went back", index=index)
             facts.proven_term, facts.proven_index = term, index
         case Truncation():
-            facts.truncations.append(body)
+            if body not in facts.truncations[-1:]:  # each is written twice
+                facts.truncations.append(body)
             if facts.proven_index >= body.from_index:
                 facts.proven_term = None
                 facts.proven_index = LogIndex(body.from_index - 1)
@@ -168,7 +182,7 @@ def _fold(facts: LedgerFacts, body: LedgerBody) -> None:
             facts.highest_segment_seq = max(facts.highest_segment_seq, segment_seq)
         case NonceReservationAbandon(segment_seq, _, _):
             facts.given_up[segment_seq] = body
-        case DurabilityTransition() | LedgerIdentity():
+        case DurabilityTransition() | LedgerHead():
             pass  # the epoch stands in every record's head; the identity was compared
 
 
@@ -182,7 +196,10 @@ class _Reading:
         self._keys = keys
         self._image = image
         self._progress = progress
-        self._cuts = list(image.facts.truncations)
+        self._cuts = deque(image.facts.truncations)
+        # The lowest index that this truncation or a later one reaches, for each of them.
+        reach = accumulate((cut.from_index for cut in reversed(self._cuts)), min)
+        self._reach = deque(reversed(list(reach)))
 
     def run(self) -> None:
         image = self._image
@@ -207,13 +224,14 @@ class _Reading:
         try:
             scanner = SegmentScanner(self._storage, seq, self._keys)
         except CorruptLog as problem:
-            self._image.segments.append(SegmentImage(seq, size, None))
+            self._image.segments.append(SegmentImage(seq, size, None, sealed=False))
             problem.facts.setdefault("file", segment_file(seq))
             # A new segment's header is durable before its counters are reserved.
             if not is_last or seq in self._image.facts.reserved:
                 self._blame(problem)
             return problem
-        self._image.segments.append(SegmentImage(seq, size, scanner))
+        sealed = not is_last or self._image.facts.was_sealed(seq)
+        self._image.segments.append(SegmentImage(seq, size, scanner, sealed))
         if (scanner.header.partition, scanner.header.log_id) != (
             self._image.identity.partition,
             self._image.identity.log_id,
@@ -223,7 +241,7 @@ class _Reading:
         for run in scanner.runs():
             if not self._take(scanner, run):
                 return None
-        if scanner.trailer is None and (not is_last or self._image.facts.was_sealed(seq)):
+        if scanner.trailer is None and sealed:
             self._blame(
                 scanner.problem
                 or AuthenticationFailed("a closed segment has no trailer", file=segment_file(seq))
@@ -234,9 +252,10 @@ class _Reading:
         entries, header = self._image.entries, run.header
         seq = scanner.header.segment_seq
         while self._cuts and self._cuts[0].position <= (seq, header.first_block_counter):
-            self._apply(self._cuts.pop(0))
+            self._apply(self._cuts.popleft())
+            self._reach.popleft()
         self._progress(run.end_offset - run.offset)
-        if any(cut.from_index <= header.first_index for cut in self._cuts):
+        if self._reach and self._reach[0] <= header.first_index:
             return True  # void: a truncation that was written later reaches back before it
         problem: LogError | None = None
         if header.first_index > entries.last_index + 1:
@@ -249,6 +268,10 @@ class _Reading:
             problem.facts.update(file=segment_file(seq), offset=run.offset)
             self._blame(problem)
             return False
+        last_index = header.first_index + header.entry_count - 1
+        segment = self._image.segments[-1]
+        if last_index > self._image.facts.proven_index and segment.unproven_offset is None:
+            segment.unproven_offset = run.offset
         entries.append_run(seq, run.offset, run.end_offset, header.first_index, header.entry_count)
         entries.append_terms(header.first_index, [entry.term for entry in run.frames.entries])
         return True

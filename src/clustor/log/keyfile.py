@@ -54,7 +54,7 @@ def decode_keyring(data: bytes) -> KeyRingFile:
     """Raises ChecksumMismatch for a file that is no key ring, UnsupportedFormat for a later one."""
     try:
         ring = msgspec.json.decode(data, type=KeyRingFile)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ChecksumMismatch("keyring.json cannot be read") from error
     if ring.format_version != 1:
         raise UnsupportedFormat("a key ring of a later release", version=ring.format_version)

@@ -9,6 +9,12 @@
 `record_seq` counts from 0 without a gap. `nth_in_write` numbers the records of one write, which
 become durable together: it tells a write that a crash tore (its later records may be there and
 its earlier ones not) from a record that was durable and has since been damaged.
+
+Damage to the very last write cannot be told from a torn one. Each kind of record bears that: a
+proof is found again by reading the log, a lost reservation costs nothing because a start never
+goes on in an old segment, and what could not be found again (a truncation, a change of mode)
+is written twice. A record of a torn write that can be read is believed: what it says is true by
+the time it is written, or is what was about to be done.
 """
 
 from __future__ import annotations
@@ -44,7 +50,7 @@ _FORMAT_VERSION: Final = 1
 
 
 class _Kind(IntEnum):
-    IDENTITY = 1
+    HEAD = 1
     DURABILITY = 2
     NONCE_RANGE = 3
     NONCE_ABANDON = 4
@@ -56,16 +62,24 @@ class _Kind(IntEnum):
 class AbandonReason(IntEnum):
     """Why counters that were reserved will never be used."""
 
-    RESTART = 1  # a crash may have used any of them
+    RESTART = 1  # a crash may have used any of them: the segment was closed by the next start
     SEALED = 2  # the segment was closed before they were needed
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerIdentity:
-    """Whose ledger this is; always the first record."""
+    """Whose log and whose ledger this is."""
 
     partition: PartitionId
     log_id: LogId
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerHead:
+    """Always the first record. The first `head_records` came by a rename and are never torn."""
+
+    identity: LedgerIdentity
+    head_records: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +151,7 @@ class LogBase:
 
 
 LedgerBody: TypeAlias = (
-    LedgerIdentity
+    LedgerHead
     | DurabilityRecord
     | NonceReservationRange
     | NonceReservationAbandon
@@ -188,7 +202,7 @@ def decode_record(data: bytes) -> LedgerRecord:
         raise UnsupportedFormat("unknown ledger record", kind=kind, io_writer_mode=mode) from error
 
 
-_IDENTITY: Final = struct.Struct("<IQ16s")
+_HEAD: Final = struct.Struct("<IQ16sI")
 _THREE: Final = struct.Struct("<QQQ")
 _ABANDON: Final = struct.Struct("<QQB")
 _TRANSITION: Final = struct.Struct("<QQBB")
@@ -208,8 +222,10 @@ def _encode_body(body: LedgerBody) -> tuple[_Kind, bytes]:
             return _Kind.TRUNCATION, _THREE.pack(from_index, segment_seq, counter)
         case LogBase(base_term, base_index, segment_seq):
             return _Kind.BASE, _THREE.pack(base_term, base_index, segment_seq)
-        case LedgerIdentity(partition, log_id):
-            return _Kind.IDENTITY, _IDENTITY.pack(_FORMAT_VERSION, partition, log_id)
+        case LedgerHead(identity, head_records):
+            return _Kind.HEAD, _HEAD.pack(
+                _FORMAT_VERSION, identity.partition, identity.log_id, head_records
+            )
         case _:
             assert_never(body)
 
@@ -238,11 +254,11 @@ def _decode_body(kind: _Kind, body: bytes) -> LedgerBody:
         case _Kind.BASE:
             base_term, base_index, segment_seq = _THREE.unpack_from(body)
             return LogBase(Term(base_term), LogIndex(base_index), SegmentSeq(segment_seq))
-        case _Kind.IDENTITY:
-            version, partition, log_id = _IDENTITY.unpack_from(body)
+        case _Kind.HEAD:
+            version, partition, log_id, head_records = _HEAD.unpack_from(body)
             if version != _FORMAT_VERSION:
                 raise UnsupportedFormat("a ledger of a later release", version=version)
-            return LedgerIdentity(PartitionId(partition), LogId(log_id))
+            return LedgerHead(LedgerIdentity(PartitionId(partition), LogId(log_id)), head_records)
         case _:
             assert_never(kind)
 
@@ -251,45 +267,47 @@ def _decode_body(kind: _Kind, body: bytes) -> LedgerBody:
 class LedgerScan:
     """What a ledger file says, and how far it can be believed."""
 
-    records: tuple[LedgerRecord, ...]  # in order, without a gap, from the first
-    good_bytes: int  # where the believed records end
-    torn: bool  # something other than zeros stands behind them: a write that did not finish
+    records: tuple[LedgerRecord, ...]  # in order; only a torn last write leaves gaps
+    good_bytes: int  # where the last of them ends
+    torn: bool  # the last write did not finish, or the end of the file is not as we leave it
     damaged_at: int | None  # offset of a record that was durable once and no longer reads
 
 
 def scan_ledger(data: bytes) -> LedgerScan:
     """Read a ledger file, telling a torn last write from damage to what was durable.
 
-    A record behind the first unreadable one proves damage if it belongs to a later write: a
-    write starts only after the one before it was synced. Nothing is dropped in that case.
+    An unreadable record is damage if a later *write* follows it, since a write starts only after
+    the one before it was synced, or if it is among those that came by a rename. Nothing is
+    dropped in that case.
     """
+    slots = len(data) // RECORD_BYTES
     records: list[LedgerRecord] = []
-    position = 0
-    while position + RECORD_BYTES <= len(data):
-        record = _readable(data, position)
-        if record is None or record.record_seq != len(records):
-            break
+    while len(records) < slots and (record := _readable(data, len(records))) is not None:
         records.append(record)
-        position += RECORD_BYTES
-    rest = data[position:]
-    return LedgerScan(
-        records=tuple(records),
-        good_bytes=position,
-        torn=any(rest),
-        damaged_at=position if _later_write_follows(data, position, len(records)) else None,
+    missing = len(records)
+    later = [record for nth in range(missing + 1, slots) if (record := _readable(data, nth))]
+    damaged = missing < _head_records(records) or any(
+        record.record_seq - record.nth_in_write > missing for record in later
     )
+    if not damaged:
+        records += later
+    good_bytes = (records[-1].record_seq + 1) * RECORD_BYTES if records else 0
+    rest = data[good_bytes:]
+    # At rest a ledger ends in zeros: one that ends in a record was cut short.
+    torn = bool(later) or any(rest) or len(rest) < RECORD_BYTES
+    return LedgerScan(tuple(records), good_bytes, torn, missing * RECORD_BYTES if damaged else None)
 
 
-def _readable(data: bytes, position: int) -> LedgerRecord | None:
+def _readable(data: bytes, nth: int) -> LedgerRecord | None:
+    """Decode the record in a slot; None where it is unreadable or belongs elsewhere."""
     try:
-        return decode_record(data[position : position + RECORD_BYTES])
+        record = decode_record(data[nth * RECORD_BYTES : (nth + 1) * RECORD_BYTES])
     except ChecksumMismatch:
         return None
+    return record if record.record_seq == nth else None
 
 
-def _later_write_follows(data: bytes, position: int, missing_seq: int) -> bool:
-    for later in range(position + RECORD_BYTES, len(data) - RECORD_BYTES + 1, RECORD_BYTES):
-        record = _readable(data, later)
-        if record is not None and record.record_seq - record.nth_in_write > missing_seq:
-            return True
-    return False
+def _head_records(records: list[LedgerRecord]) -> int:
+    """Count the records that came by a rename; without the first of them, there is at least one."""
+    head = records[0].body if records else None
+    return head.head_records if isinstance(head, LedgerHead) else 1

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clustor.log.config import LogConfig
-from clustor.log.ledger import LEDGER_FILE, LedgerBody, LedgerRecord, encode_record
+from clustor.log.ledger import (
+    LEDGER_FILE,
+    RECORD_BYTES,
+    LedgerBody,
+    LedgerHead,
+    LedgerIdentity,
+    LedgerRecord,
+    encode_record,
+)
 from clustor.log.steps import Plan, Sync, Write, plan_replace
 from clustor.log.types import DurabilityModeEpoch, IoWriterMode
 
@@ -35,20 +43,20 @@ class LedgerWriter:
         offset = self.write_offset
         self.write_offset += len(data)
         self.next_record_seq += len(bodies)
-        if self.write_offset > self._zeroed_bytes:
-            zeros = self._config.ledger_zero_ahead_bytes
+        # There is always a record's worth of zeros at the end, so that a cut is noticed.
+        if self.write_offset + RECORD_BYTES > self._zeroed_bytes:
+            zeros = max(self._config.ledger_zero_ahead_bytes, RECORD_BYTES)
             self._zeroed_bytes = self.write_offset + zeros
             data += bytes(zeros)
         return (Write(LEDGER_FILE, offset, data), Sync(LEDGER_FILE))
 
-    def plan_rewrite(self, bodies: Sequence[LedgerBody]) -> Plan:
+    def plan_rewrite(self, identity: LedgerIdentity, bodies: Sequence[LedgerBody]) -> Plan:
         """Plan the atomic replacement of the whole ledger by these records."""
-        # It arrives by a rename and so is never torn: each record stands for itself, and one
-        # that cannot be read is damage, even among these first ones.
-        data = b"".join(self._encode([body], nth) for nth, body in enumerate(bodies))
-        zeros = self._config.ledger_zero_ahead_bytes
+        count = len(bodies) + 1
+        data = self._encode([LedgerHead(identity, count), *bodies], 0)
+        zeros = max(self._config.ledger_zero_ahead_bytes, RECORD_BYTES)
         self.write_offset = len(data)
-        self.next_record_seq = len(bodies)
+        self.next_record_seq = count
         self._zeroed_bytes = len(data) + zeros
         return plan_replace(LEDGER_FILE, data + bytes(zeros))
 

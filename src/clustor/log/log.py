@@ -25,6 +25,7 @@ from clustor.log.ledger import (
     LedgerBody,
     LedgerIdentity,
     LogBase,
+    NonceReservationAbandon,
     NonceReservationRange,
     Truncation,
 )
@@ -74,6 +75,7 @@ class LogParts:
     durable: DurabilityRecord  # what the ledger proves
     open_segment: SegmentWriter | None
     closed: list[SegmentSeq]
+    last_seal: NonceReservationAbandon | None  # proves the trailer of the last closed segment
     truncations: list[Truncation]  # those that void something in a live segment
 
 
@@ -137,8 +139,13 @@ class Log:
         return tuple(self._parts.closed)
 
     def stored(self, receipt: DurabilityRecord) -> None:
-        """Take note that the plan of this receipt was carried out whole."""
-        if receipt.index > self._durable.index:
+        """Take note that the plan of this receipt was carried out whole.
+
+        A receipt of entries that were voided since its plan was made proves nothing.
+        """
+        if self._durable.index < receipt.index <= self.last_index and (
+            self.entries.term_of(receipt.index) == receipt.term
+        ):
             self._durable = receipt
 
     def fence(self, reason: str, **facts: object) -> None:
@@ -193,7 +200,7 @@ class Log:
         self._parts.truncations.append(record)
         self._durable = self._cut(self._durable, from_index)
         self._planned = self._cut(self._planned, from_index)
-        return self._parts.ledger.plan_records([record])
+        return self._parts.ledger.plan_records([record, record])  # twice: see ledger.py
 
     def plan_transition(
         self,
@@ -211,7 +218,7 @@ class Log:
             )
         self._parts.ledger.durability_mode_epoch = epoch
         record = DurabilityTransition(term, index, from_mode, to_mode)
-        return self._parts.ledger.plan_records([record])
+        return self._parts.ledger.plan_records([record, record])  # twice: see ledger.py
 
     def plan_seal(self) -> Plan:
         """Plan to close the open segment, to archive it; the next append opens another."""
@@ -222,16 +229,17 @@ class Log:
             self._seal(segment, steps)
         return tuple(steps)
 
-    def plan_close_segment(self) -> Plan:
-        """Plan to close the open segment even if it is empty; recovery does when in doubt."""
-        steps: list[Step] = []
-        if self._parts.open_segment is not None:
-            self._seal(self._parts.open_segment, steps)
-        return tuple(steps)
+    def plan_restart(self, proof: DurabilityRecord) -> Plan:
+        """Plan what every start does once the open segment's bytes are durable.
 
-    def adopt(self, proof: DurabilityRecord) -> None:
-        """Take a proof that recovery is about to make durable."""
+        What was found is proven in a ledger that is written anew, and the segment is closed: a
+        start never goes on in an old segment, because a crash may have used any of its counters.
+        """
         self._durable = self._planned = proof
+        steps: list[Step] = [*self._plan_ledger_rewrite()]
+        if self._parts.open_segment is not None:
+            self._seal(self._parts.open_segment, steps, AbandonReason.RESTART)
+        return tuple(steps)
 
     def plan_compact(self, floor: LogIndex) -> Plan:
         """Plan to delete the closed segments that hold nothing at or above `floor`.
@@ -364,9 +372,15 @@ class Log:
             steps += self._plan_ledger_rewrite()
         return segment
 
-    def _seal(self, segment: SegmentWriter, steps: list[Step]) -> None:
+    def _seal(
+        self,
+        segment: SegmentWriter,
+        steps: list[Step],
+        reason: AbandonReason = AbandonReason.SEALED,
+    ) -> None:
+        self._parts.last_seal = segment.abandon(reason)
         steps += segment.plan_seal()
-        steps += self._parts.ledger.plan_records([segment.abandon(AbandonReason.SEALED)])
+        steps += self._parts.ledger.plan_records([self._parts.last_seal])
         self._parts.closed.append(segment.header.segment_seq)
         self._parts.open_segment = None
 
@@ -395,7 +409,6 @@ class Log:
         """Plan the shortest ledger that proves the same."""
         parts = self._parts
         bodies: list[LedgerBody] = [
-            self.identity,
             LogBase(parts.entries.base_term, parts.entries.base_index, parts.base_segment_seq),
             *parts.truncations,
         ]
@@ -406,10 +419,10 @@ class Log:
                     segment.header.segment_seq, BlockCounter(0), segment.reserved_blocks
                 )
             )
-        # Damage to the last record of a ledger looks like a torn write, so the last one is
-        # always something that recovery can prove anew.
+        elif parts.last_seal is not None:
+            bodies.append(parts.last_seal)
         bodies.append(self._planned)
-        return parts.ledger.plan_rewrite(bodies)
+        return parts.ledger.plan_rewrite(self.identity, bodies)
 
 
 def create_log(
@@ -434,13 +447,14 @@ def create_log(
         durable=DurabilityRecord(base.base_term, base.base_index, start),
         open_segment=None,
         closed=[],
+        last_seal=None,
         truncations=[],
     )
     metadata = LogMetadata.of(identity.partition, identity.log_id)
     steps: Plan = (
         MakeDirectory(WAL_DIRECTORY),
         SyncDirectory(""),
-        *ledger.plan_rewrite([identity, base, parts.durable]),
+        *ledger.plan_rewrite(identity, [base, parts.durable]),
         *plan_document(METADATA_FILE, metadata),
     )
     return Log(identity, keys, config, parts), steps

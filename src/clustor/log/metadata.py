@@ -7,12 +7,13 @@ leaves the old one or the new one; a file that does not match its digest was dam
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Any, Final, TypeVar
 
 import msgspec
 import rfc8785
 
-from clustor.log.errors import ChecksumMismatch
+from clustor.log.errors import ChecksumMismatch, UnsupportedFormat
 from clustor.log.steps import FileName, Plan, Storage, plan_replace
 from clustor.log.types import LogId, PartitionId
 
@@ -27,6 +28,14 @@ class LogMetadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     partition_id: str  # decimal: JSON has no u64
     log_id: str  # hex
     format_version: int = 1
+
+    def __post_init__(self) -> None:
+        if self.format_version != 1:
+            raise UnsupportedFormat("a log of a later release", version=self.format_version)
+        if not re.fullmatch("[0-9]{1,20}", self.partition_id) or self.partition >= 1 << 64:
+            raise ValueError("partition_id is a decimal u64")
+        if not re.fullmatch("[0-9a-f]{32}", self.log_id):
+            raise ValueError("log_id is 32 hex digits")
 
     @classmethod
     def of(cls, partition: PartitionId, log_id: LogId) -> LogMetadata:
@@ -76,7 +85,12 @@ def read_document(storage: Storage, file: FileName, kind: type[_Document]) -> _D
         if digest != _digest(members):
             raise ChecksumMismatch("a document does not match its digest", file=file)
         return msgspec.convert(members, kind)
-    except (msgspec.MsgspecError, rfc8785.CanonicalizationError) as error:
+    except (
+        msgspec.MsgspecError,
+        UnicodeDecodeError,
+        RecursionError,
+        rfc8785.CanonicalizationError,
+    ) as error:
         raise ChecksumMismatch("a document cannot be read", file=file) from error
 
 

@@ -65,7 +65,12 @@ class LogReader:
         return min(self.image.facts.proven_index, self.image.entries.last_index)
 
     def entries(self, first_index: int = 1, *, unproven: bool = False) -> Iterator[Entry]:
-        """Yield entries from `first_index`, or from the log's start where that is later."""
+        """Yield entries from `first_index`, or from the log's start where that is later.
+
+        Raises the problem at once where the ledger is damaged: a truncation may be lost in it.
+        """
+        if self.image.ledger.damaged_at is not None and self.image.problem is not None:
+            raise self.image.problem
         first = max(first_index, self.image.entries.base_index + 1)
         last = self.image.entries.last_index if unproven else self.proven_index
         return read_entries(self._storage, self._keys, self.image.entries, first, last)

@@ -6,8 +6,8 @@
   acknowledged from here, but the rest of the group may have counted on its bytes.
 - What stands behind the proof and is not authentic is the end of a write that a crash tore.
   Only this is ever cut off.
-- Counters that were reserved and may have been used are given up. Where the ledger's own tail
-  is in doubt a reservation could be missing from it, so the log goes on in a new segment.
+- Every start closes the segment that was open and goes on in a new one: a crash may have used
+  any counter of the old one, and the ledger that would say which may itself be damaged.
 
 The mending is a plan like any other: it may be interrupted anywhere, and be found again.
 """
@@ -21,9 +21,9 @@ from enum import StrEnum
 from clustor.log.cipher import CRYPTO_BLOCK_BYTES
 from clustor.log.config import LogConfig
 from clustor.log.errors import ChecksumMismatch, LogError
-from clustor.log.image import LogImage, SegmentImage, read_identity, read_image
+from clustor.log.image import LogImage, read_identity, read_image
 from clustor.log.keys import KeyRing
-from clustor.log.ledger import LEDGER_FILE, AbandonReason, DurabilityRecord, LedgerBody
+from clustor.log.ledger import LEDGER_FILE, DurabilityRecord
 from clustor.log.ledger_writer import LedgerWriter
 from clustor.log.log import Log, LogParts
 from clustor.log.metadata import METADATA_FILE
@@ -32,6 +32,7 @@ from clustor.log.segment import (
     WAL_DIRECTORY,
     decode_index,
     encode_index,
+    encode_segment_header,
     index_file,
     segment_file,
 )
@@ -116,6 +117,7 @@ def _parts(image: LogImage, config: LogConfig, io_writer_mode: IoWriterMode) -> 
     used = [facts.highest_segment_seq, *(segment.segment_seq for segment in image.segments)]
     index = min(facts.proven_index, entries.last_index)
     segment_seq = entries.locate(index)[0].segment_seq if index > entries.base_index else None
+    closed = [segment.segment_seq for segment in image.segments if segment.closed]
     return LogParts(
         entries=entries,
         ledger=LedgerWriter(
@@ -131,7 +133,8 @@ def _parts(image: LogImage, config: LogConfig, io_writer_mode: IoWriterMode) -> 
             entries.term_of(index), index, segment_seq or facts.base.segment_seq
         ),
         open_segment=None,
-        closed=[segment.segment_seq for segment in image.segments if segment.closed],
+        closed=closed,
+        last_seal=facts.given_up.get(closed[-1]) if closed else None,
         truncations=facts.truncations,
     )
 
@@ -168,11 +171,8 @@ class _Mending:
 
     def run(self) -> Recovery:
         self._remove_leftovers()
-        self._cut_ledger()
-        records = self._reopen_segment()
-        self._prove(records)
-        if self._image.ledger.torn and self._parts.open_segment is not None:
-            self._steps += self._recovery.log.plan_close_segment()
+        self._take_up_segment()
+        self._settle_ledger()
         for segment in self._image.segments:
             if segment.closed and segment.scanner is not None:
                 self._rebuild_index(segment.segment_seq, segment.scanner)
@@ -197,72 +197,62 @@ class _Mending:
         for file in files:
             self._steps.append(Delete(file))
             self._find(FindingKind.LEFTOVER_REMOVED, file)
-        if files:
-            self._steps += (SyncDirectory(WAL_DIRECTORY), SyncDirectory(""))
+        # Also without leftovers: whoever made the names that are here may have died before
+        # they were durable.
+        self._steps += (SyncDirectory(WAL_DIRECTORY), SyncDirectory(""))
 
-    def _cut_ledger(self) -> None:
-        ledger = self._image.ledger
-        size = self._storage.size(LEDGER_FILE)
-        if ledger.torn:
-            self._recovery.truncated_bytes += size - ledger.good_bytes
-            self._find(FindingKind.TORN_LEDGER, f"{LEDGER_FILE} from byte {ledger.good_bytes}")
-            self._steps.append(Truncate(LEDGER_FILE, ledger.good_bytes))
-        # Synced in any case: this process did not see the sync of what it now relies on.
-        self._steps.append(Sync(LEDGER_FILE))
+    def _take_up_segment(self) -> None:
+        """Cut a torn write off the segment that was open, and make durable what is kept of it.
 
-    def _reopen_segment(self) -> list[LedgerBody]:
-        """Take up the last segment where it ends, under counters that were never reserved."""
+        To sync is not enough: where an earlier sync failed, the kernel may hold bytes that it
+        calls clean and will never write. What no ledger record proves is written again first.
+        """
         segment = self._image.segments[-1] if self._image.segments else None
         if segment is None or segment.scanner is None or segment.closed:
-            return []
+            return
         scanner = segment.scanner
-        self._cut_segment(segment, scanner)
-        reserved = max(
-            self._image.facts.reserved.get(segment.segment_seq, 0), scanner.next_block_counter
-        )
-        writer = SegmentWriter(
+        file = segment_file(segment.segment_seq)
+        if scanner.problem is not None:
+            self._recovery.truncated_bytes += segment.size_bytes - scanner.end_offset
+            self._find(FindingKind.TORN_TAIL, str(scanner.problem))
+            self._steps.append(Truncate(file, scanner.end_offset))
+        self._steps.append(Write(file, 0, encode_segment_header(scanner.header)))
+        if segment.unproven_offset is not None:
+            length = scanner.end_offset - segment.unproven_offset
+            kept = self._storage.read(file, segment.unproven_offset, length)
+            self._steps.append(Write(file, segment.unproven_offset, kept))
+        self._steps.append(Sync(file))
+        reserved = self._image.facts.reserved.get(segment.segment_seq, 0)
+        self._note_gap((reserved - scanner.next_block_counter) * CRYPTO_BLOCK_BYTES)
+        self._parts.open_segment = SegmentWriter(
             self._config,
             self._keys,
             scanner.header,
             tally=scanner.tally,
             write_offset=scanner.end_offset,
             next_block_counter=scanner.next_block_counter,
-            reserved_blocks=reserved,
+            reserved_blocks=max(reserved, scanner.next_block_counter),
         )
-        self._parts.open_segment = writer
-        records: list[LedgerBody] = []
-        if reserved > scanner.next_block_counter:
-            self._note_gap((reserved - scanner.next_block_counter) * CRYPTO_BLOCK_BYTES)
-            records.append(writer.abandon(AbandonReason.RESTART))
-            writer.next_block_counter = reserved
-        return records
-
-    def _cut_segment(self, segment: SegmentImage, scanner: SegmentScanner) -> None:
-        if scanner.problem is not None:
-            self._recovery.truncated_bytes += segment.size_bytes - scanner.end_offset
-            self._find(FindingKind.TORN_TAIL, str(scanner.problem))
-            self._steps.append(Truncate(segment_file(segment.segment_seq), scanner.end_offset))
-        self._steps.append(Sync(segment_file(segment.segment_seq)))
 
     def _note_gap(self, gap_bytes: int) -> None:
-        self._recovery.nonce_gap_bytes = gap_bytes
+        self._recovery.nonce_gap_bytes = max(gap_bytes, 0)
         window = 2 * self._config.reservation_blocks * CRYPTO_BLOCK_BYTES
         if gap_bytes > max(window, self._config.gap_quarantine_bytes):
             self._find(FindingKind.NONCE_GAP, f"{gap_bytes} bytes of counters given up")
 
-    def _prove(self, records: list[LedgerBody]) -> None:
-        log, entries = self._recovery.log, self._image.entries
-        last = entries.last_index
-        if last > self._image.facts.proven_index:
-            seq = entries.locate(last)[0].segment_seq
-            proof = DurabilityRecord(entries.last_term, last, seq)
-            records.append(proof)
-            log.adopt(proof)
-            self._find(
-                FindingKind.UNPROVEN_KEPT, f"entries {self._image.facts.proven_index + 1} to {last}"
-            )
-        if records:
-            self._steps += self._parts.ledger.plan_records(records)
+    def _settle_ledger(self) -> None:
+        """Prove what was kept, in a ledger that is written anew."""
+        ledger, facts, entries = self._image.ledger, self._image.facts, self._image.entries
+        proof = self._parts.durable
+        if entries.last_index > facts.proven_index:
+            seq = entries.locate(entries.last_index)[0].segment_seq
+            proof = DurabilityRecord(entries.last_term, entries.last_index, seq)
+            kept = f"entries {facts.proven_index + 1} to {entries.last_index}"
+            self._find(FindingKind.UNPROVEN_KEPT, kept)
+        if ledger.torn:
+            self._recovery.truncated_bytes += self._storage.size(LEDGER_FILE) - ledger.good_bytes
+            self._find(FindingKind.TORN_LEDGER, f"{LEDGER_FILE} from byte {ledger.good_bytes}")
+        self._steps += self._recovery.log.plan_restart(proof)
 
     def _rebuild_index(self, seq: SegmentSeq, scanner: SegmentScanner) -> None:
         offsets = bytes(scanner.tally.offsets)

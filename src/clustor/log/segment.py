@@ -13,6 +13,7 @@ last run of an open segment come zeros.
 from __future__ import annotations
 
 import hmac
+import re
 import struct
 from dataclasses import dataclass
 from typing import Final
@@ -64,10 +65,8 @@ def index_file(segment_seq: int) -> FileName:
 
 def segment_seq_of(name: str) -> SegmentSeq | None:
     """Read the sequence number out of a segment's file name; None for any other file."""
-    digits = name.removeprefix("segment-").removesuffix(".log")
-    if len(digits) != 20 or not digits.isascii() or not digits.isdigit():
-        return None
-    return SegmentSeq(int(digits))
+    match = re.fullmatch(r"segment-([0-9]{20})\.log", name)
+    return SegmentSeq(int(match[1])) if match else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,10 @@ _IRREGULAR_SPELLINGS = {
 
 
 class IoWriterMode(WireEnum):
+    """How bytes reach the disk (clustor §9.3): a ring with registered files and buffers, one
+    with registered files, or pwrite and fdatasync in a writer thread.
+    """
+
     FIXED_URING = 1
     REGISTERED_URING = 2
     BLOCKING = 3

@@ -68,7 +68,7 @@ def test_after_a_crash_anywhere_the_log_holds_what_was_acknowledged(
     states = 0
     for operation in script:
         for moment in crash_points(world, operation):
-            for disk in moment.disk.crashes(rng, max_exhaustive=200, samples=20):
+            for disk in moment.disk.crashes(rng, max_exhaustive=60, samples=12):
                 after = check_after_crash(moment.crashed(disk))
                 run(after, append(33, tag=99))
                 run(after, overwrite(1, 44, tag=98))
