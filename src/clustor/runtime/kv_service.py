@@ -66,6 +66,8 @@ _watch_decoder = msgspec.msgpack.Decoder(WatchRequest)
 class Client(Protocol):
     """A connection that replies are staged for."""
 
+    @property
+    def writable(self) -> bool: ...
     def stage(self, reply: bytes) -> None: ...
     def release(self, count: int) -> None: ...
     def flush(self) -> None: ...
@@ -167,7 +169,6 @@ class KvService:
             return
         watches[key] = _Watch(client, key[1], wanted)
         self._feed(partition, key, _machine(group))
-        client.flush()
 
     def _cancel(self, client: Client, group: HostedGroup, key: tuple[int, int]) -> None:
         if self._watches.get(group.partition_id, {}).pop(key, None) is not None:
@@ -188,7 +189,7 @@ class KvService:
     def _feed(self, partition: PartitionId, key: tuple[int, int], machine: KvMachine) -> None:
         watch = self._watches[partition][key]
         more = True
-        while more:
+        while more and watch.client.writable:  # a slow watcher goes on in `on_writable`
             found = machine.events_since(watch.revision, watch.prefixes, limit=_EVENTS_PER_REPLY)
             if isinstance(found, Compacted):
                 oldest = found.oldest_available.to_bytes(8, "little")
@@ -201,8 +202,15 @@ class KvService:
             if found.events:
                 body = _encode(WatchEvents(found.events, found.through))
                 watch.client.stage(encode_reply(watch.request_id, Status.EVENTS, body))
+                watch.client.flush()
             watch.revision = found.through
-        self._dirty[watch.client] = None
+        watch.client.flush()
+
+    def on_writable(self, number: int) -> None:
+        """Go on with the watches of a connection that reads again."""
+        for partition, watches in self._watches.items():
+            for key in [key for key in watches if key[0] == number]:
+                self._feed(partition, key, _machine(self._node.groups[partition]))
 
     # Outputs.
 
