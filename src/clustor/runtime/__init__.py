@@ -1,1 +1,1 @@
-"""The runtime carries out what the pure rooms decide: clocks, sockets, threads and files are here."""
+"""The runtime carries out what the pure rooms decide, on clocks, sockets and files."""

@@ -26,9 +26,9 @@ def free_base_port(nodes: int) -> int:
     Below the ports that the kernel gives out, and from another place in each process, so that
     tests that run at the same time do not take each other's.
     """
-    bases = range(15_000, 32_000, 100)
+    bases: list[int] = list(range(15_000, 32_000, 100))
     start = os.getpid() * 31 % len(bases)
-    for base in (*bases[start:], *bases[:start]):
+    for base in bases[start:] + bases[:start]:
         if all(
             _is_free(base + 10 * node + role) for node in range(1, nodes + 1) for role in (0, 1)
         ):
