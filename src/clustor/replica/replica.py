@@ -30,6 +30,7 @@ from clustor.raft.output import (
 )
 from clustor.raft.reads import ReadGranted, ReadKind, ReadRefusal, ReadRequest
 from clustor.raft.reconfiguration import MembershipRequest
+from clustor.raft.transition import Transition
 from clustor.raft.types import (
     HardStateStored,
     ReadId,
@@ -242,6 +243,14 @@ class Replica:
     def change_membership(self, request: MembershipRequest) -> LogIndex:
         """Begin a change of members, or raise MembershipRefused."""
         return self.group.change_membership(request)
+
+    def propose_transition(self, transition: Transition) -> Accepted | GroupRefused:
+        """Append a change of the durability mode, with the epoch the control plane issued.
+
+        The ledger is fenced at its entry. Batches are synced one by one in either mode: what
+        Group-Fsync may delay, this driver does not.
+        """
+        return self.group.propose_transition(transition)
 
     def transfer(self, target: ReplicaId) -> GroupRefused | None:
         """Hand the leadership over; None says that it began."""

@@ -9,7 +9,6 @@ from clustor.log.steps import Plan
 from clustor.log.types import LogIndex
 from clustor.raft.group import Group
 from clustor.raft.output import SnapshotInstall
-from clustor.raft.progress import ProgressState
 from clustor.raft.types import ReplicaId
 from clustor.replica.emitting import Emitting, Shelf
 from clustor.replica.header import header_of
@@ -133,10 +132,7 @@ class Snapshots:
         # One snapshot at a time waits for the quorum: the group offers the one at its base, and
         # the collector keeps two.
         compacted = newest_base <= core.log.base_index
-        # A leader reads from the log where a change of members stands: it stays there until done.
-        changing = core.config.is_joint or core.hard.membership.is_joint
-        due = applied_index > newest_base and compacted and not changing
-        if core.installing is not None or not due:
+        if core.installing is not None or applied_index <= newest_base or not compacted:
             self._not_emitted()
             return
         base_term = core.log.term_at(applied_index)
@@ -160,17 +156,6 @@ class Snapshots:
         """Delete what the group says nobody needs: an authorised snapshot covers it (C5)."""
         plan = self._log.plan_compact(LogIndex(through + 1))
         self._shelf.disk.submit(plan, lambda: None)
-        self._free_windows(through)
-
-    def _free_windows(self, through: LogIndex) -> None:
-        """Forget what is under way to a follower from below the new base.
-
-        If those messages are lost, no refusal ever tells: a heartbeat behind the base says
-        nothing about the log. With its window freed the follower is offered the snapshot.
-        """
-        for progress in self._group.core.progress.values():
-            if progress.state is ProgressState.REPLICATE and progress.next_index <= through:
-                progress.become_probe(progress.match_index + 1)
 
     def _begin_install(self) -> None:
         install = self._install_waits

@@ -79,7 +79,6 @@ class Seat:
     slow_until: Microseconds = Microseconds(0)
     stalled_until: Microseconds = Microseconds(0)
     fails_next_sync: bool = False
-    sync_failed: bool = False
     _works: deque[DiskWork] = field(default_factory=deque)
     _busy: bool = False
     _opened: LogView = field(default_factory=LogView)  # durable once the replica is ready
@@ -190,7 +189,6 @@ class Seat:
         self._works.clear()
         self._views.clear()
         self._busy = False
-        self.sync_failed = False
 
     def _execute(self, work: DiskWork, plan: Plan) -> OSError | None:
         disk = self.disk if work.home is Home.PARTITION else self.home
@@ -225,7 +223,7 @@ class Seat:
             cluster.trace("role", self.node.id, self.group, output.role.role, output.role.term)
         if output.failed is not None:
             cluster.trace("failed", self.node.id, self.group)
-            self.cluster.restart_later(self.node, power_lost=self.sync_failed)
+            self.cluster.restart_later(self.node, power_lost=self.rng.random() < 0.3)
 
     def _later(self, delay: int, action: Callable[[], None]) -> None:
         life = self.life
@@ -313,7 +311,6 @@ class Seat:
         syncs = [step.file for step in work.plan if isinstance(step, Sync)]
         if syncs:
             self.fails_next_sync = False
-            self.sync_failed = True
             self.disk.fail_next_sync(self.rng.choice(syncs), evict=self.rng.random() < 0.5)
 
     def _read(self, read: DiskRead) -> None:

@@ -19,6 +19,7 @@ from clustor.raft.core import Core
 from clustor.raft.durability import Durability
 from clustor.raft.group import Group
 from clustor.raft.hard_state import HardState
+from clustor.raft.hold import Hold
 from clustor.raft.membership import Configuration
 from clustor.raft.messages import Outbound
 from clustor.raft.output import Acked, LogAppend, Output, PersistHardState
@@ -65,11 +66,11 @@ def _vote_not_persisted(patch: Patch) -> None:
 def _messages_do_not_wait(patch: Patch) -> None:
     """Votes leave before the hard state that they rest on is durable."""
 
-    def take(self: Group) -> list[Outbound]:
-        messages, self.core.outbox = self.core.outbox, []
+    def take(self: Hold) -> list[Outbound]:
+        messages, self._core.outbox = self._core.outbox, []
         return messages
 
-    patch.setattr(Group, "_take_messages", take)
+    patch.setattr(Hold, "take_messages", take)
 
 
 def _old_term_commits(patch: Patch) -> None:

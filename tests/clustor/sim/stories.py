@@ -18,7 +18,7 @@ SCENARIOS = Path(__file__).parent.parent / "raft" / "scenarios"
 ONE, TWO, THREE = ReplicaId(1), ReplicaId(2), ReplicaId(3)
 
 
-def _ask_for_vote(cluster: Cluster, node: Node, candidate: ReplicaId, term: int) -> None:
+def ask_for_vote(cluster: Cluster, node: Node, candidate: ReplicaId, term: int) -> None:
     request = VoteRequest(
         Term(term), candidate, Term(9), LogIndex(99), DurabilityModeEpoch(0), transfer=True
     )
@@ -26,7 +26,7 @@ def _ask_for_vote(cluster: Cluster, node: Node, candidate: ReplicaId, term: int)
     cluster.turn(node)
 
 
-def _votes(cluster: Cluster) -> list[tuple[ReplicaId, int]]:
+def votes(cluster: Cluster) -> list[tuple[ReplicaId, int]]:
     return [
         (to, message.term)
         for _, to, message in cluster.mail
@@ -41,28 +41,28 @@ def a_vote_in_a_known_term_survives_a_loss_of_power() -> None:
     cluster.turn(node)
     while node.works:
         cluster.work(node)
-    _ask_for_vote(cluster, node, TWO, 5)
+    ask_for_vote(cluster, node, TWO, 5)
     while node.works:
         cluster.work(node)
-    assert _votes(cluster) == [(TWO, 5)]
+    assert votes(cluster) == [(TWO, 5)]
     node.disk = node.disk.crash(CrashChoice())
     cluster.open(node)
     while node.works:
         cluster.work(node)
-    _ask_for_vote(cluster, node, THREE, 5)
+    ask_for_vote(cluster, node, THREE, 5)
     while node.works:
         cluster.work(node)
-    assert _votes(cluster) == [(TWO, 5)], "the same replica voted twice in one term"
+    assert votes(cluster) == [(TWO, 5)], "the same replica voted twice in one term"
 
 
 def a_vote_leaves_only_when_it_is_durable() -> None:
     cluster = Cluster(3)
     node = cluster.nodes[ONE]
-    _ask_for_vote(cluster, node, TWO, 5)
-    assert node.works and not _votes(cluster)
+    ask_for_vote(cluster, node, TWO, 5)
+    assert node.works and not votes(cluster)
     while node.works:
         cluster.work(node)
-    assert _votes(cluster) == [(TWO, 5)]
+    assert votes(cluster) == [(TWO, 5)]
 
 
 def a_leader_that_is_cut_off_does_not_serve_what_is_old() -> None:
