@@ -11,6 +11,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 import pytest
+
 from tools import compile_hot
 
 

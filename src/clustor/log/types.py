@@ -6,14 +6,36 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import NewType
 
-Term = NewType("Term", int)
-LogIndex = NewType("LogIndex", int)
-PartitionId = NewType("PartitionId", int)  # u64
-SegmentSeq = NewType("SegmentSeq", int)  # u64, never reused within one log
+from clustor.wire.types import (
+    DurabilityMode,
+    DurabilityModeEpoch,
+    IoWriterMode,
+    LogIndex,
+    PartitionId,
+    SegmentSeq,
+    Term,
+)
+
+__all__ = [
+    "BlockCounter",
+    "DekEpoch",
+    "DurabilityMode",
+    "DurabilityModeEpoch",
+    "Entry",
+    "EntryKind",
+    "IoWriterMode",
+    "LogId",
+    "LogIndex",
+    "LogState",
+    "MacEpoch",
+    "PartitionId",
+    "SegmentSeq",
+    "Term",
+]
+
 BlockCounter = NewType("BlockCounter", int)  # u64, starts at 0 in every segment
 DekEpoch = NewType("DekEpoch", int)  # u32
 MacEpoch = NewType("MacEpoch", int)  # u32, clustor's `integrity_mac_epoch`
-DurabilityModeEpoch = NewType("DurabilityModeEpoch", int)  # u32
 LogId = NewType("LogId", bytes)  # 16 random bytes drawn when a log is created
 
 
@@ -27,19 +49,6 @@ class EntryKind(IntEnum):
     FENCE_COMMIT = 0x04
     DEFINE_ACTIVATE = 0x05
     NO_OP = 0x10  # what a new leader commits to close the terms before its own
-
-
-class IoWriterMode(IntEnum):
-    """How bytes reach the disk (clustor §9.3)."""
-
-    FIXED_URING = 1  # io_uring with registered files and registered buffers
-    REGISTERED_URING = 2  # io_uring with registered files
-    BLOCKING = 3  # pwrite and fdatasync in a writer thread
-
-
-class DurabilityMode(IntEnum):
-    STRICT = 1
-    GROUP_FSYNC = 2
 
 
 class LogState(StrEnum):

@@ -1,0 +1,139 @@
+"""The live keys with their revisions, and what follows from a change to one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from clustor.kv.commands import Page
+from clustor.kv.events import EventHistory
+from clustor.kv.expiry import Expiry
+from clustor.kv.fingerprint import fingerprint
+from clustor.kv.ordered_keys import OrderedKeys
+from clustor.kv.types import Compacted, Events, Key, Limits, NotYet, Record, Revision
+
+
+class Store:
+    """Keys, events and expiries, changed one revision at a time.
+
+    `put` and `delete` work at `next_revision`; `commit` makes that the current one.
+    Between the two nobody but the command being applied sees the store.
+    """
+
+    def __init__(self, limits: Limits, revision: Revision, events: EventHistory) -> None:
+        self._limits = limits
+        self._records: dict[Key, Record] = {}
+        self._keys = OrderedKeys()
+        self._expiry = Expiry(self._records)
+        self._events = events
+        # Sum over the live records.
+        self._fingerprint_sum = 0
+        self.revision = revision
+        self.next_revision = Revision(revision + 1)
+
+    @classmethod
+    def restored(
+        cls, limits: Limits, revision: Revision, events: EventHistory, live: Iterable[Record]
+    ) -> Store:
+        store = cls(limits, revision, events)
+        for record in live:
+            store._records[record.key] = record
+            store._keys.add(record.key)
+            store._expiry.on_change(None, record)
+            store._fingerprint_sum += fingerprint(record)
+        return store
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def get(self, key: Key) -> Record | None:
+        return self._records.get(key)
+
+    def mod_revision(self, key: Key) -> Revision:
+        record = self._records.get(key)
+        return record.mod_revision if record is not None else Revision(0)
+
+    def put(self, key: Key, value: bytes, expires_ms: int) -> None:
+        before = self._records.get(key)
+        now = self.next_revision
+        if before is None:
+            record = Record(key, value, now, now, 1, expires_ms)
+            self._keys.add(key)
+        else:
+            record = Record(key, value, before.create_revision, now, before.version + 1, expires_ms)
+            self._fingerprint_sum -= fingerprint(before)
+        self._records[key] = record
+        if expires_ms or (before is not None and before.expires_ms):
+            self._expiry.on_change(before, record)
+        record_fingerprint = fingerprint(record)
+        self._fingerprint_sum += record_fingerprint
+        self._events.append(record, record_fingerprint)
+
+    def delete(self, key: Key) -> int:
+        """Delete the key if it is there; return how many keys that were."""
+        before = self._records.pop(key, None)
+        if before is None:
+            return 0
+        self._keys.remove(key)
+        self._expiry.on_change(before, None)
+        self._fingerprint_sum -= fingerprint(before)
+        tombstone = Record(key, b"", Revision(0), self.next_revision, 0, 0)
+        self._events.append(tombstone, fingerprint(tombstone))
+        return 1
+
+    def delete_range(self, start: bytes, end: bytes | None) -> int:
+        return sum(map(self.delete, list(self._keys.between(start, end))))
+
+    def delete_due(self, now_ms: int, limit: int) -> int:
+        """Delete up to `limit` keys whose time has come; return how many."""
+        count = 0
+        while count < limit and (key := self._expiry.take_due(now_ms)) is not None:
+            count += self.delete(key)
+        return count
+
+    def has_due(self, now_ms: int) -> bool:
+        return self._expiry.has_due(now_ms)
+
+    def next_expiry_ms(self) -> int | None:
+        return self._expiry.next_ms()
+
+    def commit(self) -> Revision:
+        """Make what was put and deleted since the last commit one revision."""
+        self.revision = self.next_revision
+        self.next_revision = Revision(self.revision + 1)
+        self._events.trim()
+        return self.revision
+
+    def page(self, start: bytes, end: bytes | None, limit: int) -> Page:
+        """List records by key until a limit ends it; at least one, if `limit` is not 0."""
+        records: list[Record] = []
+        budget = self._limits.reply_bytes_max
+        for key in self._keys.between(start, end):
+            record = self._records[key]
+            budget -= len(key) + len(record.value)
+            if len(records) >= limit or (budget < 0 and records):
+                return Page(self.revision, records, more=True)
+            records.append(record)
+        return Page(self.revision, records, more=False)
+
+    def events_since(
+        self, revision: Revision, prefixes: Sequence[bytes], limit: int
+    ) -> Events | Compacted | NotYet:
+        return self._events.since(revision, prefixes, limit, self.revision)
+
+    def compact(self, revision: Revision) -> Revision:
+        """Forget events up to `revision`; return from where a watch can still go on."""
+        self._events.compact(revision)
+        return self._events.compacted
+
+    @property
+    def compacted(self) -> Revision:
+        return self._events.compacted
+
+    def fingerprint_sums(self) -> tuple[int, int]:
+        """Return the sums over the live records and over the events."""
+        return self._fingerprint_sum, self._events.fingerprint_sum
+
+    def frozen(self) -> tuple[list[Record], list[Record]]:
+        """Return the live records by key, and the events, as they are now: pointers, no copies."""
+        live = [self._records[key] for key in self._keys.between(b"", None)]
+        return live, self._events.copy()

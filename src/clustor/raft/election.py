@@ -1,0 +1,248 @@
+"""Elections: pre-votes, votes, stickiness, and who may campaign at all.
+
+A replica that is barred, damaged, stalled, rejoining or in the middle of a snapshot answers
+votes (rejoining excepted) but never asks for one.
+"""
+
+from __future__ import annotations
+
+from clustor.log.types import Term
+from clustor.raft.core import Core
+from clustor.raft.fallback import StrictFallback
+from clustor.raft.messages import (
+    AppendEntries,
+    ModeConflict,
+    PreVoteRequest,
+    PreVoteResponse,
+    TimeoutNow,
+    VoteRequest,
+    VoteResponse,
+)
+from clustor.raft.output import NoteKind
+from clustor.raft.quorum import VoteResult
+from clustor.raft.types import ReplicaId, Role, VoteAnnotation
+
+
+class Election:
+    def __init__(self, core: Core, fallback: StrictFallback) -> None:
+        self._core = core
+        self._fallback = fallback
+        self._votes: dict[ReplicaId, bool] = {}
+        self._own_vote_due: Term | None = None  # counts once the hard state with it is durable
+        self._slow_heartbeats = 0
+        self._hold_off_until_ms = 0  # after a voluntary step-down
+        self.high_rtt = False
+        self._widened = False
+        self.deadline_ms = 0
+        self.won = False
+        self.draw_deadline()
+
+    # Timers.
+
+    def draw_deadline(self) -> None:
+        """Draw the next election timeout; a high round trip widens it to the WAN's range."""
+        core = self._core
+        profile = core.profile
+        wide = self.high_rtt or self._widened
+        low, high = profile.wan_election_timeout_ms if wide else profile.election_timeout_ms
+        self.deadline_ms = core.now_ms + core.draw(low, high)
+
+    def hold_off(self) -> None:
+        """Do not campaign for `min_leader_term_ms`: this replica just gave up leading."""
+        self._hold_off_until_ms = self._core.now_ms + self._core.profile.min_leader_term_ms
+        self.draw_deadline()
+
+    def on_tick(self) -> None:
+        core = self._core
+        if core.leads or core.now_ms < self.deadline_ms:
+            return
+        self.draw_deadline()
+        if self.may_campaign():
+            self._ask_pre_votes()
+
+    def may_campaign(self) -> bool:
+        core = self._core
+        lifted = self._fallback.may_campaign(core.now_ms, core.last_leader_ms)
+        return (
+            lifted
+            and core.is_voter
+            and not core.hard.rejoining
+            and core.damaged is None
+            and core.installing is None
+            and not core.device_stalled
+            and core.now_ms >= self._hold_off_until_ms
+        )
+
+    def heard_leader(self, message: AppendEntries) -> None:
+        """Note a living leader, and how far away it is (clustor §10.1)."""
+        core = self._core
+        core.last_leader_ms = core.now_ms
+        self._fallback.leader_seen()
+        if message.rtt_ms >= core.profile.high_rtt_ms:
+            self._slow_heartbeats += 1
+        else:
+            self._slow_heartbeats = 0
+            self.high_rtt = self._widened = False
+        if self._slow_heartbeats >= core.profile.high_rtt_heartbeats:
+            self.high_rtt = True
+        self.draw_deadline()
+
+    def leader_is_alive(self) -> bool:
+        """Say whether a leader was heard within the shortest election timeout."""
+        core = self._core
+        if core.leads:
+            return True
+        return core.now_ms - core.last_leader_ms < core.profile.election_timeout_ms[0]
+
+    # Asking.
+
+    def _ask_pre_votes(self) -> None:
+        core = self._core
+        core.become(Role.PRE_CANDIDATE, None, "election timeout")
+        self._votes = {core.id: True}
+        for voter in sorted(core.config.all_voters - {core.id}):
+            core.send(
+                voter,
+                PreVoteRequest(
+                    Term(core.hard.term + 1),
+                    core.id,
+                    core.log.last_term,
+                    core.log.last_index,
+                    core.message_epoch,
+                ),
+            )
+        self._count_pre_votes()
+
+    def _count_pre_votes(self) -> None:
+        result = self._core.config.vote(self._votes)
+        if result is VoteResult.WON:
+            self.campaign(transfer=False)
+        elif result is VoteResult.LOST:
+            self._core.become(Role.FOLLOWER, None, "pre-vote lost")
+
+    def campaign(self, *, transfer: bool) -> None:
+        """Stand for the next term. The own vote counts when it is durable."""
+        core = self._core
+        core.set_hard(term=Term(core.hard.term + 1), voted_for=core.id)
+        core.matched_index = core.commit_index
+        core.become(Role.CANDIDATE, None, "transfer" if transfer else "pre-vote won")
+        self._votes = {}
+        self._own_vote_due = core.hard.term
+        self.draw_deadline()
+        for voter in sorted(core.config.all_voters - {core.id}):
+            core.send(
+                voter,
+                VoteRequest(
+                    core.hard.term,
+                    core.id,
+                    core.log.last_term,
+                    core.log.last_index,
+                    core.message_epoch,
+                    transfer,
+                ),
+            )
+
+    def hard_state_stored(self) -> None:
+        """Count the own vote: everything that is in the hard state is durable now."""
+        core = self._core
+        if self._own_vote_due == core.hard.term and core.role is Role.CANDIDATE:
+            self._own_vote_due = None
+            self._votes[core.id] = True
+            self._count_votes()
+
+    def _count_votes(self) -> None:
+        result = self._core.config.vote(self._votes)
+        if result is VoteResult.WON and self._votes.get(self._core.id):
+            self.won = True
+        elif result is VoteResult.LOST:
+            self._core.become(Role.FOLLOWER, None, "vote lost")
+
+    def on_pre_vote_response(self, message: PreVoteResponse) -> None:
+        core = self._core
+        if message.high_rtt:
+            self._widened = True
+        asked = core.role is Role.PRE_CANDIDATE
+        if asked and (not message.vote_granted or message.term == core.hard.term + 1):
+            self._votes.setdefault(message.sender, message.vote_granted)
+            self._count_pre_votes()
+
+    def on_vote_response(self, message: VoteResponse) -> None:
+        core = self._core
+        if core.role is Role.CANDIDATE and message.term == core.hard.term:
+            self._votes.setdefault(message.sender, message.vote_granted)
+            self._count_votes()
+
+    def on_timeout_now(self, message: TimeoutNow) -> None:
+        core = self._core
+        if message.term == core.hard.term and self.may_campaign() and not core.leads:
+            self.campaign(transfer=True)
+
+    # Answering.
+
+    def on_pre_vote_request(self, message: PreVoteRequest) -> None:
+        core = self._core
+        if self._conflicts(message):
+            return
+        granted = (
+            message.term > core.hard.term
+            and not self.leader_is_alive()
+            and not core.hard.rejoining
+            and core.is_up_to_date(message.last_log_term, message.last_log_index)
+        )
+        term = message.term if granted else core.hard.term
+        core.send(
+            message.sender,
+            PreVoteResponse(term, core.id, granted, self.high_rtt, self._annotation()),
+        )
+
+    def on_vote_request(self, message: VoteRequest) -> None:
+        """Answer in the current term; `Group` has adopted the candidate's if it was newer.
+
+        The vote is set in the hard state even when the term was known before: the answer waits
+        until it is durable, or a crash could let this replica vote twice.
+        """
+        core = self._core
+        if self._conflicts(message):
+            return
+        granted = (
+            message.term == core.hard.term
+            and core.hard.voted_for in (None, message.sender)
+            and core.role in (Role.FOLLOWER, Role.PRE_CANDIDATE)
+            and (core.leader_id is None or core.hard.voted_for == message.sender)
+            and not core.hard.rejoining
+            and core.is_up_to_date(message.last_log_term, message.last_log_index)
+        )
+        if granted:
+            if core.hard.voted_for is None:
+                core.set_hard(voted_for=message.sender)
+            core.become(Role.FOLLOWER, None, "voted")
+            self.high_rtt = self._widened = False
+            self.draw_deadline()
+        core.send(
+            message.sender,
+            VoteResponse(core.hard.term, core.id, granted, self._annotation()),
+        )
+
+    def is_disruptive(self, message: VoteRequest) -> bool:
+        """Say whether a newer term comes from a replica that does not hear a living leader."""
+        return not message.transfer and self.leader_is_alive()
+
+    def _conflicts(self, message: PreVoteRequest | VoteRequest) -> bool:
+        """Refuse an epoch older than the committed one (clustor §7.1, §9.3)."""
+        core = self._core
+        if message.durability_mode_epoch >= core.hard.durability_mode_epoch:
+            return False
+        core.note(
+            NoteKind.DURABILITY_MODE_EPOCH_CONFLICT,
+            sender=message.sender,
+            theirs=message.durability_mode_epoch,
+            ours=core.hard.durability_mode_epoch,
+        )
+        core.send(
+            message.sender, ModeConflict(core.hard.term, core.id, core.hard.durability_mode_epoch)
+        )
+        return True
+
+    def _annotation(self) -> VoteAnnotation:
+        barred = self._fallback.barred
+        return VoteAnnotation.STRICT_FALLBACK_BARRED if barred else VoteAnnotation.NONE

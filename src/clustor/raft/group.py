@@ -1,0 +1,508 @@
+"""One Raft group on one replica: inputs change state, `take` says what must happen outside.
+
+A peer cannot make an input raise: a stale or senseless message is ignored or answered. What
+raises is `GroupMisuse` (the driver's fault) and AssertionError (ours).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import assert_never
+
+from clustor.log.types import DurabilityMode, DurabilityModeEpoch, Entry, EntryKind, LogIndex
+from clustor.raft.access import Access
+from clustor.raft.control_plane import ControlPlaneUpdate
+from clustor.raft.core import Core
+from clustor.raft.device import DeviceLatency
+from clustor.raft.durability import EVERYTHING, Durability
+from clustor.raft.election import Election
+from clustor.raft.errors import DataLost, GroupMisuse, MembershipRefused
+from clustor.raft.fallback import StrictFallback
+from clustor.raft.following import Following
+from clustor.raft.hard_state import HardState, MembershipAck
+from clustor.raft.idempotency import IdempotencyTable, KeyOf
+from clustor.raft.leadership import Accepted, Leadership, Refused
+from clustor.raft.membership import Configuration, membership_digest
+from clustor.raft.memory_log import MemoryLog
+from clustor.raft.messages import (
+    Message,
+    Outbound,
+    PreVoteRequest,
+    PreVoteResponse,
+)
+from clustor.raft.output import (
+    Acked,
+    EntriesFetch,
+    FetchPurpose,
+    NoteKind,
+    Output,
+    PersistHardState,
+    SnapshotInstall,
+)
+from clustor.raft.profiles import Profile
+from clustor.raft.reads import ReadRequest
+from clustor.raft.reception import Reception
+from clustor.raft.reconfiguration import MembershipRequest
+from clustor.raft.repair import Repair
+from clustor.raft.replication import Replication
+from clustor.raft.snapshots import Snapshots
+from clustor.raft.transition import Transition, decode_transition
+from clustor.raft.types import (
+    NO_INDEX,
+    CommitVisibility,
+    Draw,
+    HardStateSeq,
+    HardStateStored,
+    LogStored,
+    ReadId,
+    Receipt,
+    ReplicaId,
+    ReplicaIdentity,
+    RoutingEpoch,
+)
+
+
+class Group:
+    """The machine. `core` is its state, for telemetry and tests to read, not to write."""
+
+    def __init__(self, core: Core, key_of: KeyOf | None) -> None:
+        self.core = core
+        profile = core.profile
+        self.fallback = StrictFallback(profile.fallback, core.draw)
+        self.durability = Durability(core)
+        self.election = Election(core, self.fallback)
+        self.replication = Replication(core)
+        self.following = Following(core, self.durability)
+        self.access = Access(core, self.durability, self.replication, self.fallback)
+        self.keys = IdempotencyTable(key_of, profile.idempotency_keys_max)
+        self.leadership = Leadership(
+            core,
+            self.durability,
+            self.replication,
+            election=self.election,
+            access=self.access,
+            keys=self.keys,
+        )
+        self.repair = Repair(core)
+        self.snapshots = Snapshots(core)
+        self.reception = Reception(
+            core,
+            self.election,
+            self.following,
+            replication=self.replication,
+            leadership=self.leadership,
+            repair=self.repair,
+        )
+        self.device = DeviceLatency(profile.device)
+        self._hard_given = core.hard
+        self._hard_seq = HardStateSeq(0)
+        self._hard_stored_seq = HardStateSeq(0)
+        self._held: list[Outbound] = []
+        self._settled_commit = core.hard.membership_index
+        self._acked = LogIndex(0)
+        self._config_seen = core.config
+        self.access.decide()
+
+    @classmethod
+    def start(
+        cls,
+        identity: ReplicaIdentity,
+        profile: Profile,
+        draw: Draw,
+        *,
+        now_ms: int,
+        hard_state: HardState | None = None,
+        log: MemoryLog | None = None,
+        applied_index: LogIndex = NO_INDEX,
+        bootstrap: Configuration | None = None,
+        rejoin_epoch: RoutingEpoch | None = None,
+        key_of: KeyOf | None = None,
+    ) -> Group:
+        """Start a replica from what its disk holds.
+
+        Refuses (DataLost) a disk that lacks what the identity or the hard state says was there.
+        `rejoin_epoch` starts such a replica all the same: empty, without a vote, until the group
+        has made it a non-voter by a change of a later routing epoch.
+        """
+        log = log or MemoryLog()
+        hard = hard_state
+        if rejoin_epoch is not None:
+            hard = replace(hard or HardState(), rejoin_epoch=rejoin_epoch)
+        elif identity.holds_data and hard is None:
+            raise DataLost("the disk is empty where data was", replica_id=identity.replica_id)
+        elif hard is not None and hard.durable_commit_index > log.last_index:
+            raise DataLost(
+                "the log ends before a committed entry",
+                committed=hard.durable_commit_index,
+                last_index=log.last_index,
+            )
+        if hard is not None and log.last_term > hard.term:
+            raise DataLost(
+                "the log is of a later term than the hard state",
+                log_term=log.last_term,
+                term=hard.term,
+            )
+        if hard is None:
+            config = bootstrap or Configuration()
+            digest = membership_digest(config)
+            ack = MembershipAck(RoutingEpoch(0), digest, DurabilityModeEpoch(0))
+            hard = HardState(membership=config, membership_ack=ack)
+        core = Core(identity, profile, hard=hard, log=log, draw=draw, now_ms=now_ms)
+        core.commit_index = max(core.commit_index, applied_index)
+        core.handed_index = core.applied_index = max(core.handed_index, applied_index)
+        core.sm_durable_index = core.applied_index
+        core.matched_index = core.commit_index
+        return cls(core, key_of)
+
+    # Inputs.
+
+    def tick(self, now_ms: int) -> None:
+        """Let time pass. The group has no other clock; 10 ms apart is fine, 50 ms the most."""
+        core = self.core
+        if now_ms < core.now_ms:
+            raise GroupMisuse("time went backwards", now_ms=now_ms, was_ms=core.now_ms)
+        core.now_ms = now_ms
+        self.access.decide()
+        if core.leads:
+            self.leadership.on_tick()
+        if core.leads:
+            self.replication.on_tick()
+        self.snapshots.on_tick()
+        self.election.on_tick()
+        self.repair.on_tick()
+        core.reads_moved = True
+        self._settle()
+
+    def receive(self, message: Message) -> None:
+        """Take a message from a peer whose identity the transport has proven."""
+        if message.sender != self.core.id and self.reception.admit(message):
+            self.reception.dispatch(message)
+            self._settle()
+
+    def propose(self, payloads: Sequence[bytes]) -> Accepted | Refused:
+        """Append a batch of payloads, each an entry; `Output.acked` says when they are safe."""
+        return self.leadership.propose(payloads)
+
+    def propose_transition(self, transition: Transition) -> Accepted | Refused:
+        """Append a change of the durability mode, with the epoch the control plane issued."""
+        return self.leadership.propose_transition(transition)
+
+    def change_membership(self, request: MembershipRequest) -> LogIndex:
+        """Begin a change of members, or raise MembershipRefused."""
+        if not self.core.leads:
+            raise MembershipRefused("not the leader", leader_id=self.core.leader_id)
+        index = self.leadership.append(self.leadership.reconfiguration.begin(request))
+        self._settle()
+        return index
+
+    def survivability_failed(self) -> None:
+        """Take the control plane's word that the change in flight must be rolled back."""
+        self.leadership.reconfiguration.survivable = False
+
+    def transfer(self, target: ReplicaId) -> Refused | None:
+        """Hand the leadership over; None says that it began."""
+        return self.leadership.transfer(target)
+
+    def step_down(self, reason: str) -> None:
+        """Give up leading once the term is old enough (structural lag, an operator)."""
+        if self.core.leads:
+            self.leadership.step_down_when_ripe(reason)
+
+    def stored(self, receipt: Receipt) -> None:
+        """Take a receipt of the disk: only now may what rests on it leave."""
+        match receipt:
+            case LogStored():
+                self._log_stored(receipt)
+            case HardStateStored():
+                self._hard_state_stored(receipt)
+            case _:
+                assert_never(receipt)
+        self._settle()
+
+    def applied(self, index: LogIndex, sm_durable_index: LogIndex | None = None) -> None:
+        """Take the state machine's word on how far it has applied, and durably so."""
+        core = self.core
+        if index > core.handed_index:
+            raise GroupMisuse("applied what was not handed out", index=index)
+        core.applied_index = max(core.applied_index, index)  # a snapshot may have overtaken it
+        core.sm_durable_index = max(core.sm_durable_index, sm_durable_index or LogIndex(0))
+        core.log.evict_through(min(index, core.local_wal_durable_index))
+
+    def read(self, request: ReadRequest) -> None:
+        """Ask to read; the answer comes with an output."""
+        self.access.read(request)
+
+    def read_finished(self, read_id: ReadId) -> None:
+        """Say that a follower's snapshot-only read has been served."""
+        self.access.finished(read_id)
+
+    def control_plane(self, update: ControlPlaneUpdate) -> None:
+        """Take what the control plane said."""
+        self.access.on_control_plane(update)
+        self.access.decide()
+        self.core.reads_moved = True
+        self._settle()
+
+    def membership_acknowledged(self, ack: MembershipAck) -> None:
+        """Take the control plane's record of a membership; it becomes part of the hard state."""
+        known = self.core.hard.membership_ack
+        if known is None or ack.routing_epoch >= known.routing_epoch:
+            self.core.set_hard(membership_ack=ack)
+
+    def proof_conflict_reconciled(self) -> None:
+        """Take an operator's word that the control plane's proofs agree again."""
+        self.access.control.reconcile()
+        self.access.decide()
+
+    def renew_fallback(self) -> None:
+        """Take a verified Break-Glass override: the demotion timer starts anew."""
+        self.fallback.renew(self.core.now_ms)
+
+    def set_commit_visibility(self, visibility: CommitVisibility) -> bool:
+        """Set the visibility; CommitAllowsPreDurable only where §10.3.1 allows it."""
+        wants_more = visibility is CommitVisibility.COMMIT_ALLOWS_PRE_DURABLE
+        grouped = self.core.hard.durability_mode is DurabilityMode.GROUP_FSYNC
+        healthy = grouped and not self._writes_strict()
+        if wants_more and not (self.core.profile.allows_pre_durable and healthy):
+            return False
+        self.access.configured_visibility = visibility
+        return True
+
+    def fsync_sample(self, latency_ms: float) -> None:
+        """Take the latency of one sync or probe of the device."""
+        core = self.core
+        if self.device.sample(latency_ms, core.now_ms):
+            core.device_stalled = self.device.stalled
+            stalled = NoteKind.DEVICE_STALLED if self.device.stalled else NoteKind.DEVICE_RECOVERED
+            core.note(stalled, latency_ms=latency_ms)
+        self.leadership.device_violations = self.device.violations
+
+    def group_fsync_batch(self, batch_bytes: int, batch_ms: int) -> None:
+        """Take the size and the age of a batch that Group-Fsync has synced."""
+        self.leadership.group_fsync_batch(batch_bytes, batch_ms)
+
+    def clock_alarm(self, *, raised: bool) -> None:
+        """Take the clock guard's alarm: leases end, and a leader steps down (§10.2)."""
+        self.access.clock_guard_alarm = raised
+        if raised and self.core.leads:
+            self.core.note(NoteKind.CLOCK_GUARD_ALARM)
+            self.leadership.step_down("clock guard alarm")
+            self._settle()
+
+    def log_damaged(self, first: LogIndex, last: LogIndex) -> None:
+        """Take in that the log cannot read these proven entries; peers are asked for them."""
+        self.repair.damaged(first, last)
+        if self.core.leads:
+            self.leadership.step_down("the log is damaged")
+        elif self.core.leader_id is not None:
+            self.following.acknowledge(self.core.leader_id)
+        self._settle()
+
+    def log_repaired(self, last: LogIndex) -> None:
+        """Take the log's word that a RepairWrite is durable through `last`."""
+        self.repair.repaired(last)
+        if self.core.leader_id is not None and not self.core.leads:
+            self.following.acknowledge(self.core.leader_id)
+        self._settle()
+
+    def fetched(self, fetch: EntriesFetch, entries: list[Entry]) -> None:
+        """Take entries that were read from disk on request."""
+        if fetch.purpose is FetchPurpose.REPAIR:
+            self.repair.send_entries(fetch.replica_id, entries)
+        else:
+            self.replication.fetched(fetch.replica_id, entries)
+
+    def snapshot_installed(
+        self, install: SnapshotInstall, *, ok: bool, idempotency: bytes = b""
+    ) -> None:
+        """Take the end of an installation: the snapshot is durable, or it failed."""
+        if self.core.installing != install.base_index:
+            raise GroupMisuse("no such installation", base_index=install.base_index)
+        if ok:
+            self.keys.restore(idempotency)
+        self.following.installed(install, ok=ok)
+        self._settled_commit = max(self._settled_commit, self.core.log.base_index)
+        self.snapshots.installed()
+        self._settle()
+
+    def snapshot_emitted(self, base_index: LogIndex) -> None:
+        """Take in that an authorised snapshot covers `base_index`; compaction follows it."""
+        self.snapshots.emitted(base_index)
+
+    def request_snapshot(self) -> None:
+        """Ask for a snapshot because the lag became structural (clustor §10.6)."""
+        self.snapshots.request()
+
+    # Output.
+
+    def take(self) -> Output:
+        """Return all that must happen now, once; equal inputs give equal outputs."""
+        core = self.core
+        if core.leads:
+            self.replication.fill()
+        output = Output(
+            hard_state=self._take_hard_state(),
+            appends=self.durability.take_appends(strict=self._writes_strict()),
+            messages=self._take_messages(),
+            apply=self._take_apply(),
+        )
+        if core.leads:
+            self._take_leader(output)
+        self._take_rest(output)
+        return output
+
+    def _writes_strict(self) -> bool:
+        """Clamp a leader's own disk; a follower keeps to the transitions in its log (§9.1)."""
+        return self.leadership.must_write_strict() if self.core.leads else False
+
+    def _take_hard_state(self) -> PersistHardState | None:
+        if self.core.hard == self._hard_given:
+            return None
+        self._hard_given = self.core.hard
+        self._hard_seq = HardStateSeq(self._hard_seq + 1)
+        return PersistHardState(self._hard_seq, self.core.hard)
+
+    def _take_messages(self) -> list[Outbound]:
+        """Release what may leave: nothing but pre-votes while a hard state is not durable."""
+        core = self.core
+        messages, core.outbox = core.outbox, []
+        if self._hard_seq == self._hard_stored_seq:
+            if self._held:
+                messages, self._held = self._held + messages, []
+            return messages
+        free = (PreVoteRequest, PreVoteResponse)
+        self._held += [outbound for outbound in messages if not isinstance(outbound[1], free)]
+        return [outbound for outbound in messages if isinstance(outbound[1], free)]
+
+    def _take_apply(self) -> list[Entry]:
+        core = self.core
+        limit = self._apply_limit()
+        if limit <= core.handed_index:
+            return []
+        entries = core.log.slice(core.handed_index + 1, limit, EVERYTHING)
+        core.handed_index = limit
+        self.keys.applied(entries)
+        return entries
+
+    def _apply_limit(self) -> LogIndex:
+        """Apply what is committed and durable: on a quorum for a leader, here for a follower."""
+        core = self.core
+        if not core.leads:
+            limit = min(core.commit_index, core.local_wal_durable_index)
+        elif self.access.visibility is CommitVisibility.DURABLE_ONLY:
+            limit = core.wal_committed_index
+        else:
+            limit = core.commit_index
+        if core.damaged is not None and core.damaged[0] > core.handed_index:
+            limit = min(limit, LogIndex(core.damaged[0] - 1))
+        return limit
+
+    def _take_leader(self, output: Output) -> None:
+        core = self.core
+        durable = self._hard_seq == self._hard_stored_seq  # a transition's epoch goes first (§7.1)
+        if core.wal_committed_index > self._acked and durable:
+            self._acked = core.wal_committed_index
+            output.wal_committed_index = core.wal_committed_index
+            output.acked = Acked(core.hard.term, core.wal_committed_index)
+        output.publish_proof = self.access.proof_to_publish()
+        output.record_membership = self.leadership.membership_to_record()
+        if self.replication.fetches:
+            output.fetches, self.replication.fetches = self.replication.fetches, []
+        if self.replication.snapshot_sends:
+            output.snapshot_sends = self.replication.snapshot_sends
+            self.replication.snapshot_sends = []
+
+    def _take_rest(self, output: Output) -> None:
+        core = self.core
+        if self.access.answers:
+            output.reads, self.access.answers = self.access.answers, []
+        if core.notes:
+            output.notes, core.notes = core.notes, []
+        if self.repair.fetches:
+            output.fetches = output.fetches + self.repair.fetches
+            self.repair.fetches = []
+        output.role, core.role_change = core.role_change, None
+        output.install, self.following.install = self.following.install, None
+        output.repair, self.repair.write = self.repair.write, None
+        output.emit_snapshot, self.snapshots.emit = self.snapshots.emit, None
+        output.compact_through, self.snapshots.compacted = self.snapshots.compacted, None
+
+    # Receipts, and what follows from them.
+
+    def _log_stored(self, receipt: LogStored) -> None:
+        core = self.core
+        if self.durability.stored(receipt) and core.leader_id is not None and not core.leads:
+            self.following.acknowledge(core.leader_id, news_only=True)
+
+    def _hard_state_stored(self, receipt: HardStateStored) -> None:
+        if receipt.seq > self._hard_seq:
+            raise GroupMisuse("a receipt for a hard state that was never given", seq=receipt.seq)
+        self._hard_stored_seq = max(self._hard_stored_seq, receipt.seq)
+        if self._hard_stored_seq == self._hard_seq and self.core.hard == self._hard_given:
+            self.election.hard_state_stored()
+
+    def _settle(self) -> None:
+        """Draw the conclusions of an input, in order: elections, watermarks, members, reads."""
+        core = self.core
+        if self.election.won:
+            self._begin_term()
+        if core.leads and core.progress_moved:
+            core.progress_moved = False
+            self._advance()
+        if min(core.commit_index, core.local_wal_durable_index) > self._settled_commit:
+            self._commit_system_entries()
+        if core.leads:
+            self._settle_leader()
+        elif len(self.access.queue):
+            self.access.advance()
+        core.check()
+
+    def _begin_term(self) -> None:
+        self._acked = NO_INDEX
+        self.snapshots.lead()
+        self.leadership.begin()
+
+    def _advance(self) -> None:
+        if self.durability.advance():
+            self.core.reads_moved = True
+        self.leadership.try_transfer()
+
+    def _settle_leader(self) -> None:
+        core = self.core
+        if self._config_seen != core.config:
+            self._config_seen = core.config
+            self.leadership.adopt_members()
+        if core.reads_moved:
+            core.reads_moved = False
+            self.access.advance()
+
+    def _commit_system_entries(self) -> None:
+        """Obey the system entries that became committed, and are durable here.
+
+        What the hard state says is committed must be on this disk: a start without it is a loss.
+        """
+        core = self.core
+        limit = min(core.commit_index, core.local_wal_durable_index)
+        before, self._settled_commit = self._settled_commit, limit
+        if not core.log.system or core.log.system[-1].index <= before:
+            return
+        for entry in list(core.log.system):
+            if before < entry.index <= limit:
+                self._commit_system_entry(entry)
+
+    def _commit_system_entry(self, entry: Entry) -> None:
+        core = self.core
+        if entry.kind is EntryKind.DURABILITY_TRANSITION:
+            transition = decode_transition(entry.payload)
+            if transition.durability_mode_epoch > core.hard.durability_mode_epoch:
+                core.set_hard(
+                    durability_mode=transition.to_mode,
+                    durability_mode_epoch=transition.durability_mode_epoch,
+                )
+                core.note(NoteKind.DURABILITY_MODE_CHANGED, to=transition.to_mode.name)
+        elif entry.kind in (EntryKind.MEMBERSHIP_CHANGE, EntryKind.MEMBERSHIP_ROLLBACK):
+            self.leadership.reconfiguration.on_committed(entry)
+            if core.leads:
+                self.leadership.adopt_members()
+                self.leadership.on_committed()

@@ -1,0 +1,88 @@
+"""One group on one replica: commands in, replies out, and nothing said before it is durable."""
+
+from clustor.replica.batch import decode_batch, encode_batch
+from clustor.replica.documents import (
+    HARD_STATE_FILE,
+    IDENTITY_FILE,
+    read_hard_state,
+    read_identity,
+)
+from clustor.replica.errors import (
+    NoReplica,
+    ReplicaDamaged,
+    ReplicaError,
+    ReplicaExists,
+    ReplicaMisuse,
+)
+from clustor.replica.machine import NewMachine, StateMachine
+from clustor.replica.replica import Replica
+from clustor.replica.settings import Entropy, ReplicaSettings
+from clustor.replica.transfer import (
+    ChunkSent,
+    ChunkWanted,
+    ManifestSent,
+    ManifestWanted,
+    Transfer,
+    decode_transfer,
+    encode_transfer,
+)
+from clustor.replica.types import (
+    Applied,
+    DiskJob,
+    DiskRead,
+    DiskToken,
+    DiskWork,
+    Home,
+    NotLeader,
+    Outcome,
+    ReadDenied,
+    ReadOutcome,
+    ReadReady,
+    ReadToken,
+    Refused,
+    ReplicaOutput,
+    RequestId,
+    Unknown,
+)
+
+__all__ = [
+    "HARD_STATE_FILE",
+    "IDENTITY_FILE",
+    "Applied",
+    "ChunkSent",
+    "ChunkWanted",
+    "DiskJob",
+    "DiskRead",
+    "DiskToken",
+    "DiskWork",
+    "Entropy",
+    "Home",
+    "ManifestSent",
+    "ManifestWanted",
+    "NewMachine",
+    "NoReplica",
+    "NotLeader",
+    "Outcome",
+    "ReadDenied",
+    "ReadOutcome",
+    "ReadReady",
+    "ReadToken",
+    "Refused",
+    "Replica",
+    "ReplicaDamaged",
+    "ReplicaError",
+    "ReplicaExists",
+    "ReplicaMisuse",
+    "ReplicaOutput",
+    "ReplicaSettings",
+    "RequestId",
+    "StateMachine",
+    "Transfer",
+    "Unknown",
+    "decode_batch",
+    "decode_transfer",
+    "encode_batch",
+    "encode_transfer",
+    "read_hard_state",
+    "read_identity",
+]

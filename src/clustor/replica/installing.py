@@ -1,0 +1,219 @@
+"""Installation: a peer's snapshot becomes this replica's own, or nothing changes.
+
+    manifest → chunks → restored into a new machine and compared → authorised → the log moves
+
+From the authorisation on a crash finds the new snapshot; `open` then moves the log itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import assert_never
+
+from clustor.log.errors import LogError
+from clustor.log.steps import Plan
+from clustor.raft.output import SnapshotInstall
+from clustor.raft.types import ReplicaId
+from clustor.replica.emitting import Authorizing, Shelf, state_digest
+from clustor.replica.header import split_header
+from clustor.replica.jobs import LoadSnapshot, Relist
+from clustor.replica.machine import StateMachine
+from clustor.replica.transfer import ChunkSent, ChunkWanted, ManifestSent, ManifestWanted, Transfer
+from clustor.snapshot.errors import SnapshotError
+from clustor.snapshot.importer import (
+    ChunkOutcome,
+    ImportPhase,
+    ImportPolicy,
+    QuarantineVerdict,
+    RetryChunk,
+    SnapshotImport,
+    SourceLost,
+    StoreChunk,
+    begin_import,
+    plan_finish_import,
+)
+from clustor.snapshot.types import ChunkId
+
+ANSWER_MS_MAX = 1_000
+"""After so long a question or its answer is taken for lost."""
+
+MANIFEST_ASKS_MAX = 4
+
+
+class Installing:
+    """One installation. `ended` is called once: with the new machine, or with None."""
+
+    def __init__(
+        self,
+        shelf: Shelf,
+        install: SnapshotInstall,
+        plan_log: Callable[[], Plan],
+        ended: Callable[[SnapshotInstall, StateMachine | None], None],
+    ) -> None:
+        self.install = install
+        self._shelf = shelf
+        self._plan_log = plan_log
+        self._ended = ended
+        self._import: SnapshotImport | None = None
+        self._machine: StateMachine | None = None
+        self._asked_ms: dict[ChunkId, int] = {}
+        self._manifest_asked_ms: int | None = None
+        self._manifest_asks = 0
+        self._now_ms = 0
+        self._over = False
+        self.wants: list[tuple[ReplicaId, Transfer]] = []
+
+    def begin(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+        self._ask_manifest()
+
+    def _ask_manifest(self) -> None:
+        self._manifest_asked_ms = self._now_ms
+        self._manifest_asks += 1
+        self.wants.append((self.install.source, ManifestWanted(self.install.base_index)))
+
+    # Inputs.
+
+    def tick(self, now_ms: int) -> None:
+        """Ask again for what did not come."""
+        self._now_ms = now_ms
+        late_ms = now_ms - ANSWER_MS_MAX
+        if self._manifest_asked_ms is not None and self._manifest_asked_ms <= late_ms:
+            if self._manifest_asks >= MANIFEST_ASKS_MAX:
+                self._give_up()
+                return
+            self._ask_manifest()
+        for chunk_id in [chunk for chunk, asked in self._asked_ms.items() if asked <= late_ms]:
+            self._lost(chunk_id)
+        self._ask_chunks()
+
+    def on_manifest(self, message: ManifestSent) -> None:
+        install = self.install
+        if self._manifest_asked_ms is None or message.base_index != install.base_index:
+            return
+        self._manifest_asked_ms = None
+        settings = self._shelf.settings
+        version = settings.version_id
+        try:
+            self._import = begin_import(
+                message.manifest,
+                catalog=self._shelf.catalog,
+                keys=settings.keys,
+                policy=ImportPolicy(settings.trusted_keys, version, version),
+            )
+        except SnapshotError:
+            self._give_up()
+            return
+        manifest = self._import.manifest
+        if (manifest.base_term, manifest.base_index) != (install.base_term, install.base_index):
+            self._give_up()
+            return
+        self._shelf.disk.submit(self._import.plan, self._ask_chunks)
+
+    def on_chunk(self, message: ChunkSent) -> None:
+        chunk_id = ChunkId(message.chunk_id)
+        if self._import is None or message.manifest_id != self._import.manifest.manifest_id:
+            return
+        if self._asked_ms.pop(chunk_id, None) is None:
+            return
+        if not message.sealed:
+            self._lost(chunk_id)
+            return
+        outcome = self._import.on_chunk(
+            chunk_id, message.sealed, now_ms=self._now_ms, jitter=self._jitter()
+        )
+        self._chunk_decided(outcome)
+
+    # Chunks.
+
+    def _ask_chunks(self) -> None:
+        if self._import is None or self._over:
+            return
+        room = self._shelf.settings.chunks_in_flight_max - len(self._asked_ms)
+        for chunk in self._import.take_wanted(self._now_ms, max(0, room)):
+            self._asked_ms[chunk.chunk_id] = self._now_ms
+            wanted = ChunkWanted(self._import.manifest.manifest_id, chunk.chunk_id)
+            self.wants.append((self.install.source, wanted))
+
+    def _jitter(self) -> float:
+        return self._shelf.settings.draw(-100, 100) / 100
+
+    def _lost(self, chunk_id: ChunkId) -> None:
+        assert self._import is not None
+        self._asked_ms.pop(chunk_id, None)
+        if self._import.phase is ImportPhase.STREAMING:
+            outcome = self._import.on_chunk_lost(
+                chunk_id, now_ms=self._now_ms, jitter=self._jitter()
+            )
+            self._chunk_decided(outcome)
+
+    def _chunk_decided(self, outcome: ChunkOutcome) -> None:
+        match outcome:
+            case StoreChunk():
+                chunk_id = outcome.chunk_id
+                self._shelf.disk.submit(outcome.plan, lambda: self._chunk_stored(chunk_id))
+            case RetryChunk():
+                pass  # `tick` asks again when its time has come
+            case QuarantineVerdict() | SourceLost():
+                self._give_up()
+            case _:
+                assert_never(outcome)
+
+    def _chunk_stored(self, chunk_id: ChunkId) -> None:
+        incoming = self._import
+        if incoming is None or self._over:
+            return
+        incoming.on_chunk_stored(chunk_id)
+        if incoming.phase is ImportPhase.STAGED:
+            load = LoadSnapshot(incoming.manifest, self._shelf.settings.keys, incoming.partition)
+            self._shelf.reader.submit(load, self._loaded, self._failed)
+        else:
+            self._ask_chunks()
+
+    # The state.
+
+    def _loaded(self, found: object) -> None:
+        incoming = self._import
+        assert incoming is not None and isinstance(found, list)
+        machine = self._shelf.settings.new_machine()
+        try:
+            _, content = split_header(found)
+            machine.restore(content)
+            incoming.on_restored(state_digest(machine), ())
+            plan = incoming.plan_install(self._shelf.catalog)
+        except Exception as error:  # noqa: BLE001  # the machine's own errors are its own
+            self._failed(error)
+            return
+        self._machine = machine
+        self._shelf.disk.submit(plan, self._written)
+
+    def _written(self) -> None:
+        incoming = self._import
+        assert incoming is not None
+        authorizing = Authorizing(self._shelf, self._authorized, self._failed)
+        authorizing.begin(Relist(incoming.manifest, incoming.generation), self._now_ms)
+
+    def _authorized(self) -> None:
+        try:
+            plan = (*plan_finish_import(), *self._plan_log())
+        except LogError as error:
+            self._failed(error)
+            return
+        self._shelf.disk.submit(plan, self._installed)
+
+    def _installed(self) -> None:
+        self._over = True
+        self._ended(self.install, self._machine)
+
+    def _failed(self, error: Exception) -> None:
+        del error  # the group tries again, with whatever is newest then
+        self._give_up()
+
+    def _give_up(self) -> None:
+        if self._over:
+            return
+        self._over = True
+        if self._import is None:
+            self._ended(self.install, None)
+        else:
+            self._shelf.disk.submit(plan_finish_import(), lambda: self._ended(self.install, None))

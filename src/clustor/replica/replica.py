@@ -1,0 +1,451 @@
+"""One group on one replica as a whole: Raft, its log on disk, the machine, its snapshots.
+
+The replica is a machine itself: inputs change it, `take` says what must happen outside. It
+decides nothing that the group decides. Its own part is the order: a receipt reaches the group
+when the whole plan is durable, a reply leaves when the group allows it and the machine has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from clustor.log.errors import LogError
+from clustor.log.log import Log
+from clustor.log.steps import Storage
+from clustor.log.types import Entry, EntryKind, LogId, LogIndex, PartitionId
+from clustor.raft.control_plane import ControlPlaneUpdate
+from clustor.raft.group import Group
+from clustor.raft.hard_state import MembershipAck
+from clustor.raft.leadership import Accepted, RefusedBecause
+from clustor.raft.leadership import Refused as GroupRefused
+from clustor.raft.membership import Configuration
+from clustor.raft.messages import Message
+from clustor.raft.output import (
+    EntriesFetch,
+    LogAppend,
+    Output,
+    PersistHardState,
+    RoleChange,
+    SnapshotInstall,
+)
+from clustor.raft.reads import ReadGranted, ReadKind, ReadRefusal, ReadRequest
+from clustor.raft.reconfiguration import MembershipRequest
+from clustor.raft.types import (
+    HardStateStored,
+    ReadId,
+    ReplicaId,
+    ReplicaIdentity,
+    Role,
+    RoutingEpoch,
+)
+from clustor.replica.appending import PlannedBatch, plan_batch
+from clustor.replica.batch import decode_batch
+from clustor.replica.disk_queue import DiskQueue
+from clustor.replica.documents import plan_hard_state, plan_identity
+from clustor.replica.emitting import Shelf
+from clustor.replica.jobs import ReadEntries, frozen_map
+from clustor.replica.machine import StateMachine
+from clustor.replica.opening import Opened, prepare_new, prepare_open, prepare_rejoin
+from clustor.replica.proposals import Proposals
+from clustor.replica.reading import Reader
+from clustor.replica.settings import ReplicaSettings
+from clustor.replica.snapshots import Snapshots
+from clustor.replica.transfer import Transfer
+from clustor.replica.types import (
+    DiskToken,
+    Home,
+    NotLeader,
+    ReadDenied,
+    ReadOutcome,
+    ReadReady,
+    ReadToken,
+    Refused,
+    ReplicaOutput,
+    RequestId,
+)
+from clustor.snapshot.catalog import Catalog
+
+
+class Replica:
+    """The driver of one group. `group` and `log` are for telemetry and tests to look at."""
+
+    def __init__(self, settings: ReplicaSettings, opened: Opened, now_ms: int) -> None:
+        self.settings = settings
+        self.identity = opened.identity
+        self.findings = opened.findings
+        self.log: Log = opened.log
+        self.machine: StateMachine = opened.machine
+        self.applied_index: LogIndex = opened.view.base_index
+        self.group = Group.start(
+            opened.identity,
+            settings.profile,
+            settings.draw,
+            now_ms=now_ms,
+            hard_state=opened.hard,
+            log=opened.view,
+            applied_index=opened.view.base_index,
+        )
+        self.failed: str | None = None
+        self._mending = True
+        self._disk = DiskQueue()
+        self._reader = Reader()
+        self._snapshots = Snapshots(
+            Shelf(
+                settings,
+                opened.identity.partition_id,
+                opened.catalog,
+                self._disk,
+                self._reader,
+            ),
+            self.group,
+            self.log,
+            self._installed,
+        )
+        self._batches_out = 0
+        self._proposals = Proposals(
+            settings.profile.frame_body_bytes_max, settings.waiting_bytes_max
+        )
+        self._open_reads: dict[RequestId, LogIndex | None] = {}  # granted at, None: not yet
+        self._reads: list[ReadOutcome] = []
+        self._role: RoleChange | None = None
+        self._failure_told = False
+        self._disk.submit(opened.plan, self._mended(last=not opened.writes_identity))
+        if opened.writes_identity:
+            self._disk.submit(
+                plan_identity(opened.identity), self._mended(last=True), home=Home.NODE
+            )
+
+    # Beginnings. Each returns a replica whose first output is what must be durable first; until
+    # that is done it neither speaks nor listens.
+
+    @classmethod
+    def create(
+        cls,
+        settings: ReplicaSettings,
+        partition: Storage,
+        node: Storage,
+        *,
+        replica_id: ReplicaId,
+        partition_id: PartitionId,
+        log_id: LogId,
+        bootstrap: Configuration | None,
+        now_ms: int,
+    ) -> Replica:
+        """Make a new replica: a member of the `bootstrap` configuration, or one that is to join.
+
+        `log_id` is 16 random bytes, drawn for this call. Raises ReplicaExists, ReplicaDamaged.
+        """
+        identity = ReplicaIdentity(replica_id, partition_id, log_id, holds_data=True)
+        return cls(settings, prepare_new(settings, identity, partition, node, bootstrap), now_ms)
+
+    @classmethod
+    def open(
+        cls, settings: ReplicaSettings, partition: Storage, node: Storage, *, now_ms: int
+    ) -> Replica:
+        """Open the replica that was here, after a stop or a crash.
+
+        Raises NoReplica, DataLost, ReplicaDamaged: nothing was changed then, and `rejoin` is
+        the way on. KeyUnavailable and UnsupportedFormat say nothing about the data.
+        """
+        return cls(settings, prepare_open(settings, partition, node), now_ms)
+
+    @classmethod
+    def rejoin(
+        cls,
+        settings: ReplicaSettings,
+        partition: Storage,
+        node: Storage,
+        *,
+        log_id: LogId,
+        rejoin_epoch: RoutingEpoch,
+        now_ms: int,
+    ) -> Replica:
+        """Start empty where data was lost or damaged; what is left is set aside, not deleted.
+
+        The replica has no vote until the group made it a non-voter by a change of a routing
+        epoch above `rejoin_epoch`, the control plane's newest now. `log_id` is drawn anew.
+        """
+        opened = prepare_rejoin(settings, partition, node, log_id=log_id, rejoin_epoch=rejoin_epoch)
+        return cls(settings, opened, now_ms)
+
+    def _mended(self, *, last: bool) -> Callable[[], None]:
+        def done() -> None:
+            self._mending = not last
+
+        return done
+
+    @property
+    def ready(self) -> bool:
+        """Whether the first plan is durable and no disk has failed since."""
+        return not self._mending and self.failed is None
+
+    @property
+    def leads(self) -> bool:
+        return self.ready and self.group.core.leads
+
+    @property
+    def leader_id(self) -> ReplicaId | None:
+        return self.group.core.leader_id
+
+    # Inputs.
+
+    def tick(self, now_ms: int) -> None:
+        """Let time pass; every 10 ms is fine, 50 ms the most."""
+        if self.ready:
+            self.group.tick(now_ms)
+            self._snapshots.tick(now_ms)
+
+    def receive(self, message: Message) -> None:
+        """Take a group's message from a peer whose identity the transport has proven."""
+        if self.ready:
+            self.group.receive(message)
+
+    def receive_transfer(self, sender: ReplicaId, message: Transfer) -> None:
+        """Take a message of the snapshot stream, from a peer whose identity is proven."""
+        if self.ready:
+            self._snapshots.receive(sender, message)
+
+    def propose(self, request_id: RequestId, command: bytes) -> None:
+        """Let a command wait for the next entry; its outcome comes with an output."""
+        if self.leads:
+            self._proposals.add(request_id, command)
+        else:
+            self._proposals.outcomes.append(NotLeader([request_id], self.leader_id))
+
+    def read(self, request_id: RequestId, deadline_ms: int) -> None:
+        """Ask to read what is newest; an answer comes with an output, at the deadline at last."""
+        if not self.ready:
+            self._deny(request_id)
+            return
+        self._open_reads[request_id] = None
+        self.group.read(ReadRequest(ReadId(request_id), ReadKind.READ_INDEX, deadline_ms))
+
+    def control_plane(self, update: ControlPlaneUpdate) -> None:
+        """Take what the control plane said."""
+        if self.ready:
+            self.group.control_plane(update)
+
+    def membership_acknowledged(self, ack: MembershipAck) -> None:
+        """Take the control plane's record of a membership."""
+        if self.ready:
+            self.group.membership_acknowledged(ack)
+
+    def change_membership(self, request: MembershipRequest) -> LogIndex:
+        """Begin a change of members, or raise MembershipRefused."""
+        return self.group.change_membership(request)
+
+    def transfer(self, target: ReplicaId) -> GroupRefused | None:
+        """Hand the leadership over; None says that it began."""
+        return self.group.transfer(target)
+
+    def emit_snapshot(self) -> None:
+        """Emit a snapshot of the applied state: an operator asks, or the keys were rotated.
+
+        New segments and snapshots use the newest epoch of `keys` by themselves; an old epoch
+        can be retired when a snapshot under the new one covers what was written under it.
+        """
+        self._snapshots.emit()
+
+    @property
+    def catalog(self) -> Catalog:
+        """The authorised snapshots."""
+        return self._snapshots.catalog
+
+    # The disk's word.
+
+    def disk_done(self, token: DiskToken, sync_ms: float = 0.0) -> None:
+        """Take the receipt of a whole plan; `sync_ms` is what its slowest sync took."""
+        if self.failed is None:
+            self._disk.finish(token)
+            self.group.fsync_sample(sync_ms)
+
+    def disk_failed(self, token: DiskToken, error: Exception) -> None:
+        """Stop for good: a step failed, and what is on disk is not known any more.
+
+        Whatever this replica acknowledged before stands. Nothing leaves it from now on; only
+        `open`, which reads the disk, may start it again.
+        """
+        self._fail(f"the disk failed at plan {token}: {error}")
+
+    def disk_read(self, token: ReadToken, found: object) -> None:
+        """Take what a job read."""
+        if self.failed is None:
+            self._reader.finish(token, found)
+
+    def disk_read_failed(self, token: ReadToken, error: Exception) -> None:
+        """Take the error that a job ended with."""
+        if self.failed is None:
+            self._reader.fail(token, error)
+
+    def log_damaged(self, detail: str) -> None:
+        """Stop for good: a scrub found bytes that are not what was written.
+
+        `open` will refuse, and `rejoin` is the way on.
+        """
+        self._fail(f"the log is damaged: {detail}")
+
+    def _fail(self, reason: str) -> None:
+        if self.failed is not None:
+            return
+        was_leading = self.leads
+        self.failed = reason
+        self.log.fence(reason)
+        self._disk.abandon()
+        self._reader.abandon()
+        self._proposals.lose(None, None)
+        for request_id in self._open_reads:
+            self._deny(request_id)
+        self._open_reads.clear()
+        if was_leading:
+            self._role = RoleChange(Role.FOLLOWER, self.group.core.hard.term, None, reason)
+
+    # Output.
+
+    def take(self) -> ReplicaOutput:
+        """Return all that must happen now, once; equal inputs give equal outputs."""
+        output = ReplicaOutput()
+        if self.ready:
+            self._propose_waiting()
+            self._carry(self.group.take(), output)
+            self._snapshots.advance(self.machine, self.applied_index)
+            output.transfers, self._snapshots.transfers = self._snapshots.transfers, []
+        output.disk = self._disk.take()
+        output.disk_reads = self._reader.take()
+        output.replies = self._proposals.take()
+        output.reads, self._reads = self._reads, []
+        if self.failed is not None and not self._failure_told:
+            self._failure_told = True
+            output.failed, output.role = self.failed, self._role
+        return output
+
+    def _propose_waiting(self) -> None:
+        """Make one entry of all that waits, unless the disk has enough to do already."""
+        if not self._proposals.waiting or self._batches_out >= self.settings.batches_in_flight_max:
+            return
+        batches, payloads = self._proposals.take_waiting()
+        answer = self.group.propose(payloads)
+        if isinstance(answer, Accepted):
+            self._proposals.accepted(answer, batches)
+            return
+        request_ids = [request for batch in batches for request in batch]
+        if answer.reason is RefusedBecause.NOT_LEADER:
+            self._proposals.outcomes.append(NotLeader(request_ids, answer.leader_id))
+        else:
+            self._proposals.outcomes.append(Refused(request_ids, answer.reason))
+
+    def _carry(self, found: Output, output: ReplicaOutput) -> None:
+        """Turn what the group wants into what the driver does, in the group's order."""
+        if found.hard_state is not None:
+            self._persist(found.hard_state)
+        for batch in found.appends:
+            self._append(batch)
+        if found.install is not None:
+            self._snapshots.install(found.install)
+        output.messages = found.messages
+        for fetch in found.fetches:
+            self._fetch(fetch)
+        if found.apply:
+            self._apply(found.apply)
+        if found.acked is not None:
+            self._proposals.acked(found.acked)
+        self._proposals.release()
+        if found.role is not None:
+            self._role_changed(found.role)
+        for answer in found.reads:
+            if isinstance(answer, ReadGranted):
+                self._open_reads[RequestId(answer.read_id)] = answer.index
+            else:
+                self._open_reads.pop(RequestId(answer.read_id), None)
+                denied = ReadDenied(
+                    RequestId(answer.read_id),
+                    answer.refusal,
+                    answer.failed_clause,
+                    self.leader_id,
+                )
+                self._reads.append(denied)
+        self._serve_reads()
+        if found.emit_snapshot is not None:
+            self._snapshots.emit()
+        output.publish_proof = found.publish_proof
+        output.record_membership = found.record_membership
+        output.role = found.role
+        output.notes = found.notes
+
+    def _persist(self, persist: PersistHardState) -> None:
+        receipt = HardStateStored(persist.seq)
+        self._disk.submit(plan_hard_state(persist.state), lambda: self.group.stored(receipt))
+
+    def _append(self, batch: LogAppend) -> None:
+        core = self.group.core
+        self.log.protect(min(core.commit_index, core.local_wal_durable_index))
+        planned = plan_batch(self.log, batch, core.hard.durability_mode)
+        self._batches_out += 1
+        self._disk.submit(planned.plan, lambda: self._stored(planned))
+
+    def _stored(self, planned: PlannedBatch) -> None:
+        self._batches_out -= 1
+        if planned.record is not None:
+            self.log.stored(planned.record)
+        self.group.stored(planned.stored)
+
+    def _apply(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            if entry.kind is EntryKind.DATA:
+                replies = self.machine.apply_batch(entry.index, _commands(entry))
+                self._proposals.applied(entry, replies)
+        self.applied_index = entries[-1].index
+        # The state is as durable as the log and the snapshot that it is rebuilt from.
+        self.group.applied(self.applied_index, self.applied_index)
+
+    def _installed(self, install: SnapshotInstall, machine: StateMachine) -> None:
+        """Take the restored machine into use: the log stands on its snapshot now."""
+        self.machine = machine
+        self.applied_index = install.base_index
+
+    def _role_changed(self, change: RoleChange) -> None:
+        term = change.term if change.role is Role.LEADER else None
+        self._proposals.lose(term, change.leader_id)
+
+    # Reads.
+
+    def _serve_reads(self) -> None:
+        for request_id, index in list(self._open_reads.items()):
+            if index is not None and index <= self.applied_index:
+                del self._open_reads[request_id]
+                self._reads.append(ReadReady(request_id, self.applied_index))
+
+    def _deny(self, request_id: RequestId) -> None:
+        self._reads.append(ReadDenied(request_id, ReadRefusal.NOT_LEADER, leader_id=self.leader_id))
+
+    # Entries for slow followers.
+
+    def _fetch(self, fetch: EntriesFetch) -> None:
+        job = ReadEntries(
+            self.settings.keys,
+            frozen_map(self.log.entries),
+            fetch.first_index,
+            fetch.last_index,
+            fetch.bytes_max,
+        )
+
+        def failed(error: Exception) -> None:
+            if fetch.first_index <= self.group.core.log.base_index:
+                self.group.fetched(fetch, [])  # compacted meanwhile: a snapshot takes its place
+            elif isinstance(error, LogError | FileNotFoundError):
+                self.log_damaged(str(error))
+            else:
+                self._fail(f"the disk failed: {error}")
+
+        def found(entries: object) -> None:
+            assert isinstance(entries, list)
+            self.group.fetched(fetch, entries)
+
+        self._reader.submit(job, found, failed)
+
+
+def _commands(entry: Entry) -> list[bytes]:
+    """Return the commands of an entry; one that is no batch has none, on every replica."""
+    try:
+        return decode_batch(entry.payload)
+    except ValueError:
+        return []

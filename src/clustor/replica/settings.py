@@ -1,0 +1,41 @@
+"""What a replica is given when it starts: numbers, keys, chance, and the machine to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from clustor.log.config import LogConfig
+from clustor.log.keys import KeyRing
+from clustor.log.types import IoWriterMode
+from clustor.raft.profiles import Profile
+from clustor.raft.types import Draw
+from clustor.replica.machine import NewMachine
+from clustor.snapshot.chunks import CHUNK_BYTES_DEFAULT
+
+Entropy: TypeAlias = Callable[[int], bytes]
+"""Return so many random bytes. They keep IVs apart: in production `os.urandom`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSettings:
+    """The same for a replica's whole life; `keys` may gain epochs."""
+
+    profile: Profile
+    keys: KeyRing
+    new_machine: NewMachine
+    draw: Draw
+    entropy: Entropy
+    signer: Ed25519PrivateKey  # of this node's snapshot manifests
+    trusted_keys: tuple[Ed25519PublicKey, ...]  # of every node's, this one's included
+    log_config: LogConfig = LogConfig()
+    io_writer_mode: IoWriterMode = IoWriterMode.BLOCKING
+    waiting_bytes_max: int = 64 << 20  # commands that wait for a batch
+    batches_in_flight_max: int = 2  # while so many are being synced, the next one fills
+    chunk_bytes: int = CHUNK_BYTES_DEFAULT
+    chunks_in_flight_max: int = 4
+    version_id: int = 1  # of the machine's snapshot format
+    producer_version: str = "1"

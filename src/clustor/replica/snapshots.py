@@ -1,0 +1,207 @@
+"""The snapshots of a replica: emitted, sent, installed and collected, one work at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from clustor.log.log import Log
+from clustor.log.steps import Plan
+from clustor.log.types import LogIndex
+from clustor.raft.group import Group
+from clustor.raft.output import SnapshotInstall
+from clustor.raft.types import ReplicaId
+from clustor.replica.emitting import Emitting, Shelf
+from clustor.replica.header import header_of
+from clustor.replica.installing import Installing
+from clustor.replica.jobs import FindGarbage, ReadChunk
+from clustor.replica.machine import StateMachine
+from clustor.replica.transfer import ChunkSent, ChunkWanted, ManifestSent, ManifestWanted, Transfer
+from clustor.snapshot.catalog import Catalog
+from clustor.snapshot.errors import CorruptSnapshot
+from clustor.snapshot.garbage import plan_forget
+from clustor.snapshot.manifest import encode_manifest
+
+
+class Snapshots:
+    """Between the group, the log and the shelf. Messages gather in `transfers`."""
+
+    def __init__(
+        self,
+        shelf: Shelf,
+        group: Group,
+        log: Log,
+        installed: Callable[[SnapshotInstall, StateMachine], None],
+    ) -> None:
+        self._shelf = shelf
+        self._group = group
+        self._log = log
+        self._installed = installed
+        self._installing: Installing | None = None
+        self._install_waits: SnapshotInstall | None = None
+        self._emit_waits = False
+        self._compact_to: LogIndex | None = None  # base of a snapshot that the quorum lacks yet
+        self.transfers: list[tuple[ReplicaId, Transfer]] = []
+
+    @property
+    def catalog(self) -> Catalog:
+        return self._shelf.catalog
+
+    # Inputs.
+
+    def tick(self, now_ms: int) -> None:
+        if self._installing is not None:
+            self._installing.tick(now_ms)
+
+    def emit(self) -> None:
+        """Ask for a snapshot of the applied state."""
+        self._emit_waits = True
+
+    def install(self, install: SnapshotInstall) -> None:
+        self._install_waits = install
+
+    def receive(self, sender: ReplicaId, message: Transfer) -> None:
+        """Answer a question, or take an answer to the installation under way."""
+        match message:
+            case ManifestWanted():
+                self._send_manifest(sender, message)
+            case ChunkWanted():
+                self._send_chunk(sender, message)
+            case ManifestSent():
+                if self._expects(sender):
+                    self._expected.on_manifest(message)
+            case ChunkSent():
+                if self._expects(sender):
+                    self._expected.on_chunk(message)
+
+    def _expects(self, sender: ReplicaId) -> bool:
+        return self._installing is not None and self._installing.install.source == sender
+
+    @property
+    def _expected(self) -> Installing:
+        assert self._installing is not None
+        return self._installing
+
+    # Sending.
+
+    def _send_manifest(self, to: ReplicaId, wanted: ManifestWanted) -> None:
+        held = [s for s in self.catalog.snapshots if s.manifest.base_index == wanted.base_index]
+        data = encode_manifest(held[-1].manifest) if held else b""
+        self.transfers.append((to, ManifestSent(wanted.base_index, data)))
+
+    def _send_chunk(self, to: ReplicaId, wanted: ChunkWanted) -> None:
+        def answer(sealed: bytes) -> None:
+            sent = ChunkSent(wanted.manifest_id, wanted.chunk_id, sealed)
+            self.transfers.append((to, sent))
+
+        def found(sealed: object) -> None:
+            assert isinstance(sealed, bytes)
+            answer(sealed)
+
+        for snapshot in self.catalog.snapshots:
+            if snapshot.record.manifest_id == wanted.manifest_id:
+                for chunk in snapshot.manifest.chunks:
+                    if chunk.chunk_id == wanted.chunk_id:
+                        self._shelf.reader.submit(ReadChunk(chunk), found, lambda _: answer(b""))
+                        return
+        answer(b"")
+
+    # Work, one at a time; an installation before an emission.
+
+    def advance(self, machine: StateMachine, applied_index: LogIndex) -> None:
+        """Begin what waits, and compact what the quorum no longer needs."""
+        if not self._shelf.busy and self._install_waits is not None:
+            self._begin_install()
+        elif not self._shelf.busy and self._emit_waits:
+            self._begin_emission(machine, applied_index)
+        if self._compact_to is not None:
+            self._compact(self._compact_to)
+        if self._installing is not None and self._installing.wants:
+            self.transfers += self._installing.wants
+            self._installing.wants = []
+
+    def _begin_emission(self, machine: StateMachine, applied_index: LogIndex) -> None:
+        self._emit_waits = False
+        core = self._group.core
+        newest = self.catalog.newest
+        newest_base = newest.manifest.base_index if newest is not None else 0
+        if core.installing is not None or applied_index <= newest_base:
+            self._not_emitted()
+            return
+        base_term = core.log.term_at(applied_index)
+        assert base_term is not None
+        self._shelf.busy = True
+        emitting = Emitting(self._shelf, self._emitted)
+        emitting.begin(machine, header_of(core.hard, applied_index), base_term, core.now_ms)
+
+    def _emitted(self, base_index: LogIndex | None) -> None:
+        if base_index is not None:
+            self._compact_to = base_index
+        else:
+            self._not_emitted()
+        self._collect()
+
+    def _not_emitted(self) -> None:
+        """Let the group ask again when it still wants a snapshot."""
+        self._group.snapshot_emitted(self._group.core.log.base_index)
+
+    def _compact(self, base_index: LogIndex) -> None:
+        """Delete what the snapshot covers, once the quorum has applied it too (C5)."""
+        group = self._group
+        if group.core.log.base_index >= base_index:
+            self._compact_to = None
+        elif group.compaction_floor(base_index) >= base_index:
+            self._compact_to = None
+            group.snapshot_emitted(base_index)
+            plan = self._log.plan_compact(LogIndex(base_index + 1))
+            if plan:
+                self._shelf.disk.submit(plan, lambda: None)
+
+    def _begin_install(self) -> None:
+        install = self._install_waits
+        assert install is not None
+        self._install_waits = None
+        self._shelf.busy = True
+        self._installing = Installing(
+            self._shelf, install, lambda: self._plan_log(install), self._install_ended
+        )
+        self._installing.begin(self._group.core.now_ms)
+
+    def _plan_log(self, install: SnapshotInstall) -> Plan:
+        """Plan the log's new start; a suffix that continues the snapshot stays (clustor §9.5)."""
+        view = self._group.core.log
+        base = install.base_index
+        if base > view.base_index and view.term_at(base) == install.base_term:
+            return self._log.plan_compact(LogIndex(base + 1))
+        return self._log.plan_install(base, install.base_term)
+
+    def _install_ended(self, install: SnapshotInstall, machine: StateMachine | None) -> None:
+        self._installing = None
+        if machine is not None:
+            self._installed(install, machine)
+        self._group.snapshot_installed(install, ok=machine is not None)
+        self._collect()
+
+    # Garbage.
+
+    def _collect(self) -> None:
+        """Delete what no snapshot needs any more; nothing else begins meanwhile."""
+        self._shelf.reader.submit(FindGarbage(self.catalog), self._garbage, self._no_garbage)
+
+    def _garbage(self, plan: object) -> None:
+        assert isinstance(plan, tuple)
+        self._shelf.disk.submit(plan, self._collected)
+
+    def _collected(self) -> None:
+        change = plan_forget(self.catalog)
+
+        def forgotten() -> None:
+            self._shelf.catalog = change.after
+            self._shelf.busy = False
+
+        self._shelf.disk.submit(change.plan, forgotten)
+
+    def _no_garbage(self, error: Exception) -> None:
+        """Leave everything as it is: a damaged manifest is evidence, not garbage."""
+        if not isinstance(error, CorruptSnapshot | OSError):
+            raise error
+        self._shelf.busy = False

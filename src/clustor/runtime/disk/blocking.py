@@ -1,0 +1,135 @@
+"""A disk whose plans are run with blocking calls by one writer thread."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from clustor.log.steps import Plan
+from clustor.log.types import IoWriterMode
+from clustor.runtime.disk.errors import DiskClosed, DiskError, PlanAbandoned
+from clustor.runtime.disk.files import FileTable
+from clustor.runtime.disk.partition import Partition
+from clustor.runtime.disk.types import Completion, Downgrade, PlanToken, SyncDurations
+
+OPEN_FILES_MAX = 512
+
+
+class BlockingDisk:
+    """One writer thread for all partitions of a disk; an eventfd says when plans are over.
+
+    The thread takes everything that waits at once and runs it in order. The lock is held for one
+    plan at a time, so that `execute` in another thread falls between plans, never into one.
+    """
+
+    def __init__(
+        self,
+        *,
+        open_files_max: int = OPEN_FILES_MAX,
+        downgrades: tuple[Downgrade, ...] = (),
+        table: FileTable | None = None,
+    ) -> None:
+        self.mode = IoWriterMode.BLOCKING
+        self.downgrades = downgrades
+        self._table = table or FileTable(open_files_max)
+        self._partitions: dict[int, Partition] = {}
+        self._numbers = 0
+        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._queue: SimpleQueue[tuple[Partition, Plan, PlanToken, int] | None] = SimpleQueue()
+        self._done: deque[Completion] = deque()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name="disk-writer", daemon=True)
+        self._thread.start()
+
+    def fileno(self) -> int:
+        """Return an eventfd that is readable while completions wait."""
+        return self._event
+
+    def open_partition(self, root: Path) -> Partition:
+        """Take charge of the files below `root`, an existing directory."""
+        self._require_open()
+        self._numbers += 1
+        partition = Partition(root, self._numbers, self._table)
+        self._partitions[partition.number] = partition
+        return partition
+
+    def submit(self, partition: Partition, plan: Plan, token: PlanToken) -> None:
+        """Queue a plan for the writer thread."""
+        self._require_open()
+        self._queue.put((partition, plan, token, partition.failures_seen))
+
+    def completions(self) -> list[Completion]:
+        """Take the plans that are over, and reset the eventfd."""
+        if not self._closed:
+            # Reset first: what is added from here on wakes the owner once more.
+            with suppress(BlockingIOError):
+                os.eventfd_read(self._event)
+        taken: list[Completion] = []
+        while self._done:
+            completion = self._done.popleft()
+            if completion.error is not None:
+                completion.partition.failures_seen += 1
+            taken.append(completion)
+        return taken
+
+    def execute(self, partition: Partition, plan: Plan) -> SyncDurations:
+        """Run a plan here and now, in the caller's thread; raise a DiskError when it fails."""
+        self._require_open()
+        with self._lock:
+            return partition.execute(plan)
+
+    def close_partition(self, partition: Partition) -> None:
+        """Close the partition's files; none of its plans may be under way."""
+        with self._lock:
+            del self._partitions[partition.number]
+            partition.close()
+
+    def close(self) -> None:
+        """Wait for what was submitted, and close every file."""
+        if self._closed:
+            return
+        self._closed = True
+        self._queue.put(None)
+        self._thread.join()
+        for partition in list(self._partitions.values()):
+            self.close_partition(partition)
+        os.close(self._event)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise DiskClosed("the disk was closed")
+
+    def _work(self) -> None:
+        while True:
+            batch = [self._queue.get()]
+            with suppress(Empty):
+                while True:
+                    batch.append(self._queue.get_nowait())
+            for submission in batch:
+                if submission is None:
+                    return
+                self._done.append(self._run(*submission))
+                os.eventfd_write(self._event, 1)
+
+    def _run(self, partition: Partition, plan: Plan, token: PlanToken, seen: int) -> Completion:
+        durations: SyncDurations = ()
+        error: DiskError | None = None
+        with self._lock:
+            try:
+                if partition.failures != seen:
+                    raise PlanAbandoned("an earlier plan failed", failures=partition.failures)
+                durations = partition.execute(plan)
+            except DiskError as failure:
+                partition.failures += 1
+                error = failure
+            except Exception as bug:  # noqa: BLE001  # a dead writer would leave its owner waiting
+                partition.failures += 1
+                error = DiskError(
+                    "the writer failed on a plan it does not understand", cause=repr(bug)
+                )
+        return Completion(partition, token, durations, error)

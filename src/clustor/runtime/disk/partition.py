@@ -1,0 +1,227 @@
+"""One partition's directory: its steps on real files, its fences, and what its plans came to."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn, assert_never
+
+from clustor.log.steps import (
+    Create,
+    Delete,
+    MakeDirectory,
+    Plan,
+    Rename,
+    Step,
+    Sync,
+    SyncDirectory,
+    Truncate,
+    Write,
+    directory_of,
+)
+from clustor.runtime.disk.errors import FileFenced, PathRefused, plan_failed
+from clustor.runtime.disk.files import FileTable, OpenFile
+from clustor.runtime.disk.paths import open_file, opened_directory, opened_parent, parts_of
+from clustor.runtime.disk.reserve import reserve
+from clustor.runtime.disk.types import SyncDurations
+
+
+class _SyncRefused(Exception):
+    """The sync itself failed, not the way to the file."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class Partition:
+    """The files below one root. Made by a disk's `open_partition`; one thread at a time uses it."""
+
+    def __init__(self, root: Path, number: int, table: FileTable) -> None:
+        self.root = root
+        self.number = number
+        self._table = table
+        self._directory = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._fences: dict[str, str] = {}
+        """Names whose sync failed (a directory's ends in `/`), each with the reason."""
+        self.failures = 0
+        """How many plans have failed, counted by whoever runs them."""
+        self.failures_seen = 0
+        """How many of these the owner has been told of: later plans are meant to follow them."""
+        self.waiting: deque[Any] = deque()
+        """A ring's jobs that wait for the one under way, in order."""
+        self.busy = False
+        """Whether a ring has a job of this partition under way."""
+
+    def execute(self, plan: Plan) -> SyncDurations:
+        """Run the steps in order with blocking calls; return how long each Sync took."""
+        self.refuse_fenced(plan)
+        durations: list[int] = []
+        for number, step in enumerate(plan):
+            begin = time.monotonic_ns()
+            self.run_step(number, step)
+            if type(step) is Sync:
+                durations.append(time.monotonic_ns() - begin)
+        return tuple(durations)
+
+    def refuse_fenced(self, plan: Plan) -> None:
+        """Raise FileFenced when the plan touches a fenced file or directory."""
+        if not self._fences:
+            return
+        for step in plan:
+            for name in _touched(step):
+                if name in self._fences:
+                    raise FileFenced(name, self._fences[name])
+
+    def fence(self, name: str, reason: str) -> None:
+        """Let no later plan touch `name`."""
+        self._fences.setdefault(name, reason)
+
+    @property
+    def fenced(self) -> tuple[str, ...]:
+        """The names that no plan may touch any more."""
+        return tuple(self._fences)
+
+    def run_step(self, number: int, step: Step) -> None:
+        """Run one step; raise PlanFailed, and fence what it was about when it was a sync."""
+        try:
+            self._run(step)
+        except _SyncRefused as refused:
+            self.fail(number, step, refused.code, sync=True)
+        except OSError as error:
+            self.fail(number, step, error.errno or errno.EIO)
+
+    def fail(self, number: int, step: Step, code: int, *, sync: bool = False) -> NoReturn:
+        """Raise the failure of a step; one of the sync itself leaves a fence behind."""
+        name = _touched(step)[0]
+        if sync:
+            self.fence(name, os.strerror(code))
+        raise plan_failed(number, step, name, code, sync=sync)
+
+    def file(self, name: str) -> OpenFile:
+        """Return the open file, opening it where necessary."""
+        key = (self.number, name)
+        file = self._table.get(key)
+        if file is None:
+            file = OpenFile(open_file(self._directory, name, os.O_RDWR), dirty=True)
+            if not stat.S_ISREG(os.fstat(file.descriptor).st_mode):
+                os.close(file.descriptor)
+                raise PathRefused("not a regular file", path=name)
+            self._table.add(key, file)
+        return file
+
+    def write(self, name: str, offset: int, data: bytes) -> None:
+        """Write all of `data`, however the kernel divides it."""
+        file = self.file(name)
+        file.dirty = True
+        written = os.pwrite(file.descriptor, data, offset)
+        while written < len(data):
+            rest = memoryview(data)[written:]
+            written += os.pwrite(file.descriptor, rest, offset + written)
+
+    def close(self) -> None:
+        """Close the files and the directory."""
+        self._table.discard_partition(self.number)
+        os.close(self._directory)
+
+    def _run(self, step: Step) -> None:
+        match step:
+            case Write():
+                self.write(step.file, step.offset, step.data)
+            case Sync():
+                file = self.file(step.file)
+                _sync(os.fdatasync, file.descriptor)
+                file.on_synced()
+            case Create():
+                self._create(step)
+            case Truncate():
+                file = self.file(step.file)
+                file.dirty = True
+                os.ftruncate(file.descriptor, step.size_bytes)
+            case Rename():
+                self._rename(step)
+            case Delete():
+                self._delete(step)
+            case SyncDirectory():
+                with opened_directory(self._directory, step.directory) as descriptor:
+                    _sync(os.fsync, descriptor)
+            case MakeDirectory():
+                self._make_directory(step)
+            case _:
+                assert_never(step)
+
+    def _create(self, step: Create) -> None:
+        descriptor = open_file(self._directory, step.file, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        try:
+            if step.reserve_bytes:
+                reserve(descriptor, step.reserve_bytes)
+        except OSError:
+            # Without its room the file is of no use, and would stop the plan's next attempt.
+            os.close(descriptor)
+            with opened_parent(self._directory, step.file) as (parent, name):
+                os.unlink(name, dir_fd=parent)
+            raise
+        self._table.add((self.number, step.file), OpenFile(descriptor, dirty=False))
+
+    def _rename(self, step: Rename) -> None:
+        with (
+            opened_parent(self._directory, step.source) as (source_parent, source),
+            opened_parent(self._directory, step.target) as (target_parent, target),
+        ):
+            mode = os.stat(source, dir_fd=source_parent, follow_symlinks=False).st_mode
+            if stat.S_ISDIR(mode):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            if not stat.S_ISREG(mode):
+                raise PathRefused("not a regular file", path=step.source)
+            os.rename(source, target, src_dir_fd=source_parent, dst_dir_fd=target_parent)
+        if step.source != step.target:
+            self._table.move((self.number, step.source), (self.number, step.target))
+
+    def _delete(self, step: Delete) -> None:
+        with (
+            suppress(FileNotFoundError),
+            opened_parent(self._directory, step.file) as (parent, name),
+        ):
+            os.unlink(name, dir_fd=parent)
+        self._table.discard((self.number, step.file))
+
+    def _make_directory(self, step: MakeDirectory) -> None:
+        made = ""
+        for part in parts_of(step.directory) if step.directory else []:
+            with opened_directory(self._directory, made) as parent:
+                try:
+                    os.mkdir(part, 0o700, dir_fd=parent)
+                except FileExistsError:
+                    there = os.stat(part, dir_fd=parent, follow_symlinks=False)
+                    if not stat.S_ISDIR(there.st_mode):
+                        raise NotADirectoryError(errno.ENOTDIR, part) from None
+            made = f"{made}/{part}" if made else part
+
+
+def _sync(call: Callable[[int], None], descriptor: int) -> None:
+    try:
+        call(descriptor)
+    except OSError as error:
+        raise _SyncRefused(error.errno or errno.EIO) from error
+
+
+def _touched(step: Step) -> tuple[str, ...]:
+    """Name what a step is about, a directory with `/` behind it; its own subject comes first."""
+    match step:
+        case Write() | Sync() | Truncate():
+            return (step.file,)
+        case Create() | Delete():
+            return (step.file, directory_of(step.file) + "/")
+        case Rename():
+            directories = (directory_of(step.source) + "/", directory_of(step.target) + "/")
+            return (step.source, step.target, *directories)
+        case SyncDirectory() | MakeDirectory():
+            return (step.directory + "/",)
+        case _:
+            assert_never(step)

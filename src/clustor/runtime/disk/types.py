@@ -1,0 +1,72 @@
+"""The words of the disk: tokens, completions, and what a start found out about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NewType, Protocol, TypeAlias
+
+from clustor.log.steps import Plan
+from clustor.log.types import IoWriterMode
+from clustor.runtime.disk.errors import DiskError
+
+if TYPE_CHECKING:
+    from clustor.runtime.disk.partition import Partition
+
+PlanToken = NewType("PlanToken", int)
+"""Chosen by whoever submits a plan, and handed back with its completion."""
+
+SyncDurations: TypeAlias = tuple[int, ...]
+"""Nanoseconds that each Sync of a plan took, in order."""
+
+
+@dataclass(slots=True)
+class Completion:
+    """One plan is over: wholly durable as far as it says, or failed with `error`."""
+
+    partition: Partition
+    token: PlanToken
+    sync_durations: SyncDurations
+    error: DiskError | None
+
+
+@dataclass(frozen=True, slots=True)
+class Downgrade:
+    """A mode that cannot be used here, and why."""
+
+    mode: IoWriterMode
+    reason: str
+
+
+class Disk(Protocol):
+    """What every executor offers. One thread owns it: submits, drains, executes and closes."""
+
+    @property
+    def mode(self) -> IoWriterMode:
+        """How bytes reach the disk now; a ring that breaks turns this to BLOCKING."""
+
+    @property
+    def downgrades(self) -> Sequence[Downgrade]:
+        """The better modes that were tried and given up, in order."""
+
+    def fileno(self) -> int:
+        """Return an eventfd that is readable while completions wait."""
+
+    def open_partition(self, root: Path) -> Partition:
+        """Take charge of the files below `root`, an existing directory."""
+
+    def submit(self, partition: Partition, plan: Plan, token: PlanToken) -> None:
+        """Queue a plan. Plans of one partition run one after the other, in this order."""
+
+    def completions(self) -> list[Completion]:
+        """Take the plans that are over, and reset the eventfd."""
+
+    def execute(self, partition: Partition, plan: Plan) -> SyncDurations:
+        """Run a plan here and now, in the caller's thread; raise a DiskError when it fails."""
+
+    def close_partition(self, partition: Partition) -> None:
+        """Close the partition's files; none of its plans may be under way."""
+
+    def close(self) -> None:
+        """Wait for what was submitted, and close every file."""

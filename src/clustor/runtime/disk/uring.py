@@ -1,0 +1,394 @@
+"""A disk whose plans are run by io_uring, chain by chain."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from clustor.log.steps import Plan, Sync, Write
+from clustor.log.types import IoWriterMode
+from clustor.runtime.disk.blocking import OPEN_FILES_MAX
+from clustor.runtime.disk.errors import DiskClosed, DiskError, PlanAbandoned, RingBroken
+from clustor.runtime.disk.files import NO_SLOT, FileTable, OpenFile
+from clustor.runtime.disk.partition import Partition
+from clustor.runtime.disk.ring import Ring
+from clustor.runtime.disk.types import Completion, Downgrade, PlanToken, SyncDurations
+
+CHAIN_STEPS_MAX = 64
+CHAINS_MAX = 256
+_MARK_BITS = 8
+
+_CHAINABLE = (Write, Sync)
+
+_OFFSET_MAX = 2**63 - 1
+
+_ROOM_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+@dataclass(slots=True)
+class _Job:
+    """One plan under way."""
+
+    partition: Partition
+    plan: Plan
+    token: PlanToken
+    failures_seen: int
+    position: int = 0
+    """The first step that is not done."""
+    links: list[tuple[int, bool, OpenFile]] = field(default_factory=list)
+    """The chain under way: for each entry its step, whether it stands for the Sync behind it too,
+    and its file."""
+    buffers: list[int] = field(default_factory=list)
+    began_ns: int = 0
+    durations: list[int] = field(default_factory=list)
+
+
+class UringDisk:
+    """Plans as chains of linked entries; one thread, the owner's, and no other.
+
+    Plans of different partitions are under way together; those of one partition follow each
+    other. Writes and syncs go through the ring, the other steps are run between two chains with
+    blocking calls. A ring that breaks is replaced by blocking calls in the owner's thread: plans
+    that were under way fail and their files are fenced, as nobody knows whether the kernel still
+    writes to them.
+    """
+
+    def __init__(
+        self,
+        mode: IoWriterMode = IoWriterMode.FIXED_URING,
+        *,
+        open_files_max: int = OPEN_FILES_MAX,
+        downgrades: tuple[Downgrade, ...] = (),
+    ) -> None:
+        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        try:
+            self._ring: Ring | None = Ring(self._event, mode)
+        except RingBroken:
+            os.close(self._event)
+            raise
+        self.mode = mode
+        self.downgrades = downgrades
+        self._table = FileTable(open_files_max)
+        self._table.before_close = self._unregister
+        self._partitions: dict[int, Partition] = {}
+        self._numbers = 0
+        self._chains: dict[int, _Job] = {}
+        self._chain_number = 0
+        self._ready: deque[_Job] = deque()
+        """Jobs whose partition is free for them, in order."""
+        self._lost: list[tuple[Ring, list[_Job]]] = []
+        """Broken rings and what they had under way: the kernel may still read these bytes."""
+        self._done: list[Completion] = []
+        self._closed = False
+
+    def fileno(self) -> int:
+        """Return an eventfd that is readable while completions wait."""
+        return self._event
+
+    def open_partition(self, root: Path) -> Partition:
+        """Take charge of the files below `root`, an existing directory."""
+        self._require_open()
+        self._numbers += 1
+        partition = Partition(root, self._numbers, self._table)
+        self._partitions[partition.number] = partition
+        return partition
+
+    def submit(self, partition: Partition, plan: Plan, token: PlanToken) -> None:
+        """Start the plan, or queue it behind the one that its partition has under way."""
+        self._require_open()
+        job = _Job(partition, plan, token, partition.failures_seen)
+        if partition.busy:
+            partition.waiting.append(job)
+            return
+        partition.busy = True
+        self._ready.append(job)
+        self._settle()
+
+    def completions(self) -> list[Completion]:
+        """Take the plans that are over, and reset the eventfd."""
+        if not self._closed:
+            with suppress(BlockingIOError):
+                os.eventfd_read(self._event)
+            self._take_results()
+        taken, self._done = self._done, []
+        for completion in taken:
+            if completion.error is not None:
+                completion.partition.failures_seen += 1
+        return taken
+
+    def execute(self, partition: Partition, plan: Plan) -> SyncDurations:
+        """Run a plan here and now with blocking calls; the partition must have none under way."""
+        self._require_open()
+        assert not partition.busy, "a plan is under way"
+        try:
+            return partition.execute(plan)
+        finally:
+            self._settle()
+
+    def close_partition(self, partition: Partition) -> None:
+        """Close the partition's files; none of its plans may be under way."""
+        assert not partition.busy, "a plan is under way"
+        del self._partitions[partition.number]
+        partition.close()
+        self._settle()
+
+    def close(self) -> None:
+        """Wait for what was submitted, and close every file."""
+        if self._closed:
+            return
+        while self._chains and self._ring is not None:
+            self._ring.wait()
+            self._take_results()
+        self._closed = True
+        for partition in list(self._partitions.values()):
+            self.close_partition(partition)
+        if self._ring is not None:
+            self._ring.close()
+        os.close(self._event)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise DiskClosed("the disk was closed")
+
+    def _unregister(self, file: OpenFile) -> None:
+        if self._ring is not None:
+            try:
+                self._ring.unregister(file)
+            except RingBroken as broken:
+                self._give_up_ring(broken)
+
+    def _settle(self) -> None:
+        """Start what can start; wake the owner for completions that no result announces."""
+        self._pump()
+        if self._done and not self._closed:
+            os.eventfd_write(self._event, 1)
+
+    # One job: start, advance from chain to chain, finish
+
+    def _pump(self) -> None:
+        """Start what is ready, as long as the ring has room for chains."""
+        while self._ready and len(self._chains) < CHAINS_MAX:
+            self._start(self._ready.popleft())
+
+    def _start(self, job: _Job) -> None:
+        try:
+            if job.partition.failures != job.failures_seen:
+                raise PlanAbandoned("an earlier plan failed", failures=job.partition.failures)
+            job.partition.refuse_fenced(job.plan)
+        except DiskError as error:
+            self._finish(job, error)
+        else:
+            self._advance(job)
+
+    def _advance(self, job: _Job) -> None:
+        """Run the job's next steps until a chain is under way or the job is over."""
+        try:
+            while job.position < len(job.plan):
+                step = job.plan[job.position]
+                chainable = type(step) is Write or type(step) is Sync
+                if chainable and self._begin_chain(job):
+                    return
+                self._run_blocking(job)
+        except DiskError as error:
+            self._finish(job, error)
+        else:
+            self._finish(job, None)
+
+    def _run_blocking(self, job: _Job) -> None:
+        step = job.plan[job.position]
+        begin = time.monotonic_ns()
+        job.partition.run_step(job.position, step)
+        if type(step) is Sync:
+            job.durations.append(time.monotonic_ns() - begin)
+        job.position += 1
+
+    def _finish(self, job: _Job, error: DiskError | None) -> None:
+        partition = job.partition
+        if error is not None:
+            partition.failures += 1
+        self._done.append(Completion(partition, job.token, tuple(job.durations), error))
+        if partition.waiting:
+            self._ready.append(partition.waiting.popleft())
+        else:
+            partition.busy = False
+
+    # One chain
+
+    def _begin_chain(self, job: _Job) -> bool:
+        """Submit the longest chain that may start at the job's position; False: none may."""
+        job.links = self._links(job) if self._ring is not None else []
+        if not job.links or self._ring is None:
+            return False
+        self._chain_number += 1
+        mark = self._chain_number << _MARK_BITS
+        try:
+            self._add_entries(self._ring, job, mark)
+            job.began_ns = time.monotonic_ns()
+            self._ring.submit()
+        except RingBroken as broken:
+            # Part of this chain may be with the kernel: its files are as doubtful as the others'.
+            self._chains[self._chain_number] = job
+            self._give_up_ring(broken)
+            return True
+        self._chains[self._chain_number] = job
+        return True
+
+    def _links(self, job: _Job) -> list[tuple[int, bool, OpenFile]]:
+        """Choose the chain's entries: up to the first Sync that cannot be folded into a write."""
+        links: list[tuple[int, bool, OpenFile]] = []
+        dirty: set[int] = set()
+        at = job.position
+        plan = job.plan
+        while at < len(plan) and len(links) < CHAIN_STEPS_MAX:
+            step = plan[at]
+            if not isinstance(step, _CHAINABLE):
+                break
+            file = self._file(job.partition, step.file)
+            if file is None:
+                break
+            if isinstance(step, Sync):
+                links.append((at, False, file))
+                break
+            if not _fits_ring(step):
+                break
+            follower = plan[at + 1] if at + 1 < len(plan) else None
+            synced = isinstance(follower, Sync) and follower.file == step.file
+            # RWF_DSYNC covers only its own range: older bytes, and the end of the last page before
+            # a gap, which the kernel fills with zeros, need a whole sync.
+            folds = synced and not file.dirty and step.offset <= file.length
+            folds = folds and file.descriptor not in dirty
+            links.append((at, folds, file))
+            if not folds:
+                dirty.add(file.descriptor)
+            at += 2 if folds else 1
+        return links
+
+    def _file(self, partition: Partition, name: str) -> OpenFile | None:
+        """Return the file, registered where there is room; None: a blocking call shall say why."""
+        try:
+            file = partition.file(name)
+        except (OSError, DiskError):
+            return None
+        if file.slot == NO_SLOT and self._ring is not None:
+            try:
+                self._ring.register(file)
+            except RingBroken as broken:
+                self._give_up_ring(broken)
+                return None
+        return file
+
+    def _add_entries(self, ring: Ring, job: _Job, mark: int) -> None:
+        last = len(job.links) - 1
+        for link, (at, folds, file) in enumerate(job.links):
+            step = job.plan[at]
+            if isinstance(step, Write):
+                file.dirty = True
+                buffer = ring.add_write(
+                    file, step.offset, step.data, mark | link, sync=folds, last=link == last
+                )
+                if buffer >= 0:
+                    job.buffers.append(buffer)
+            else:
+                ring.add_sync(file, mark | link)
+
+    def _take_results(self) -> None:
+        if self._ring is not None:
+            for mark, result in self._ring.take_results():
+                self._on_result(mark, result)
+        self._pump()
+
+    def _on_result(self, mark: int, result: int) -> None:
+        """Judge a chain by its one completion, and go on with its job."""
+        job = self._chains.pop(mark >> _MARK_BITS, None)
+        if job is None:  # the ring was given up since, and the job with it
+            return
+        for buffer in job.buffers:
+            if self._ring is not None:
+                self._ring.release(buffer)
+        job.buffers.clear()
+        failed_link = mark & ((1 << _MARK_BITS) - 1)
+        try:
+            self._judge(job, failed_link, result)
+        except DiskError as error:
+            self._finish(job, error)
+        else:
+            self._advance(job)
+
+    def _judge(self, job: _Job, link: int, result: int) -> None:
+        """Settle the entries up to the one that reported; raise when it failed."""
+        at, folds, _ = job.links[link]
+        step = job.plan[at]
+        whole = result == (len(step.data) if isinstance(step, Write) else 0)
+        for done in job.links[: link + 1 if whole else link]:
+            self._note_synced(job, *done)
+        if whole:
+            assert link == len(job.links) - 1, "only the last entry reports success"
+            self._count_syncs(job)
+            job.position = at + 2 if folds else at + 1
+        elif isinstance(step, Write):
+            self._on_partial_write(job, at, result, folds=folds)
+        else:
+            job.partition.fail(at, step, -result, sync=True)
+
+    def _note_synced(self, job: _Job, at: int, folds: bool, file: OpenFile) -> None:
+        step = job.plan[at]
+        if isinstance(step, Sync):
+            file.on_synced()
+        elif isinstance(step, Write) and folds:
+            file.on_range_synced(step.offset + len(step.data))
+        else:
+            file.dirty = True
+
+    def _on_partial_write(self, job: _Job, at: int, result: int, *, folds: bool) -> None:
+        """Finish a short write, or tell a write that failed from a sync that failed."""
+        step = job.plan[at]
+        assert isinstance(step, Write)
+        if result < 0 and not folds:
+            job.partition.fail(at, step, -result)
+        if result < 0 and -result not in _ROOM_ERRORS:
+            job.partition.fail(at + 1, job.plan[at + 1], -result, sync=True)
+        done = max(result, 0)
+        try:
+            job.partition.write(step.file, step.offset + done, step.data[done:])
+        except OSError as error:
+            job.partition.fail(at, step, error.errno or errno.EIO)
+        if result < 0:
+            # There was room for the bytes after all: it was their sync that had none.
+            job.partition.fail(at + 1, job.plan[at + 1], -result, sync=True)
+        job.position = at + 1
+
+    def _count_syncs(self, job: _Job) -> None:
+        """Divide the chain's time evenly: the kernel does not say when its parts ended."""
+        syncs = sum(1 for at, folds, _ in job.links if folds or isinstance(job.plan[at], Sync))
+        if syncs:
+            elapsed = time.monotonic_ns() - job.began_ns
+            job.durations.extend([elapsed // syncs] * syncs)
+
+    # A broken ring
+
+    def _give_up_ring(self, broken: RingBroken) -> None:
+        """Go on with blocking calls; what was under way has failed, and its files are fenced."""
+        if self._ring is None:
+            return
+        jobs = list(self._chains.values())
+        self._lost.append((self._ring, jobs))
+        self._ring = None
+        self._chains = {}
+        self.downgrades += (Downgrade(self.mode, str(broken)),)
+        self.mode = IoWriterMode.BLOCKING
+        for job in jobs:
+            for at, _, _ in job.links:
+                step = job.plan[at]
+                assert isinstance(step, _CHAINABLE)
+                job.partition.fence(step.file, str(broken))
+            self._finish(job, broken)
+
+
+def _fits_ring(step: Write) -> bool:
+    """Say whether the ring can take this write as it stands; -1 would mean the file's position."""
+    return type(step.data) is bytes and 0 <= step.offset <= _OFFSET_MAX - len(step.data)

@@ -1,0 +1,243 @@
+"""A whole cluster in one thread: the production replicas on simulated disks, network and clocks.
+
+Everything random comes from generators that the seed alone decides, and everything that happens
+goes through one timeline, so a scenario is a whole run. Nothing here knows what is right: that
+is the judge's business.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from xxhash import xxh3_128
+
+from clustor.log.keys import KeyRing
+from clustor.log.types import DekEpoch, MacEpoch
+from clustor.raft.membership import Configuration
+from clustor.raft.messages import Message
+from clustor.raft.profiles import (
+    CONSISTENCY_PROFILE,
+    ControlPlaneNumbers,
+    MembershipNumbers,
+    Profile,
+    ReplicationNumbers,
+)
+from clustor.raft.types import ReplicaId
+from clustor.replica.transfer import Transfer
+from clustor.sim.chance import generator
+from clustor.sim.clients import Clients
+from clustor.sim.control_plane import FakeControlPlane
+from clustor.sim.disk import SimDisk
+from clustor.sim.envelope import decode_envelope, encode_envelope
+from clustor.sim.injection import Injection
+from clustor.sim.judge import GroupJudge
+from clustor.sim.network import Arrival, Network, NodeId
+from clustor.sim.scenario import MS, Scenario
+from clustor.sim.seat import Seat
+from clustor.sim.timeline import Microseconds, Timeline
+
+_TICK = 20 * MS
+_SIGNER = Ed25519PrivateKey.from_private_bytes(b"simulated snapshot manifest key!")
+
+
+def small_profile(snapshot_log_bytes: int) -> Profile:
+    """A profile whose limits are so small that a short run meets all of them."""
+    return replace(
+        CONSISTENCY_PROFILE,
+        membership=MembershipNumbers(
+            catchup_index_slack=8,
+            catchup_slack_bytes=512,
+            catchup_timeout_ms=3_000,
+            finalize_window=4,
+            lag_duration_max_ms=2_000,
+            rollback_grace_ms=500,
+        ),
+        control_plane=ControlPlaneNumbers(
+            cache_fresh_ms=1_000,
+            cache_grace_ms=4_000,
+            durability_proof_ttl_ms=20_000,
+            proof_publish_period_ms=200,
+        ),
+        replication=ReplicationNumbers(
+            message_bytes_max=1_000,
+            inflight_messages_max=8,
+            inflight_bytes_max=4_000,
+            fetch_bytes_max=1_000,
+            snapshot_log_bytes_target=snapshot_log_bytes,
+            snapshot_retry_ms=300,
+        ),
+    )
+
+
+@dataclass
+class SimNode:
+    """One machine: a clock of its own, and a seat for each group."""
+
+    cluster: SimCluster
+    id: ReplicaId
+    rng: Random
+    seats: list[Seat] = field(default_factory=list)
+    up: bool = True
+    life: int = 0
+    offset_ms: int = 0
+    rate_ppm: int = 0
+    _latest_ms: int = 0
+
+    def now_ms(self) -> int:
+        """Read the clock. It runs fast or slow and may jump, but it never goes back."""
+        now = self.cluster.timeline.now
+        drifted = now + now * self.rate_ppm // 1_000_000
+        self._latest_ms = max(self._latest_ms, drifted // MS + self.offset_ms)
+        return self._latest_ms
+
+    def tick(self) -> None:
+        for seat in self.seats:
+            if seat.replica is not None:
+                seat.replica.tick(self.now_ms())
+                seat.turn()
+
+
+class SimCluster:
+    """The nodes, and everything between them."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.timeline = Timeline[Arrival | Callable[[], None]]()
+        self.network = Network(self._rng("network"), self.timeline, link=scenario.link)
+        self.profile = small_profile(scenario.snapshot_log_bytes)
+        self.signer = _SIGNER
+        self.keys = KeyRing()
+        self.keys.add_mac(MacEpoch(1), b"M" * 32)
+        self.keys.add_dek(DekEpoch(1), b"\x01" * 32)
+        self.counts: Counter[str] = Counter()
+        self._trace = xxh3_128()
+        self.judges = [GroupJudge(group) for group in range(scenario.groups)]
+        ids = [ReplicaId(n) for n in range(1, scenario.size + scenario.spares + 1)]
+        voters = ids[: scenario.size]
+        self.nodes = {id_: self._make_node(id_) for id_ in ids}
+        self.controls = [
+            FakeControlPlane(self, group, set(voters), self._rng(f"control {group}"))
+            for group in range(scenario.groups)
+        ]
+        self.clients = Clients(self, scenario, self._rng("clients"))
+        self.injection = Injection(self, scenario)
+        bootstrap = Configuration(voters=frozenset(voters))
+        for node in self.nodes.values():
+            for seat in node.seats:
+                seat.create(bootstrap if node.id in bootstrap.voters else None)
+            self.later(node.rng.randint(0, _TICK), self._ticking(node))
+
+    def _rng(self, name: str) -> Random:
+        return generator(name, self.scenario.seed)
+
+    def _make_node(self, replica_id: ReplicaId) -> SimNode:
+        node = SimNode(self, replica_id, self._rng(f"node {replica_id}"))
+        node.offset_ms = node.rng.randint(0, 500)
+        node.rate_ppm = node.rng.choice((0, 0, 200, -200))
+        reorder = self.scenario.reorder_directory_ops
+        for group, judge in enumerate(self.judges):
+            node.seats.append(
+                Seat(
+                    self,
+                    node,
+                    group,
+                    judge,
+                    SimDisk(reorder_directory_ops=reorder),
+                    SimDisk(reorder_directory_ops=reorder),
+                    self._rng(f"seat {replica_id} {group}"),
+                )
+            )
+        return node
+
+    # Time.
+
+    def later(self, delay: int, action: Callable[[], None]) -> None:
+        self.timeline.schedule(Microseconds(self.timeline.now + delay), action)
+
+    def run_until(self, end: Microseconds) -> None:
+        while (at := self.timeline.next_at()) is not None and at <= end:
+            event = self.timeline.take_next()
+            if isinstance(event, Arrival):
+                self._arrive(event)
+            elif event is not None:
+                event()
+
+    def _ticking(self, node: SimNode) -> Callable[[], None]:
+        def tick() -> None:
+            if node.up:
+                node.tick()
+            self.later(_TICK, tick)
+
+        return tick
+
+    def trace(self, *facts: object) -> None:
+        """Let something be part of the course of events."""
+        self._trace.update(repr((self.timeline.now, facts)).encode())
+
+    def trace_hash(self) -> str:
+        """Return what stands for the whole course: equal scenarios have equal hashes."""
+        whole = self._trace.copy()
+        whole.update(self.network.trace_digest())
+        return whole.hexdigest()
+
+    def count(self, name: str) -> None:
+        self.counts[name] += 1
+
+    # Messages.
+
+    def send(self, seat: Seat, to: ReplicaId, message: Message | Transfer) -> None:
+        payload = encode_envelope(seat.group, message)
+        self.network.send(NodeId(seat.replica_id), NodeId(to), payload)
+
+    def _arrive(self, arrival: Arrival) -> None:
+        node = self.nodes.get(ReplicaId(arrival.destination))
+        if not self.network.take_arrival(arrival) or node is None or not node.up:
+            return
+        group, message = decode_envelope(arrival.payload)
+        seat = node.seats[group]
+        if seat.replica is None:
+            return
+        if isinstance(message, Transfer):
+            seat.replica.receive_transfer(ReplicaId(arrival.source), message)
+        else:
+            seat.replica.receive(message)
+        seat.turn()
+
+    # Lives.
+
+    def stop(self, node: SimNode, *, power_lost: bool) -> None:
+        """End every process of a node."""
+        node.up = False
+        node.life += 1
+        self.trace("stop", node.id, power_lost)
+        for seat in node.seats:
+            if seat.replica is not None:
+                seat.stop(power_lost=power_lost)
+
+    def start(self, node: SimNode) -> None:
+        if node.up:
+            return
+        node.up = True
+        self.trace("start", node.id)
+        for seat in node.seats:
+            seat.start()
+
+    def restart_later(self, node: SimNode, *, power_lost: bool, delay: int | None = None) -> None:
+        """Stop a node now and start it after a while; all its groups go with it."""
+        self.later(0, lambda: self.stop_if_up(node, power_lost=power_lost))
+        wait = node.rng.randint(20 * MS, 600 * MS) if delay is None else delay
+        self.later(wait, lambda: self.start(node))
+
+    def stop_if_up(self, node: SimNode, *, power_lost: bool) -> None:
+        if node.up:
+            self.stop(node, power_lost=power_lost)
+
+    def leader(self, group: int) -> Seat | None:
+        """Return the seat that leads the newest term, as far as anyone believes it."""
+        seats = [node.seats[group] for node in self.nodes.values()]
+        leading = [seat for seat in seats if seat.replica is not None and seat.replica.leads]
+        return max(leading, key=lambda seat: seat.running.group.core.hard.term, default=None)

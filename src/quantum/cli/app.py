@@ -1,0 +1,28 @@
+"""The command tree."""
+
+from __future__ import annotations
+
+import typer
+
+from quantum.cli.log import app as log_app
+from quantum.cli.selftest import selftest
+from quantum.cli.spec import app as spec_app
+
+app = typer.Typer(
+    name="quantum",
+    help="A message broker whose acknowledgement means: fsynced on a quorum.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(log_app, name="log")
+app.add_typer(spec_app, name="spec")
+app.command("selftest")(selftest)
+
+
+def main() -> None:
+    """Run the command line."""
+    if not __debug__:
+        raise SystemExit("quantum: refusing to run under -O: the assertions are part of the safety")
+    app()

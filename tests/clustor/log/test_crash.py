@@ -1,0 +1,145 @@
+"""Power is lost between any two steps, with every outcome of what was not synced."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from clustor.log.ledger import LedgerIdentity
+from clustor.log.log import create_log
+from clustor.log.recovery import recover
+from clustor.sim.disk import SimDisk
+from tests.clustor.log.harness import (
+    IDENTITY,
+    MODE,
+    SMALL,
+    Moment,
+    Operation,
+    World,
+    append,
+    check_after_crash,
+    compact,
+    crash_points,
+    draw_operation,
+    install,
+    new_keys,
+    now,
+    overwrite,
+    rotate_key,
+    run,
+    seal,
+    start,
+)
+
+SCRIPTS: dict[str, list[Operation]] = {
+    "appends": [append(10), append(20, 0, 30), append(600)],
+    "reservation": [append(5000), append(9000)],
+    "rotation": [append(1500), append(1500), append(1500), append(1500)],
+    "seal": [append(10), seal(), append(10)],
+    "suffix replaced": [append(10, 10, 10), overwrite(2, 20), overwrite(1, 30, 30)],
+    "suffix replaced across segments": [
+        append(1500, 10),
+        append(1500, 10),
+        append(1500, 10),
+        overwrite(4, 20),
+        append(5),
+    ],
+    "key rotation": [append(10), rotate_key(), append(10), rotate_key(), append(10)],
+    "compaction": [append(1500), append(1500), append(1500), compact(0), append(10), compact(0)],
+    "snapshot installed": [append(10, 10), install(3), append(10)],
+    "replaced, then compacted": [
+        append(1500, 10),
+        overwrite(1, 1500),
+        append(1500),
+        compact(1),
+        overwrite(1, 7),
+    ],
+}
+
+
+@pytest.mark.parametrize("reorder", [False, True], ids=["journalled names", "reordered names"])
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS.keys())
+def test_after_a_crash_anywhere_the_log_holds_what_was_acknowledged(
+    script: list[Operation], reorder: bool
+) -> None:
+    world = World.new(reorder=reorder)
+    rng = Random(0)
+    states = 0
+    for operation in script:
+        for moment in crash_points(world, operation):
+            for disk in moment.disk.crashes(rng, max_exhaustive=60, samples=12):
+                after = check_after_crash(moment.crashed(disk))
+                run(after, append(33, tag=99))
+                run(after, overwrite(1, 44, tag=98))
+                check_after_crash(now(after))
+                states += 1
+    assert states > 50
+
+
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS.keys())
+def test_a_crash_while_recovering_loses_nothing_either(script: list[Operation]) -> None:
+    world = World.new()
+    rng = Random(1)
+    for operation in script:
+        for moment in crash_points(world, operation):
+            for disk in moment.disk.crashes(rng, max_exhaustive=6, samples=4):
+                _crash_the_recovery(moment.crashed(disk), rng)
+
+
+def _crash_the_recovery(moment: Moment, rng: Random) -> None:
+    recovery = start(moment)
+    for nth, between in enumerate(moment.disk.copy().crash_points(recovery.plan)):
+        witness = moment.witness.copy()
+        witness.watch(recovery.plan[:nth])
+        for disk in between.crashes(rng, max_exhaustive=6, samples=3):
+            again = check_after_crash(Moment(disk, moment.keys, witness, moment.allowed))
+            run(again, append(5, tag=97))
+
+
+def test_a_crash_while_creating_leaves_no_log_or_a_whole_one() -> None:
+    keys = new_keys()
+    _, plan = create_log(IDENTITY, keys, SMALL, MODE)
+    rng = Random(2)
+    outcomes = set()
+    for disk in SimDisk().crash_points(plan):
+        for crashed in disk.crashes(rng, max_exhaustive=500, samples=50):
+            found = recover(crashed, keys, SMALL, MODE)
+            outcomes.add(found is not None)
+            if found is None:
+                again, plan_again = create_log(
+                    LedgerIdentity(IDENTITY.partition, IDENTITY.log_id), keys, SMALL, MODE
+                )
+                crashed.execute(plan_again)
+                assert again.last_index == 0
+            assert recover(crashed, keys, SMALL, MODE) is not None
+    assert outcomes == {False, True}
+
+
+def random_history(seed: int, operations: int, crashes_each: int) -> int:
+    """Run a long history in which every operation may be the last before a crash."""
+    rng = Random(seed)
+    world = World.new(reorder=rng.random() < 0.5)
+    states = 0
+    for tag in range(operations):
+        operation = draw_operation(rng, tag)
+        moments = list(crash_points(world, operation))
+        for _ in range(crashes_each):
+            moment = rng.choice(moments)
+            check_after_crash(moment.crashed(moment.disk.random_crash(rng)))
+            states += 1
+        if rng.random() < 0.3:
+            moment = rng.choice(moments)
+            world = check_after_crash(moment.crashed(moment.disk.random_crash(rng)))
+    return states
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_long_histories_with_crashes(seed: int) -> None:
+    assert random_history(seed, operations=25, crashes_each=4) == 100
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(1000, 1100))
+def test_a_hundred_thousand_crash_states(seed: int) -> None:
+    assert random_history(seed, operations=50, crashes_each=20) == 1000

@@ -1,0 +1,329 @@
+"""The group as its driver meets it: batches, keys, misuse, and who waits for whom."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from clustor.log.types import (
+    DurabilityMode,
+    DurabilityModeEpoch,
+    Entry,
+    IoWriterMode,
+    LogId,
+    LogIndex,
+    PartitionId,
+    SegmentSeq,
+    Term,
+)
+from clustor.raft import (
+    CONSISTENCY_PROFILE,
+    THROUGHPUT,
+    Accepted,
+    AppendEntries,
+    CommitVisibility,
+    Configuration,
+    ControlPlaneUpdate,
+    DataLost,
+    DurabilityAck,
+    Group,
+    GroupMisuse,
+    HardState,
+    HardStateSeq,
+    HardStateStored,
+    IdempotencyTable,
+    KeyOf,
+    LogStored,
+    MemoryLog,
+    NoteKind,
+    Output,
+    PreVoteResponse,
+    Profile,
+    Refused,
+    RefusedBecause,
+    ReplicaId,
+    ReplicaIdentity,
+    Transition,
+    VerifiedProof,
+    VoteResponse,
+    WriteSeq,
+    frame_with_key,
+    key_of_frame,
+)
+from clustor.raft.profiles import ReplicationNumbers
+
+IDENTITY = ReplicaIdentity(ReplicaId(1), PartitionId(1), LogId(b"x" * 16), holds_data=False)
+
+
+def settle(group: Group) -> list[Output]:
+    """Let the disk do everything at once, until nothing comes out any more."""
+    outputs = []
+    while True:
+        output = group.take()
+        outputs.append(output)
+        if output.hard_state is not None:
+            group.stored(HardStateStored(output.hard_state.seq))
+        for batch in output.appends:
+            group.stored(_receipt(group, batch.write_seq, batch.entries))
+        if output.apply:
+            group.applied(output.apply[-1].index)
+        if output.hard_state is None and not output.appends and not output.apply:
+            return outputs
+
+
+def _receipt(group: Group, seq: WriteSeq, entries: list[Entry]) -> LogStored:
+    last = entries[-1]
+    return LogStored(seq, last.term, last.index, SegmentSeq(1), IoWriterMode.FIXED_URING)
+
+
+def leader(
+    *, key_of: KeyOf | None = None, profile: Profile = THROUGHPUT, log: MemoryLog | None = None
+) -> Group:
+    """A group of one voter, which leads: what it acks is what its own disk holds."""
+    group = Group.start(
+        IDENTITY,
+        profile,
+        lambda low, high: low,
+        now_ms=0,
+        bootstrap=Configuration(voters=frozenset((ReplicaId(1),))),
+        key_of=key_of,
+        log=log,
+    )
+    group.tick(200)
+    settle(group)
+    assert group.core.leads
+    return group
+
+
+def acked(outputs: list[Output]) -> int:
+    return max((output.acked.through for output in outputs if output.acked), default=0)
+
+
+def test_one_batch_carries_all_that_waited() -> None:
+    group = leader()
+    first = group.propose([b"a", b"b"])
+    second = group.propose([b"c"])
+    assert isinstance(first, Accepted) and isinstance(second, Accepted)
+    assert (first.first_index, first.last_index, second.last_index) == (2, 3, 4)
+    output = group.take()
+    assert [[e.payload for e in batch.entries] for batch in output.appends] == [[b"a", b"b", b"c"]]
+    assert output.acked is None
+
+
+def test_a_repeated_key_gets_the_index_of_its_first_time() -> None:
+    group = leader(key_of=key_of_frame)
+    one, two = frame_with_key(b"k1", b"x"), frame_with_key(b"k2", b"y")
+    group.propose([one])
+    again = group.propose([one, two, two])
+    assert isinstance(again, Accepted)
+    assert again.repeated == {0: 2, 2: 3}, "also while it is under way, and within a batch"
+    assert (again.first_index, again.last_index) == (3, 3)
+    assert acked(settle(group)) == 3
+    late = group.propose([one])
+    assert isinstance(late, Accepted)
+    assert late.repeated == {0: 2} and late.last_index < late.first_index
+    keyless = group.propose([frame_with_key(b"", b"z")] * 2)
+    assert keyless == Accepted(Term(1), LogIndex(4), LogIndex(5))
+
+
+def test_a_new_leader_knows_the_keys_in_its_log() -> None:
+    log = MemoryLog()
+    log.append([Entry(Term(1), LogIndex(1), frame_with_key(b"k1", b"x"))])
+    group = leader(key_of=key_of_frame, log=log)
+    repeated = group.propose([frame_with_key(b"k1", b"x")])
+    assert isinstance(repeated, Accepted) and repeated.repeated == {0: 1}
+
+
+def test_the_table_of_keys_is_bounded_and_survives_a_snapshot() -> None:
+    table = IdempotencyTable(key_of_frame, keys_max=2)
+    entries = [Entry(Term(1), LogIndex(n), frame_with_key(b"k%d" % n, b"")) for n in (1, 2, 3, 4)]
+    table.applied(entries[:3])
+    assert [table.lookup(e.payload)[1] for e in entries] == [None, 2, 3, None]
+    twin = IdempotencyTable(key_of_frame, keys_max=2)
+    twin.restore(table.encode(LogIndex(2)))
+    twin.applied(entries[2:])
+    table.applied(entries[3:])
+    assert [twin.lookup(e.payload)[1] for e in entries] == [None, None, 3, 4]
+    assert [table.lookup(e.payload)[1] for e in entries] == [None, None, 3, 4]
+    with pytest.raises(ValueError, match="255"):
+        frame_with_key(b"k" * 256, b"")
+
+
+def test_a_follower_refuses_proposals_and_says_who_leads() -> None:
+    group = Group.start(
+        IDENTITY, THROUGHPUT, lambda low, high: low, now_ms=0, bootstrap=Configuration()
+    )
+    refused = group.propose([b"a"])
+    assert isinstance(refused, Refused) and refused.reason is RefusedBecause.NOT_LEADER
+
+
+def test_what_is_too_large_or_too_much_is_refused_before_it_is_held() -> None:
+    group = leader()
+    huge = group.propose([b"x" * (4 << 20)])
+    assert isinstance(huge, Refused) and huge.reason is RefusedBecause.TOO_LARGE
+    small = replace(THROUGHPUT, replication=ReplicationNumbers(uncommitted_bytes_max=1_000))
+    group = leader(profile=small)
+    assert isinstance(group.propose([b"x" * 2_000]), Accepted)
+    more = group.propose([b"y"])
+    assert isinstance(more, Refused) and more.reason is RefusedBecause.OVERLOADED
+    settle(group)
+    assert isinstance(group.propose([b"y"]), Accepted)
+
+
+def test_the_driver_s_mistakes_are_named() -> None:
+    group = leader()
+    with pytest.raises(GroupMisuse):
+        group.tick(0)
+    with pytest.raises(GroupMisuse):
+        group.stored(HardStateStored(HardStateSeq(99)))
+    with pytest.raises(GroupMisuse):
+        group.stored(
+            LogStored(WriteSeq(99), Term(1), LogIndex(1), SegmentSeq(1), IoWriterMode.BLOCKING)
+        )
+    with pytest.raises(GroupMisuse):
+        group.applied(LogIndex(99))
+    with pytest.raises(GroupMisuse):
+        group.log_damaged(LogIndex(1), LogIndex(99))
+
+
+def test_a_log_that_ends_before_its_commits_is_refused() -> None:
+    hard = HardState(term=Term(3), durable_commit_index=LogIndex(5))
+    log = MemoryLog()
+    log.append_payloads(Term(1), [b""] * 4)
+    with pytest.raises(DataLost):
+        Group.start(IDENTITY, THROUGHPUT, lambda low, high: low, now_ms=0, hard_state=hard, log=log)
+
+
+def test_a_follower_s_large_backlog_is_one_fetch_and_no_blocking() -> None:
+    """Entries below the window are asked for; other followers do not wait for them."""
+    group = Group.start(
+        IDENTITY,
+        CONSISTENCY_PROFILE,
+        lambda low, high: low,
+        now_ms=0,
+        bootstrap=Configuration(voters=frozenset((ReplicaId(1), ReplicaId(2), ReplicaId(3)))),
+        log=MemoryLog(evict_entries_min=1),
+    )
+    _win(group)
+    group.propose([b"x"] * 10)
+    settle(group)
+    _attest(group, 2, 11)
+    settle(group)
+    group.tick(210)
+    group.propose([b"y"])
+    first = group.take()
+    assert not first.fetches, "3 has not answered its probe yet: one message is under way"
+    progress = group.core.progress[ReplicaId(3)]
+    progress.become_probe(1)
+    output = group.take()
+    assert [(f.replica_id, f.first_index) for f in output.fetches] == [(3, 1)]
+    assert not group.take().fetches, "asked once"
+    entries = [Entry(Term(1), LogIndex(1), b"")]
+    group.fetched(output.fetches[0], entries)
+    sent = [m for to, m in group.take().messages if to == 3 and isinstance(m, AppendEntries)]
+    assert sent[0].entries == entries
+
+
+def _win(group: Group) -> None:
+    group.tick(200)
+    settle(group)
+    group.receive(PreVoteResponse(Term(1), ReplicaId(2), vote_granted=True))
+    settle(group)
+    group.receive(VoteResponse(Term(1), ReplicaId(2), vote_granted=True))
+    settle(group)
+    assert group.core.leads
+
+
+def _attest(group: Group, sender: int, index: int) -> None:
+    group.receive(
+        DurabilityAck(
+            Term(1),
+            PartitionId(1),
+            ReplicaId(sender),
+            LogIndex(index),
+            SegmentSeq(1),
+            IoWriterMode.FIXED_URING,
+        )
+    )
+
+
+def _prove(group: Group) -> None:
+    """Let the control plane publish what the leader offers."""
+    group.control_plane(ControlPlaneUpdate())
+    for output in settle(group):
+        if output.publish_proof is not None:
+            proof = VerifiedProof(output.publish_proof, 0)
+            group.control_plane(ControlPlaneUpdate(proof=proof))
+
+
+def test_pre_durable_visibility_needs_group_fsync_and_goes_with_the_latch() -> None:
+    """§10.3.1."""
+    group = leader()
+    wanted = CommitVisibility.COMMIT_ALLOWS_PRE_DURABLE
+    assert not group.set_commit_visibility(wanted), "the mode is Strict"
+    group.tick(2_000)
+    _prove(group)
+    assert not group.fallback.asserted
+    group.propose_transition(Transition(DurabilityMode.GROUP_FSYNC, DurabilityModeEpoch(1)))
+    settle(group)
+    assert group.set_commit_visibility(wanted)
+    assert group.access.visibility is wanted
+    group.tick(2_000 + 150_001)
+    assert group.access.visibility is CommitVisibility.DURABLE_ONLY
+    _prove(group)
+    assert group.access.visibility is CommitVisibility.DURABLE_ONLY, "it is not set by itself"
+    with_consistency = leader(profile=CONSISTENCY_PROFILE)
+    assert not with_consistency.set_commit_visibility(wanted)
+
+
+def test_a_leader_clamps_its_own_disk_when_group_fsync_overruns() -> None:
+    group = leader()
+    group.tick(2_000)
+    _prove(group)
+    group.propose_transition(Transition(DurabilityMode.GROUP_FSYNC, DurabilityModeEpoch(1)))
+    settle(group)
+
+    def mode() -> DurabilityMode:
+        group.propose([b"x"])
+        output = group.take()
+        for batch in output.appends:
+            group.stored(_receipt(group, batch.write_seq, batch.entries))
+        return output.appends[0].mode
+
+    assert mode() is DurabilityMode.GROUP_FSYNC
+    group.group_fsync_batch(65_537, 1)
+    assert mode() is DurabilityMode.GROUP_FSYNC
+    group.group_fsync_batch(1, 6)
+    assert mode() is DurabilityMode.STRICT
+    group.tick(3_000)
+    assert mode() is DurabilityMode.GROUP_FSYNC
+
+
+def test_a_clock_alarm_ends_the_leadership_at_once() -> None:
+    group = leader()
+    group.clock_alarm(raised=True)
+    assert not group.core.leads
+    assert any(note.kind is NoteKind.CLOCK_GUARD_ALARM for note in group.take().notes)
+
+
+def test_proofs_are_offered_once_a_second_while_the_mark_moves() -> None:
+    """C7: at least every second while the watermark moves, and not for every batch."""
+    group = leader()
+    group.tick(5_000)
+    _prove(group)
+    offers = 0
+    for step in range(100):
+        group.tick(5_010 + step * 20)
+        group.propose([b"x"])
+        offers += sum(output.publish_proof is not None for output in settle(group))
+    assert 1 <= offers <= 3
+
+
+def test_equal_inputs_give_equal_outputs() -> None:
+    def run() -> list[Output]:
+        group = leader(key_of=key_of_frame)
+        group.propose([frame_with_key(b"k", b"v")])
+        return [*settle(group), group.take()]
+
+    assert run() == run()

@@ -1,0 +1,183 @@
+"""One and three replicas on simulated disks: commands in, replies out, restarts in between."""
+
+from __future__ import annotations
+
+import pytest
+
+from clustor.kv import Found, Get, Key, KvMachine, Written, decode_reply, encode_command
+from clustor.raft.errors import DataLost
+from clustor.raft.types import ReplicaId
+from clustor.replica import (
+    Applied,
+    NotLeader,
+    ReadDenied,
+    ReadReady,
+    ReplicaExists,
+    RequestId,
+    Unknown,
+    read_hard_state,
+)
+from clustor.sim.disk import CrashChoice, SimDisk
+from tests.clustor.replica.harness import Cluster, put
+
+
+def value(cluster: Cluster, replica_id: int, key: str) -> bytes | None:
+    machine = cluster.nodes[ReplicaId(replica_id)].up.machine
+    assert isinstance(machine, KvMachine)
+    record = machine.get(Key(key.encode()))
+    return None if record is None else record.value
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_everything_that_waits_becomes_one_entry_and_each_request_gets_its_reply(size: int) -> None:
+    cluster = Cluster(size)
+    leader = cluster.leader()
+    before = leader.up.group.core.log.last_index
+    get = encode_command(Get(Key(b"a")))
+    cluster.propose(leader, (1, put("a", "x")), (2, put("b", "y")), (3, get))
+    cluster.settle()
+    assert leader.up.group.core.log.last_index == before + 1
+    (applied,) = leader.outcomes
+    assert isinstance(applied, Applied)
+    assert applied.request_ids == [1, 2, 3]
+    replies = [decode_reply(reply) for reply in applied.replies]
+    assert isinstance(replies[0], Written) and isinstance(replies[1], Written)
+    assert isinstance(replies[2], Found) and replies[2].record is not None
+    cluster.run(200)
+    digests = {node.up.machine.digest() for node in cluster.nodes.values()}
+    assert len(digests) == 1
+    assert {value(cluster, n, "b") for n in cluster.nodes} == {b"y"}
+
+
+def test_no_reply_before_a_quorum_has_synced() -> None:
+    cluster = Cluster(3)
+    leader = cluster.leader()
+    followers = [node for node in cluster.nodes.values() if node is not leader]
+    cluster.propose(leader, (1, put("a", "x")))
+    while cluster.mail:
+        cluster.deliver()
+    cluster.work(leader)
+    assert leader.outcomes == [] and value(cluster, leader.id, "a") is None
+    cluster.work(followers[0])
+    assert leader.outcomes == [], "the follower's word has not arrived yet"
+    while cluster.mail:
+        cluster.deliver()
+    assert isinstance(leader.outcomes[0], Applied)
+
+
+def test_a_follower_names_the_leader_and_promises_nothing() -> None:
+    cluster = Cluster(3)
+    leader = cluster.leader()
+    follower = next(node for node in cluster.nodes.values() if node is not leader)
+    cluster.propose(follower, (9, put("a", "x")))
+    assert follower.outcomes == [NotLeader([RequestId(9)], leader.id)]
+
+
+def test_a_leader_that_is_cut_off_says_that_it_does_not_know() -> None:
+    cluster = Cluster(3)
+    leader = cluster.leader()
+    cluster.cut_off = {leader.id}
+    cluster.propose(leader, (1, put("a", "x")))
+    cluster.run(1_500)
+    assert leader.outcomes == [Unknown([RequestId(1)])]
+    assert cluster.leader() is not leader
+    cluster.cut_off = set()
+    cluster.run(1_000)
+    assert value(cluster, leader.id, "a") is None, "a new leader's log replaced it"
+
+
+def test_a_read_is_granted_at_what_was_committed_before_it() -> None:
+    cluster = Cluster(3)
+    leader = cluster.leader()
+    cluster.run(100)
+    cluster.propose(leader, (1, put("a", "x")))
+    cluster.settle()
+    leader.up.read(RequestId(2), cluster.now_ms + 1_000)
+    cluster.turn(leader)
+    assert leader.reads == []
+    cluster.run(200)
+    assert leader.reads == [ReadReady(RequestId(2), leader.up.applied_index)]
+    follower = next(node for node in cluster.nodes.values() if node is not leader)
+    follower.up.read(RequestId(3), cluster.now_ms + 1_000)
+    cluster.turn(follower)
+    assert isinstance(follower.reads[0], ReadDenied)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_was_acknowledged_is_there_after_all_lose_power(seed: int) -> None:
+    cluster = Cluster(3, seed=seed)
+    leader = cluster.leader()
+    for number in range(20):
+        cluster.propose(leader, (number, put(f"k{number}", "v" * number)))
+        for _ in range(cluster.rng.randint(0, 6)):
+            if cluster.mail:
+                cluster.deliver()
+            busy = [node for node in cluster.nodes.values() if node.works]
+            if busy:
+                cluster.work(cluster.rng.choice(busy))
+    promised = [r for o in leader.outcomes if isinstance(o, Applied) for r in o.request_ids]
+    cluster.mail.clear()
+    for node in cluster.nodes.values():
+        cluster.crash(node)
+        cluster.open(node)
+    cluster.settle()
+    cluster.leader()
+    cluster.run(300)
+    for number in promised:
+        assert value(cluster, 1, f"k{number}") == b"v" * number
+    assert len({node.up.machine.digest() for node in cluster.nodes.values()}) == 1
+
+
+def test_a_lost_disk_is_never_taken_for_a_new_one() -> None:
+    cluster = Cluster(3)
+    cluster.leader()
+    node = cluster.nodes[ReplicaId(2)]
+    node.disk = SimDisk()
+    with pytest.raises(DataLost):
+        cluster.open(node)
+    with pytest.raises(ReplicaExists):
+        cluster.create(node)
+
+
+def test_nothing_leaves_before_the_first_plan_is_durable() -> None:
+    cluster = Cluster(1)
+    cluster.leader()
+    node = cluster.nodes[ReplicaId(1)]
+    cluster.open(node)
+    node.up.tick(cluster.now_ms + 10_000)
+    cluster.turn(node)
+    assert not node.up.ready and not cluster.mail
+    cluster.settle()
+    assert node.up.ready
+
+
+def test_a_restart_makes_the_hard_state_durable_again_before_it_speaks() -> None:
+    """A killed process may have renamed its vote into place without syncing the directory."""
+    cluster = Cluster(3)
+    leader = cluster.leader()
+    node = next(node for node in cluster.nodes.values() if node is not leader)
+    term = node.up.group.core.hard.term
+    node.works.clear()
+    cluster.open(node)
+    cluster.settle()
+    node.disk = node.disk.crash(CrashChoice())
+    found = read_hard_state(node.disk)
+    assert found is not None and found.term == term
+
+
+def test_a_failed_disk_stops_the_replica_and_the_others_go_on() -> None:
+    cluster = Cluster(3)
+    leader = cluster.leader()
+    cluster.propose(leader, (1, put("a", "x")))
+    work = leader.works[0]
+    leader.up.disk_failed(work.token, OSError("no more"))
+    leader.works.clear()
+    cluster.turn(leader)
+    assert leader.outcomes == [Unknown([RequestId(1)])]
+    assert leader.outputs[-1].failed is not None
+    cluster.propose(leader, (2, put("a", "y")))
+    assert isinstance(leader.outcomes[-1], NotLeader)
+    cluster.run(1_000)
+    assert not leader.up.leads
+    others = [node for node in cluster.nodes.values() if node is not leader]
+    assert any(node.up.leads for node in others)

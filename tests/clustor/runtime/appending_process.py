@@ -1,0 +1,42 @@
+"""A process that appends until it is killed, and says what is durable as soon as it is.
+
+python -m tests.clustor.runtime.appending_process DIRECTORY MODE
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from clustor.log import Entry, IoWriterMode, LogConfig, LogIndex, PartitionId, Term
+from clustor.runtime.disk import open_mode
+from clustor.runtime.keystore import KEYS_DIRECTORY, load_keyring
+from clustor.runtime.partition_log import open_partition_log
+
+CONFIG = LogConfig(segment_bytes=192 << 10, reservation_blocks=16, ledger_rewrite_bytes=8 << 10)
+
+
+def payload_of(index: int) -> bytes:
+    """The bytes of an entry, which anyone can recompute."""
+    return (b"%d|" % index) * (index * 7919 % 900)
+
+
+def main(root: Path, mode: IoWriterMode) -> None:
+    keys = load_keyring(root / KEYS_DIRECTORY)
+    partition = root / "state" / "1"
+    partition.mkdir(parents=True, exist_ok=True)
+    opened = open_partition_log(open_mode(mode), partition, keys, CONFIG, create_as=PartitionId(1))
+    while True:
+        first = opened.log.last_index + 1
+        count = 1 + first % 5
+        receipt = opened.append(
+            [Entry(Term(1), LogIndex(i), payload_of(i)) for i in range(first, first + count)]
+        )
+        if receipt.index % 97 == 0:
+            opened.execute(opened.log.plan_compact(LogIndex(max(1, receipt.index - 2_000))))
+        os.write(1, b"%d\n" % receipt.index)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), IoWriterMode[sys.argv[2]])
