@@ -64,6 +64,8 @@ class _Log:
         revisions.append(revision)
         while len(revisions) > self.history_max:
             self.messages.pop(revisions.pop(0), None)
+        if len(self.order) > 2 * len(self.messages) + 1_000:
+            self.order = list(self.messages)
         return revision
 
     def evict_through(self, revision: int) -> None:
@@ -155,6 +157,16 @@ class MemoryBucket:
         in_scope = sorted(key for key in self._log.of_key if key.startswith(prefix))
         found = [await self.get(key) for key in in_scope]
         return [entry for entry in found if entry is not None]
+
+    async def versions(self, prefix: str = "") -> list[KvEntry]:
+        """List what stands for every key, deletions included, without values."""
+        prefix = checked_prefix(prefix)
+        last = [self._log.messages[revisions[-1]] for revisions in self._log.of_key.values()]
+        return [
+            KvEntry(update.key, b"", update.version, update.kind is not UpdateKind.PUT)
+            for update in last
+            if update.key.startswith(prefix)
+        ]
 
     async def put(self, key: str, value: bytes) -> VersionToken:
         """Write, whatever stands there."""
@@ -249,6 +261,7 @@ class _MemoryWatch(Watch):
         self.news = asyncio.Event()
         self._bucket, self._scope, self._log = bucket, scope, bucket.log
         self._resumed = revision is not None
+        self._proven = revision is None or revision in self._log.messages
         self._target = self._log.last_sequence
         # A state-sync first walks the keys as they stood at the start, in order of revision.
         self._frontier = revision if revision is not None else 0
@@ -259,6 +272,10 @@ class _MemoryWatch(Watch):
     @property
     def store_identity(self) -> bytes:
         return self._log.identity
+
+    @property
+    def cursor_proven(self) -> bool:
+        return self._proven
 
     async def take(self, limit: int) -> list[WatchEvent]:
         while not self._closed:

@@ -38,6 +38,9 @@ class KvReader(Protocol):
     async def scan(self, prefix: str = "") -> list[KvEntry]:
         """List the live entries whose keys start with `prefix`, in order of their keys."""
 
+    async def versions(self, prefix: str = "") -> list[KvEntry]:
+        """List what stands for every key under `prefix`, deletions included, without values."""
+
 
 class KvWriter(Protocol):
     """Writes. An empty value is a deletion: reads and watches report the key as gone."""
@@ -75,6 +78,15 @@ class Watch(ABC):
     @abstractmethod
     def store_identity(self) -> bytes:
         """Eight bytes that name this life of the bucket."""
+
+    @property
+    def cursor_proven(self) -> bool:
+        """False when the revision at the cursor is gone, so that nothing vouches for the rest.
+
+        That is ordinary (the key was written again), and it is also how a bucket that was
+        restored from an older copy and written on may look.
+        """
+        return True
 
     @abstractmethod
     async def take(self, limit: int) -> list[WatchEvent]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Self
 
 from slipstream.errors import InvalidFormat, Misuse
@@ -241,8 +241,9 @@ class AppliedReport:
     rejected: int = 0
     flushes: int = 0
     store_failures: int = 0
+    audited: bool = False
     resynced: bool = False
     stale_keys_removed: int = 0
     stale_keys_unchecked: bool = False
     caught_up: bool = False
-    exports: int = field(default=0)
+    exports: int = 0

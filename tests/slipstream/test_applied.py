@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.applied import MAX_STORE_APPLY_FAILURES, watch_applied
+from slipstream.applied import MAX_STORE_APPLY_FAILURES, contradicts, watch_applied
 from slipstream.artifact import ExportRequest, import_artifact
 from slipstream.errors import DestinationExists, Misuse, SnapshotIo, Timeout, WatchError
 from slipstream.folds import AppendLogSnapshot, SnapshotStore, SqliteSnapshot
@@ -19,6 +19,7 @@ from slipstream.types import (
     AppliedReport,
     BatchConfig,
     CaughtUp,
+    KvEntry,
     KvUpdate,
     UpdateKind,
     VersionToken,
@@ -381,6 +382,53 @@ async def test_another_scope_does_not_trust_the_cursor_of_the_first(
     narrowed = await catch_up(bucket, fold, WatchScope.prefix("b."))
     assert (narrowed.resynced, narrowed.stale_keys_removed) == (True, 2)
     assert sorted(contents(fold)) == ["b.1"]
+
+
+async def test_an_ordinary_overwrite_at_the_cursor_is_audited_and_resumes(
+    bucket: Bucket, fold: SnapshotStore
+) -> None:
+    for key in ["static", "gone", "last"]:
+        await bucket.writer.put(key, b"v")
+    await bucket.writer.delete("gone")
+    await bucket.writer.put("last", b"w")
+    await catch_up(bucket, fold)
+    await bucket.writer.put("last", b"x")  # The revision at the cursor is no more.
+    report = await catch_up(bucket, fold)
+    assert (report.audited, report.resynced, report.delivered) == (True, False, 1)
+    await bucket.writer.put("last", b"y")
+    unaudited = await watch_applied(
+        bucket.watcher, reader=bucket.reader, fold=fold, until_caught_up=True, audit=False
+    )
+    assert (unaudited.audited, unaudited.delivered) == (False, 1)
+    assert contents(fold) == await state(bucket)
+
+
+def entry(key: str, revision: int, *, deleted: bool = False) -> KvEntry:
+    return KvEntry(key, b"", VersionToken.from_u64(revision), deleted)
+
+
+PASTS: dict[str, tuple[list[KvEntry], list[KvEntry], bool]] = {
+    "the same": ([entry("a", 3)], [entry("a", 3)], False),
+    "written again since": ([entry("a", 3)], [entry("a", 12)], False),
+    "deleted since": ([entry("a", 3)], [entry("a", 12, deleted=True)], False),
+    "made since": ([], [entry("a", 12)], False),
+    "evicted": ([entry("a", 3)], [], False),
+    "deleted long ago": ([], [entry("a", 3, deleted=True)], False),
+    "of an unknown version": ([KvEntry("a", b"", VersionToken())], [entry("a", 3)], False),
+    "an older one stands": ([entry("a", 7)], [entry("a", 3)], True),
+    "another one stands": ([entry("a", 3)], [entry("a", 7)], True),
+    "a deletion that was not seen": ([entry("a", 3)], [entry("a", 7, deleted=True)], True),
+    "a key that was never seen": ([], [entry("a", 3)], True),
+}
+
+
+@pytest.mark.parametrize(("folded", "standing", "wanted"), PASTS.values(), ids=PASTS.keys())
+def test_a_fold_of_another_past_is_told_by_its_versions(
+    folded: list[KvEntry], standing: list[KvEntry], *, wanted: bool
+) -> None:
+    stands = {item.key: item for item in standing}
+    cursor = WatchCursor.from_u64(10)
+    assert contradicts(folded, stands, cursor, WatchScope.all()) is wanted
 
 
 async def test_an_export_runs_between_flushes_at_exactly_the_applied_cursor(

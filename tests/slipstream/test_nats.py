@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from nats.js import api
 
+from slipstream.applied import watch_applied
 from slipstream.errors import (
     BucketUnavailable,
     ConnectionFailed,
@@ -23,19 +24,22 @@ from slipstream.errors import (
     Timeout,
     WatchError,
 )
+from slipstream.folds import AppendLogSnapshot, SnapshotStore
 from slipstream.nats import NatsConnection, NatsConnectionConfig, parse_ack
 from slipstream.nats.bucket import CreateOutcome, classify_create_reply, create_bucket_raw
 from slipstream.nats.filters import plan_filters
 from slipstream.nats.messages import kind_of
 from slipstream.nats.watcher import NatsWatch
 from slipstream.types import (
+    AppliedReport,
     KvUpdate,
     StoreConfig,
     UpdateKind,
     WatchCursor,
     WatchScope,
 )
-from tests.slipstream.conftest import NatsLab, fast, link_of
+from tests.slipstream.conftest import Bucket, NatsLab, fast, link_of
+from tests.slipstream.fold_cases import contents
 from tests.slipstream.servers import NatsServer
 from tests.slipstream.test_conformance import ALL, brief, take
 
@@ -296,6 +300,36 @@ async def test_a_server_killed_under_a_live_watch_loses_nothing(
             assert brief(await waiting) == [f"put k.a{round_}", "delete k.0"]
 
 
+async def test_a_watch_outlives_a_server_that_stays_away_for_a_while(
+    own_nats_server: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = NatsConnectionConfig(
+        own_nats_server.url,
+        heartbeat_seconds=0.1,
+        floor_probe_seconds=0.01,
+        operation_seconds=0.2,
+        reconnect_wait_seconds=0.05,
+    )
+    connection = NatsConnection(config)
+    await connection.connect()
+    bucket = await NatsLab(connection).bucket()
+    await bucket.writer.put("k.0", b"v")
+    with caplog.at_level("INFO", logger="slipstream"):
+        async with await bucket.watcher.watch(ALL) as watch:
+            await take(watch, 2)
+            waiting = asyncio.ensure_future(take(watch, 1))
+            await asyncio.to_thread(own_nats_server.kill)
+            async with asyncio.timeout(20):
+                while caplog.text.count("cannot re-create the consumer yet") < 3:
+                    assert not waiting.done(), waiting
+                    await asyncio.sleep(0.01)
+            await asyncio.to_thread(own_nats_server.start)
+            await _until_healthy(NatsLab(connection), wanted=True)
+            await bucket.writer.put("k.1", b"v")
+            assert brief(await waiting) == ["put k.1"]
+    await connection.shutdown()
+
+
 async def test_a_bucket_restored_from_an_older_copy_is_not_trusted(
     own_nats_server: NatsServer, own_lab: NatsLab, tmp_path: Path
 ) -> None:
@@ -324,6 +358,41 @@ async def test_a_bucket_restored_from_an_older_copy_is_not_trusted(
         await bucket.writer.put(f"other.{n}", b"v")
     with pytest.raises(StoreReplaced, match="not the one that was seen"):
         await bucket.watcher.watch(ALL, after=cursor)
+
+
+async def test_a_restored_bucket_is_found_out_even_when_its_witness_is_gone(
+    own_nats_server: NatsServer, own_lab: NatsLab, tmp_path: Path
+) -> None:
+    """Restored, and one key written over and over: no revision near the cursor is left to ask."""
+    bucket = await own_lab.bucket()
+    for n in range(5):
+        await bucket.writer.put(f"k.{n}", b"v")
+    storage, backup = own_nats_server.storage, tmp_path / "backup"
+    await _restarted(own_nats_server, own_lab, lambda: shutil.copytree(storage, backup))
+    for n in range(4, 10):
+        await bucket.writer.put(f"k.{n}", b"lost in the restore")
+    with AppendLogSnapshot.load(tmp_path / "fold") as fold:
+        await _followed(bucket, fold)
+
+        def restore() -> None:
+            shutil.rmtree(storage)
+            shutil.copytree(backup, storage)
+
+        await _restarted(own_nats_server, own_lab, restore)
+        for _ in range(20):
+            await bucket.writer.put("hot", b"v")
+        report = await _followed(bucket, fold)
+        assert (report.audited, report.resynced) == (True, True)
+        wanted = {entry.key: entry.value for entry in await bucket.reader.scan()}
+        assert contents(fold) == wanted
+        again = await _followed(bucket, fold)
+        assert (again.audited, again.resynced) == (False, False)
+
+
+async def _followed(bucket: Bucket, fold: SnapshotStore) -> AppliedReport:
+    return await watch_applied(
+        bucket.watcher, reader=bucket.reader, fold=fold, until_caught_up=True
+    )
 
 
 async def test_health_follows_the_link(own_nats_server: NatsServer, own_lab: NatsLab) -> None:

@@ -2,7 +2,13 @@
 
 from slipstream.applied.loop import watch_applied
 from slipstream.applied.pending import MAX_STORE_APPLY_FAILURES, Pending, advance
-from slipstream.applied.resync import RESYNC_ORDER, ResyncStep, needs_resync, plan_stale
+from slipstream.applied.resync import (
+    RESYNC_ORDER,
+    ResyncStep,
+    contradicts,
+    needs_resync,
+    plan_stale,
+)
 
 __all__ = [
     "MAX_STORE_APPLY_FAILURES",
@@ -10,6 +16,7 @@ __all__ = [
     "Pending",
     "ResyncStep",
     "advance",
+    "contradicts",
     "needs_resync",
     "plan_stale",
     "watch_applied",

@@ -14,7 +14,13 @@ from functools import partial
 from typing import Any, Final, Generic, TypeVar, overload
 
 from slipstream.applied.pending import Pending
-from slipstream.applied.resync import RESYNC_ORDER, ResyncStep, needs_resync, plan_stale
+from slipstream.applied.resync import (
+    RESYNC_ORDER,
+    ResyncStep,
+    contradicts,
+    needs_resync,
+    plan_stale,
+)
 from slipstream.artifact.export import export_to
 from slipstream.artifact.manifest import ExportRequest
 from slipstream.errors import (
@@ -59,6 +65,7 @@ async def watch_applied(
     exports: asyncio.Queue[ExportRequest] | None = ...,
     stop: asyncio.Event | None = ...,
     until_caught_up: bool = ...,
+    audit: bool = ...,
     report: AppliedReport | None = ...,
 ) -> AppliedReport: ...
 
@@ -77,6 +84,7 @@ async def watch_applied(
     exports: asyncio.Queue[ExportRequest] | None = ...,
     stop: asyncio.Event | None = ...,
     until_caught_up: bool = ...,
+    audit: bool = ...,
     report: AppliedReport | None = ...,
 ) -> AppliedReport: ...
 
@@ -94,13 +102,16 @@ async def watch_applied(
     exports: asyncio.Queue[ExportRequest] | None = None,
     stop: asyncio.Event | None = None,
     until_caught_up: bool = False,
+    audit: bool = True,
     report: AppliedReport | None = None,
 ) -> AppliedReport:
     """Watch a scope and keep a fold and the caller's state in step with it.
 
     Resumes from the fold's own cursor; there is no way to pass a bare one, because a cursor says
     nothing about keys that have not changed since. `parse` may reject an update with None: it is
-    covered by the cursor all the same. `report` is filled as the watch goes; pass one to see it
+    covered by the cursor all the same. `audit` compares the fold with the bucket's versions (no
+    values travel) when the revision at the cursor is gone and so cannot vouch for the bucket's
+    past; it needs the reader. `report` is filled as the watch goes; pass one to see it
     while it runs, or after an error.
 
     Returns when `stop` is set, the watch ends, or `until_caught_up` is reached; each time what
@@ -120,6 +131,7 @@ async def watch_applied(
         config=config,
         report=report if report is not None else AppliedReport(),
         until_caught_up=until_caught_up,
+        audit=audit,
     )
     return await loop.run(stop or asyncio.Event(), exports or asyncio.Queue())
 
@@ -144,11 +156,12 @@ class _Loop(Generic[Parsed]):
         config: BatchConfig,
         report: AppliedReport,
         until_caught_up: bool,
+        audit: bool,
     ) -> None:
         self._watcher, self._scope, self._fold, self._reader = watcher, scope, fold, reader
         self._parse, self._apply, self._on_applied = parse, apply, on_applied
         self._config, self._report = config, report
-        self._until_caught_up = until_caught_up
+        self._until_caught_up, self._audit = until_caught_up, audit
         self._pending: Pending[Parsed] = Pending()
         self._deadline: float | None = None  # when the open batch must be flushed
         self._done = False
@@ -269,9 +282,27 @@ class _Loop(Generic[Parsed]):
         if needs_resync(cursor, self._scope, fold_is_empty=empty):
             return await self._resync("its scope is another", scope_changed=True)
         try:
-            return await self._watcher.watch(self._scope, after=cursor, capacity=capacity)
+            watch = await self._watcher.watch(self._scope, after=cursor, capacity=capacity)
         except CursorExpired as error:
             return await self._resync(str(error), scope_changed=False)
+        if watch.cursor_proven or not self._audit or await self._fold_fits(fold):
+            return watch
+        await watch.close()
+        return await self._resync("the bucket was restored from another past", scope_changed=False)
+
+    async def _fold_fits(self, fold: SnapshotStore) -> bool:
+        """Compare the fold with what stands in the bucket, version by version."""
+        if self._reader is None or fold.cursor.is_none:
+            return True
+        try:
+            listed = [await self._reader.versions(prefix) for prefix in self._scope.prefixes]
+        except KvError as error:
+            raise WatchError("cannot audit the fold", cause=str(error)) from error
+        standing = {entry.key: entry for entries in listed for entry in entries}
+        self._report.audited = True
+        return not await _in_thread(
+            lambda: contradicts(fold.iterate(), standing, fold.cursor, self._scope)
+        )
 
     async def _resync(self, reason: str, *, scope_changed: bool) -> Watch:
         """Walk the steps of a resync in their order; see `resync`."""

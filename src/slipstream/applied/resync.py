@@ -9,11 +9,11 @@ after its put arrived.
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from slipstream.folds.store import stale_keys
-from slipstream.types import KvUpdate, UpdateKind, WatchCursor, WatchScope
+from slipstream.types import KvEntry, KvUpdate, UpdateKind, WatchCursor, WatchScope
 
 
 class ResyncStep(enum.Enum):
@@ -37,6 +37,35 @@ def needs_resync(cursor: WatchCursor, scope: WatchScope, *, fold_is_empty: bool)
     if cursor.is_none:
         return not fold_is_empty
     return cursor.scope not in {b"", scope.identity}
+
+
+def contradicts(
+    folded: Iterable[KvEntry],
+    standing: Mapping[str, KvEntry],
+    cursor: WatchCursor,
+    scope: WatchScope,
+) -> bool:
+    """Say whether a fold at `cursor` can not have come from what stands in the bucket.
+
+    What stands at or below the cursor must be in the fold at that very version, and what the
+    fold holds must still stand, unless it was written again after the cursor, which the delta
+    brings, or evicted, which leaves the fold the only copy.
+    """
+    unseen = {
+        key: entry.version
+        for key, entry in standing.items()
+        if not entry.deleted and entry.version.raw <= cursor.position
+    }
+    for entry in folded:
+        if not scope.covers(entry.key) or entry.version.is_unknown:
+            unseen.pop(entry.key, None)
+            continue
+        found = standing.get(entry.key)
+        if found is None or found.version.raw > cursor.position:
+            continue
+        if found.deleted or unseen.pop(entry.key, None) != entry.version:
+            return True
+    return bool(unseen)
 
 
 def plan_stale(

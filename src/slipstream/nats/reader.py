@@ -47,11 +47,16 @@ class NatsKvReader:
 
     async def keys(self, prefix: str = "") -> list[str]:
         """List the live keys in order; no value crosses the wire."""
-        return [entry.key for entry in await self._last_per_subject(prefix, headers_only=True)]
+        return [entry.key for entry in await self.versions(prefix) if not entry.deleted]
 
     async def scan(self, prefix: str = "") -> list[KvEntry]:
         """List the live entries in order of their keys."""
-        return await self._last_per_subject(prefix, headers_only=False)
+        entries = await self._last_per_subject(prefix, headers_only=False)
+        return [entry for entry in entries if not entry.deleted]
+
+    async def versions(self, prefix: str = "") -> list[KvEntry]:
+        """List what stands for every key, deletions included, without values."""
+        return await self._last_per_subject(prefix, headers_only=True)
 
     async def _last_per_subject(self, prefix: str, *, headers_only: bool) -> list[KvEntry]:
         plan = plan_filters(WatchScope.prefix(prefix), self._link.subject_prefix)
@@ -68,8 +73,8 @@ class NatsKvReader:
         )
         messages = await _drain(self._link, config)
         entries = [self._entry(message) for message in messages]
-        live = [entry for entry in entries if not entry.deleted and plan.accepts(entry.key)]
-        return sorted(live, key=lambda entry: entry.key.encode())
+        in_scope = [entry for entry in entries if plan.accepts(entry.key)]
+        return sorted(in_scope, key=lambda entry: entry.key.encode())
 
     def _entry(self, message: Msg) -> KvEntry:
         ack = parse_ack(message.reply)

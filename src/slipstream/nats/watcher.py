@@ -61,15 +61,16 @@ class NatsKvWatcher:
         """Open a watch; see `KvWatcher.watch`."""
         plan = plan_filters(scope, self._link.subject_prefix)
         facts = await self._link.facts()
-        if not after.is_none:
-            await self._check_cursor(after, facts)
+        proven = after.is_none or await self._check_cursor(after, facts)
         watch = NatsWatch(self._link, plan, facts.identity, capacity, guarded=scope.is_all)
+        watch.cursor_is_proven = proven
         await watch.open(after.as_u64())
         return watch
 
-    async def _check_cursor(self, cursor: WatchCursor, facts: StreamFacts) -> None:
+    async def _check_cursor(self, cursor: WatchCursor, facts: StreamFacts) -> bool:
         """Refuse a cursor that this life of the stream did not give, or cannot honour.
 
+        True when the revision at the cursor is still there, and is the one that was seen.
         The server would not: from below its head it starts at its first message, from beyond its
         end it waits, and it does not know that it was restored from an older copy.
         """
@@ -86,10 +87,12 @@ class NatsKvWatcher:
             raise CursorExpired(
                 "the log has moved past the cursor", revision=revision, first=facts.first_sequence
             )
-        if cursor.witness and revision >= facts.first_sequence:
-            witness = await self._link.witness_at(revision)
-            if witness not in {None, cursor.witness}:
-                raise StoreReplaced("the revision is not the one that was seen", revision=revision)
+        if not cursor.witness or revision < facts.first_sequence:
+            return False
+        witness = await self._link.witness_at(revision)
+        if witness not in {None, cursor.witness}:
+            raise StoreReplaced("the revision is not the one that was seen", revision=revision)
+        return witness is not None
 
 
 class NatsWatch(Watch):
@@ -112,12 +115,17 @@ class NatsWatch(Watch):
         self._owes_caught_up = False
         self._stale = False  # the current consumer must be replaced
         self._closed = False
+        self.cursor_is_proven = True
         self._probe_at = 0.0
         self._forget_reconnects = link.on_reconnect(self._on_reconnect)
 
     @property
     def store_identity(self) -> bytes:
         return self._identity
+
+    @property
+    def cursor_proven(self) -> bool:
+        return self.cursor_is_proven
 
     async def open(self, revision: int | None) -> None:
         """Create the first consumer: from `revision + 1`, or with the state as it stands."""
@@ -137,7 +145,8 @@ class NatsWatch(Watch):
                 self._owes_caught_up = False
                 return [self._caught_up()]
             await self._receive(limit)
-            await self._guard_floor()
+            if not self._stale:
+                await self._guard_floor()
             events = self._digest(limit)
             if events:
                 return events
@@ -207,6 +216,11 @@ class NatsWatch(Watch):
             facts = await self._link.facts()
         except BucketUnavailable as error:
             raise WatchError("the bucket is gone") from error
+        except KvError as error:
+            # Not knowing is no reason to go on: these are delivered again once it is known.
+            logger.info("cannot ask for the floor of %s: %s", self._link.stream, error)
+            self._stale = True
+            return
         lost = first_lost_gap(self._frontier, revisions, facts.first_sequence)
         if quiet and not resume_window_ok(self._frontier, facts.first_sequence):
             lost = self._frontier
@@ -313,6 +327,7 @@ class NatsWatch(Watch):
                 raise WatchError("the bucket is gone") from error
             except KvError as error:
                 logger.info("cannot re-create the consumer yet: %s", error)
+                await self._drop_consumer()
                 await self._wait_for_server()
 
     async def _check_still_ours(self) -> None:
