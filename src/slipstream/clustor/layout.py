@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Final
 
 import msgspec
@@ -122,11 +123,10 @@ class BucketLayout:
         carries it, because a cursor at a revision means that all of it was seen.
         """
         updates: list[WatchEvent] = []
-        following = [*(record.mod_revision for record in records[1:]), 0]
-        for record, next_revision in zip(records, following, strict=True):
+        for record, following in zip_longest(records, records[1:]):
             kind = UpdateKind.PUT if record.value else UpdateKind.DELETE
             version, mark = UNKNOWN_VERSION, 0
-            if record.mod_revision != next_revision:
+            if following is None or following.mod_revision != record.mod_revision:
                 version, mark = VersionToken.from_u64(record.mod_revision), witness(record)
             updates.append(KvUpdate(kind, self._name_of(record), record.value, version, mark))
         return updates
