@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from clustor.runtime.kv_client import KvClient
-from clustor.runtime.transport import Address
 from slipstream import AppendLogSnapshot, watch_applied
 from slipstream.clustor import ClustorConnection, ClustorConnectionConfig, ClustorKvStore
 from slipstream.errors import (
@@ -25,6 +22,7 @@ from slipstream.errors import (
     WatchError,
 )
 from slipstream.types import KvUpdate, StoreConfig, WatchCursor, WatchScope
+from tests.clustor.runtime.test_kv_poll import mute_node
 from tests.interop.cluster_process import ClusterProcess
 from tests.slipstream.conftest import Bucket, ClustorLab, clustor_config, clustor_url
 from tests.slipstream.fold_cases import contents
@@ -270,23 +268,6 @@ async def test_a_cancelled_take_loses_nothing(clustor_lab: ClustorLab) -> None:
         rest = await take(watch, 30 - len(seen))
         seen += [each.key for each in rest if isinstance(each, KvUpdate)]
         assert seen == [f"k.{number}" for number in range(30)]
-
-
-@asynccontextmanager
-async def mute_node() -> AsyncIterator[Address]:
-    """A node that takes every request and answers none."""
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        if head.startswith(b"GET /kv "):
-            writer.write(b"HTTP/1.1 101 Switching Protocols\r\n\r\n")
-            await reader.read()
-        writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    host, port = server.sockets[0].getsockname()[:2]
-    async with server:
-        yield Address(host, port)
 
 
 async def test_a_write_without_an_answer_has_an_unknown_outcome(clustor_lab: ClustorLab) -> None:

@@ -87,21 +87,35 @@ async def test_a_poll_ahead_of_the_store_gets_no_sign_of_life(node: ClusterProce
             await client.poll([b""], now + 1_000, events_max=9)
 
 
+class _Mute(asyncio.Protocol):
+    """Upgrades, and says nothing more; a question for the status gets no answer at all."""
+
+    def __init__(self, transports: list[asyncio.Transport]) -> None:
+        self._transports = transports
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._transports.append(transport)
+
+    def data_received(self, data: bytes) -> None:
+        if data.startswith(b"GET /kv "):
+            self._transport.write(b"HTTP/1.1 101 Switching Protocols\r\n\r\n")
+        elif data.startswith(b"GET "):
+            self._transport.close()
+
+
 @asynccontextmanager
 async def mute_node() -> AsyncIterator[Address]:
     """A node that takes every request and answers none."""
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        if head.startswith(b"GET /kv "):
-            writer.write(b"HTTP/1.1 101 Switching Protocols\r\n\r\n")
-            await reader.read()
-        writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    transports: list[asyncio.Transport] = []
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: _Mute(transports), "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()[:2]
     async with server:
         yield Address(host, port)
+        for transport in transports:
+            transport.abort()
 
 
 async def test_a_write_that_was_sent_and_not_answered_may_have_happened() -> None:
@@ -124,7 +138,7 @@ async def test_a_write_that_was_never_sent_did_not_happen() -> None:
 async def test_a_node_that_says_nothing_is_left_for_another(node: ClusterProcess) -> None:
     async with (
         mute_node() as mute,
-        KvClient([mute, *node.admins()], timeout_seconds=TIMEOUT_SECONDS) as client,
+        KvClient([mute, *node.admins()], timeout_seconds=9.0) as client,
     ):
         now = await put(client, b"elsewhere")
         assert client.links_opened == 2
