@@ -18,6 +18,7 @@ SlipstreamError
 │   └── StoreFailure              any other refusal by the backend
 ├── SnapshotError             a fold on disk
 │   ├── SnapshotIo                the disk refused; a poisoned writer says so too
+│   ├── FoldInUse                 another process follows into the same fold
 │   ├── Corrupted                 bytes are not what was written
 │   └── InvalidFormat             not a fold of this kind or version
 └── ArtifactError             an export, or its transport
@@ -118,6 +119,10 @@ class SnapshotError(SlipstreamError):
 
 class SnapshotIo(SnapshotError):
     """The disk refused an operation, or the writer was poisoned by an earlier refusal."""
+
+
+class FoldInUse(SnapshotError):
+    """Another process, or another object of this one, has the fold open."""
 
 
 class Corrupted(SnapshotError):

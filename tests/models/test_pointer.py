@@ -197,6 +197,7 @@ def test_the_protocol_holds_in_every_reachable_state(
 @pytest.mark.soak
 def test_the_protocol_holds_for_three_nodes_and_three_revisions() -> None:
     result = explore(Fleet(3, 3), states_max=50_000_000)
+    print(f"3 nodes, 3 revisions: {result.states:,} states")
     assert result.counterexample is None, str(result.counterexample)
 
 

@@ -230,6 +230,7 @@ def test_a_writer_that_cannot_reopen_its_log_is_poisoned(
     assert fold.writer_state is WriterState.POISONED
     with pytest.raises(SnapshotIo, match="poisoned"):
         fold.apply([put("b", b"2", 2)], at(2))
+    fold.close()
     with AppendLogSnapshot.load(tmp_path / "log") as again:
         assert (contents(again), again.cursor) == ({"a": b"1"}, at(1))
 

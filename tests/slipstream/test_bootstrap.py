@@ -15,6 +15,7 @@ from slipstream import (
     RoundOutcome,
     SnapshotStore,
     StoreConfig,
+    WatchCursor,
     import_remote,
     run_export_round,
     watch_applied,
@@ -44,24 +45,32 @@ async def test_a_node_bootstraps_past_the_end_of_the_log_and_gets_only_the_tail(
     exports: asyncio.Queue[ExportRequest] = asyncio.Queue()
     for number in range(KEYS):
         await bucket.writer.put(f"k.{number}", b"v")
+    seeded = asyncio.Event()
+
+    async def on_applied(cursor: WatchCursor) -> None:
+        if (cursor.as_u64() or 0) >= KEYS:
+            seeded.set()
+
     with backend.load(tmp_path / "first") as first:
         running = asyncio.ensure_future(
             watch_applied(
-                bucket.watcher, reader=bucket.reader, fold=first, exports=exports, stop=stop
+                bucket.watcher, fold=first, exports=exports, stop=stop, on_applied=on_applied
             )
         )
+        async with asyncio.timeout(30):
+            await seeded.wait()
 
-        async def keep_changing() -> None:
+        async def keep_writing() -> None:
             for number in range(10_000_000):
-                await bucket.writer.put(f"hot.{number % 20}", b"%d" % number)
+                await bucket.writer.put(f"more.{number}", b"v")
 
-        changing = asyncio.ensure_future(keep_changing())
+        writing = asyncio.ensure_future(keep_writing())
         lease = ExportLease(fleet.reader, fleet.writer, "lease", "first")
         round_ = await run_export_round(
             lease, exports, transport, key="edge", work_directory=tmp_path / "w", ttl_seconds=60
         )
-        changing.cancel()
-        await asyncio.gather(changing, return_exceptions=True)
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
         assert round_.outcome is RoundOutcome.PUBLISHED
         assert round_.manifest is not None
         exported_at = round_.manifest.rank

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -128,6 +130,29 @@ def test_a_live_watch_shows_changes_and_ends_on_a_signal(
     summary = json.loads(output.splitlines()[-1])
     assert (process.returncode, errors) == (0, "")
     assert (summary["event"], summary["cursor"]) == ("summary", 1)
+
+
+def test_a_person_at_a_terminal_sees_a_table(cli: Cli, tmp_path: Path) -> None:
+    cli.run("put", "--from-tsv", "-", text="a.1\tone\na.2\ttwo\n")
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        cli.command("watch", "--fold", str(tmp_path / "fold"), "--until-caught-up"),
+        stdout=theirs,
+        stderr=theirs,
+        env={**environment(), "TERM": "xterm", "COLUMNS": "100"},
+    )
+    os.close(theirs)
+    seen = b""
+    with contextlib.suppress(OSError):  # A terminal whose other end is closed says so.
+        while chunk := os.read(ours, 4096):
+            seen += chunk
+    os.close(ours)
+    assert process.wait(20) == 0
+    text = seen.decode()
+    assert "2 updates, at revision 2" in text
+    assert "a.2" in text
+    assert "2 updates from the beginning to 2" in text
+    assert "Traceback" not in text
 
 
 def test_a_fold_travels_by_directory_and_by_object_store(cli: Cli, tmp_path: Path) -> None:

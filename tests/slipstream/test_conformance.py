@@ -276,6 +276,9 @@ async def test_a_cursor_of_a_bucket_that_was_recreated_is_never_trusted(
         await bucket.writer.put(f"k.{n}", b"v")
     with pytest.raises(StoreReplaced):  # They have caught up since, and it is another life.
         await bucket.watcher.watch(ALL, after=cursor)
+    unstamped = WatchCursor(cursor.position, cursor.store)
+    with pytest.raises(StoreReplaced):  # The life alone tells, too.
+        await bucket.watcher.watch(ALL, after=unstamped)
     unbound = WatchCursor.from_u64(1 << 40)  # beyond anything that was ever written
     with pytest.raises(StoreReplaced):
         await bucket.watcher.watch(ALL, after=unbound)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.errors import SnapshotError
+from slipstream.errors import FoldInUse, SnapshotError
 from slipstream.folds import SnapshotStore, fold_backend, stale_keys
 from slipstream.types import NO_CURSOR, KvUpdate, UpdateKind, VersionToken, WatchCursor
 from tests.slipstream.fold_cases import FOLDS, at, contents, delete, put
@@ -145,6 +145,17 @@ def test_a_closed_fold_refuses_instead_of_forgetting(backend: Backend, tmp_path:
     fold.close()
     with pytest.raises(SnapshotError):
         fold.apply([put("a", b"1", 1)], at(1))
+
+
+def test_a_fold_has_one_owner_until_it_is_closed(backend: Backend, tmp_path: Path) -> None:
+    with backend.load(tmp_path / "fold") as fold:
+        fold.apply([put("a", b"1", 1)], at(1))
+        with pytest.raises(FoldInUse):
+            backend.load(tmp_path / "fold")
+        fold.apply([put("b", b"1", 2)], at(2))
+    with backend.load(tmp_path / "fold") as fold:
+        assert contents(fold) == {"a": b"1", "b": b"1"}
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_a_fold_is_found_by_name(backend: Backend, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import shutil
 from collections.abc import AsyncIterator, Callable
@@ -251,6 +252,19 @@ async def test_a_deleted_consumer_is_replaced(nats_lab: NatsLab) -> None:
         assert brief(await take(watch, 1)) == ["put k"]
 
 
+async def test_many_prefixes_cost_one_consumer_that_acknowledges_nothing(
+    nats_lab: NatsLab,
+) -> None:
+    bucket = await nats_lab.bucket()
+    link = link_of(bucket)
+    scope = WatchScope.of_prefixes("a.", "b.", "c.")
+    async with await bucket.watcher.watch(scope) as watch:
+        await take(watch, 1)
+        (info,) = await link.jetstream.consumers_info(link.stream)
+        assert info.config.ack_policy == api.AckPolicy.NONE
+        assert len(info.config.filter_subjects) == 3
+
+
 async def test_a_watch_leaves_no_consumer_behind(nats_lab: NatsLab) -> None:
     bucket = await nats_lab.bucket()
     link = link_of(bucket)
@@ -298,6 +312,23 @@ async def test_a_server_killed_under_a_live_watch_loses_nothing(
             await writer.delete("k.0")
             await other.shutdown()
             assert brief(await waiting) == [f"put k.a{round_}", "delete k.0"]
+
+
+async def test_a_reconnect_is_enough_to_revive_a_watch(own_nats_server: NatsServer) -> None:
+    """Long before its heartbeat is missed."""
+    config = NatsConnectionConfig(
+        own_nats_server.url, heartbeat_seconds=600, reconnect_wait_seconds=0.05
+    )
+    connection = NatsConnection(config)
+    await connection.connect()
+    bucket = await NatsLab(connection).bucket()
+    async with await bucket.watcher.watch(ALL) as watch:
+        await take(watch, 1)
+        waiting = asyncio.ensure_future(take(watch, 1))
+        await _restarted(own_nats_server, NatsLab(connection), lambda: None)
+        await bucket.writer.put("k", b"v")
+        assert brief(await waiting) == ["put k"]
+    await connection.shutdown()
 
 
 async def test_a_watch_outlives_a_server_that_stays_away_for_a_while(
@@ -461,6 +492,9 @@ async def test_what_cannot_be_meant_is_refused(nats_lab: NatsLab) -> None:
         await nats_lab.connection.store("no.dots")
     with pytest.raises(Misuse):
         await NatsConnection(NatsConnectionConfig(creds="%%%")).connect()
+    content = base64.b64encode(b"-----BEGIN NATS USER JWT-----\nx\n").decode()
+    with pytest.raises(Misuse, match="nkeys"):
+        await NatsConnection(NatsConnectionConfig(creds=content)).connect()
 
 
 async def test_a_foreign_client_is_used_and_left_open(nats_lab: NatsLab) -> None:

@@ -21,6 +21,7 @@ from slipstream.applied.resync import (
     needs_resync,
     plan_stale,
 )
+from slipstream.applied.waits import Waits, in_thread
 from slipstream.artifact.export import export_to
 from slipstream.artifact.manifest import ExportRequest
 from slipstream.errors import (
@@ -46,7 +47,6 @@ from slipstream.types import (
 logger = logging.getLogger(__name__)
 
 Parsed = TypeVar("Parsed")
-Answer = TypeVar("Answer")
 OnApplied = Callable[[WatchCursor], Awaitable[None]]
 _DEFAULT_CONFIG: Final = BatchConfig()
 _EVERYTHING: Final = WatchScope.all()
@@ -171,7 +171,7 @@ class _Loop(Generic[Parsed]):
         self, stop: asyncio.Event, exports: asyncio.Queue[ExportRequest]
     ) -> AppliedReport:
         async with await self._open() as watch:
-            waits = _Waits(watch, stop, exports)
+            waits = Waits(watch, stop, exports)
             try:
                 while not self._done or self._pending.raw:
                     await self._turn(watch, waits)
@@ -179,7 +179,7 @@ class _Loop(Generic[Parsed]):
                 await waits.close()
         return self._report
 
-    async def _turn(self, watch: Watch, waits: _Waits) -> None:
+    async def _turn(self, watch: Watch, waits: Waits) -> None:
         """Wait for something to happen, and handle it."""
         room = max(1, self._config.updates_max - self._pending.fresh)
         timeout = None if self._deadline is None else self._deadline - _now()
@@ -196,7 +196,7 @@ class _Loop(Generic[Parsed]):
         if request is not None:
             await self._export(request)
 
-    async def _delivered(self, waits: _Waits) -> list[WatchEvent] | None:
+    async def _delivered(self, waits: Waits) -> list[WatchEvent] | None:
         """Give what was taken; on a failed watch flush what came before the failure."""
         try:
             return waits.take_events()
@@ -239,7 +239,7 @@ class _Loop(Generic[Parsed]):
         cursor = pending.cursor_after(self._report.cursor)
         try:
             if self._fold is not None:
-                await _in_thread(partial(self._fold.apply, pending.raw, cursor))
+                await in_thread(partial(self._fold.apply, pending.raw, cursor))
         except (SnapshotError, OSError) as error:
             self._on_store_failed(error)
             return
@@ -263,7 +263,7 @@ class _Loop(Generic[Parsed]):
     async def _export(self, request: ExportRequest) -> None:
         assert self._fold is not None
         try:
-            manifest = await _in_thread(partial(export_to, self._fold, request.directory))
+            manifest = await in_thread(partial(export_to, self._fold, request.directory))
         except (SlipstreamError, OSError) as error:
             if not request.reply.done():
                 request.reply.set_exception(error)
@@ -278,7 +278,7 @@ class _Loop(Generic[Parsed]):
         cursor, fold, capacity = self._report.cursor, self._fold, self._config.channel_capacity
         if fold is None:
             return await self._watcher.watch(self._scope, capacity=capacity)
-        empty = await _in_thread(lambda: next(iter(fold.keys()), None) is None)
+        empty = await in_thread(lambda: next(iter(fold.keys()), None) is None)
         if needs_resync(cursor, self._scope, fold_is_empty=empty):
             return await self._resync("its scope is another", scope_changed=True)
         try:
@@ -300,7 +300,7 @@ class _Loop(Generic[Parsed]):
             raise WatchError("cannot audit the fold", cause=str(error)) from error
         standing = {entry.key: entry for entries in listed for entry in entries}
         self._report.audited = True
-        return not await _in_thread(
+        return not await in_thread(
             lambda: contradicts(fold.iterate(), standing, fold.cursor, self._scope)
         )
 
@@ -340,78 +340,16 @@ class _Loop(Generic[Parsed]):
             return
         plan = partial(plan_stale, live=live, scope=self._scope, scope_changed=scope_changed)
         try:
-            stale = await _in_thread(lambda: list(plan(fold.keys())))
+            stale = await in_thread(lambda: list(plan(fold.keys())))
             for start in range(0, len(stale), self._config.updates_max):
                 batch = stale[start : start + self._config.updates_max]
                 parsed = [item for item in map(self._parse, batch) if item is not None]
                 if parsed and self._apply is not None:
                     await self._apply(parsed)
-                await _in_thread(partial(fold.apply, batch, fold.cursor))
+                await in_thread(partial(fold.apply, batch, fold.cursor))
         except SnapshotError as error:
             raise WatchError("cannot resync the fold", cause=str(error)) from error
         self._report.stale_keys_removed += len(stale)
-
-
-class _Waits:
-    """What a run waits for: events, a stop, an export. Each wait outlives a single turn."""
-
-    def __init__(
-        self, watch: Watch, stop: asyncio.Event, exports: asyncio.Queue[ExportRequest]
-    ) -> None:
-        self._watch, self._stop, self._exports = watch, stop, exports
-        self._taking: asyncio.Task[list[WatchEvent]] | None = None
-        self._stopping: asyncio.Task[bool] = asyncio.ensure_future(_wait_true(stop))
-        self._request: asyncio.Task[ExportRequest] = asyncio.ensure_future(exports.get())
-
-    @property
-    def stopped(self) -> bool:
-        return self._stop.is_set()
-
-    async def until_something(self, room: int, timeout: float | None, *, taking: bool) -> None:
-        if self._taking is None and taking:
-            self._taking = asyncio.ensure_future(self._watch.take(room))
-        waits: set[asyncio.Task[Any]] = {self._request}
-        if taking:
-            # A stop that is already known must not turn the wait for a retry into a busy loop.
-            waits.add(self._stopping)
-        if self._taking is not None:
-            waits.add(self._taking)
-        if timeout is None or timeout > 0:
-            await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-
-    def take_events(self) -> list[WatchEvent] | None:
-        """Give the events that arrived, None when none did; raises what the watch raised."""
-        if self._taking is None or not self._taking.done():
-            return None
-        taken, self._taking = self._taking, None
-        return taken.result()
-
-    def take_request(self) -> ExportRequest | None:
-        if not self._request.done():
-            return None
-        request = self._request.result()
-        self._request = asyncio.ensure_future(self._exports.get())
-        return request
-
-    async def close(self) -> None:
-        tasks = [task for task in (self._taking, self._stopping, self._request) if task]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _wait_true(event: asyncio.Event) -> bool:
-    return await event.wait()
-
-
-async def _in_thread(work: Callable[[], Answer]) -> Answer:
-    """Run blocking work in a thread, and never leave it running behind a cancelled caller."""
-    task = asyncio.ensure_future(asyncio.to_thread(work))
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait({task})
-        raise
 
 
 def _now() -> float:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import ClassVar, Final, Self
 
 from slipstream.errors import SnapshotIo
+from slipstream.folds.lock import FoldLock
 from slipstream.folds.log_format import (
     HEADER,
     decode_tail,
@@ -144,8 +145,13 @@ class AppendLogSnapshot(SnapshotStore):
     artifact_member: ClassVar[str | None] = "snapshot.log"
 
     def __init__(
-        self, writer: SnapshotWriter, entries: dict[bytes, bytes], cursor: WatchCursor
+        self,
+        lock: FoldLock,
+        writer: SnapshotWriter,
+        entries: dict[bytes, bytes],
+        cursor: WatchCursor,
     ) -> None:
+        self._lock = lock
         self._writer = writer
         self._entries = entries  # key → the put's tail, as it stands in the log
         self._cursor = cursor
@@ -155,6 +161,15 @@ class AppendLogSnapshot(SnapshotStore):
     def load(cls, path: Path | str, *, compact_bytes: int = DEFAULT_COMPACT_BYTES) -> Self:
         """Replay the log into memory; rewrite it when it holds more than the fold."""
         path = Path(path)
+        lock = FoldLock(path)
+        try:
+            return cls._load(path, lock, compact_bytes)
+        except BaseException:
+            lock.release()
+            raise
+
+    @classmethod
+    def _load(cls, path: Path, lock: FoldLock, compact_bytes: int) -> Self:
         try:
             data = path.read_bytes()
         except FileNotFoundError:
@@ -166,7 +181,7 @@ class AppendLogSnapshot(SnapshotStore):
         if data and not log.compact:
             clean_bytes = write_compact(path, log.entries, log.cursor)
         writer = SnapshotWriter(path, clean_bytes=clean_bytes, compact_bytes=compact_bytes)
-        return cls(writer, log.entries, log.cursor)
+        return cls(lock, writer, log.entries, log.cursor)
 
     @property
     def cursor(self) -> WatchCursor:
@@ -247,6 +262,7 @@ class AppendLogSnapshot(SnapshotStore):
 
     def close(self) -> None:
         self._writer.close()
+        self._lock.release()
 
 
 def write_compact(path: Path, entries: Mapping[bytes, bytes], cursor: WatchCursor) -> int:

@@ -9,7 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
-from slipstream.errors import Corrupted, InvalidFormat, MissingExtra, SnapshotError, SnapshotIo
+from slipstream.errors import (
+    Corrupted,
+    FoldInUse,
+    InvalidFormat,
+    MissingExtra,
+    SnapshotError,
+    SnapshotIo,
+)
 from slipstream.folds.log_format import key_bytes
 from slipstream.folds.record import decode_record, encode_record
 from slipstream.folds.store import SnapshotStore
@@ -172,5 +179,7 @@ def _spoken(path: Path) -> Iterator[None]:
         raise
     except Exception as error:
         said = str(error)
+        if "lock" in said.lower() and "LOCK" in said:
+            raise FoldInUse("another process follows into this fold", file=str(path)) from error
         kind = Corrupted if "Corruption" in said else SnapshotIo
         raise kind("the fold's database refused", file=str(path), cause=said) from error

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import ClassVar, Final, Self
 
 from slipstream.errors import Corrupted, InvalidFormat, SnapshotError, SnapshotIo
+from slipstream.folds.lock import FoldLock
 from slipstream.folds.log_format import key_bytes
 from slipstream.folds.store import SnapshotStore, prefix_end
 from slipstream.types import KvEntry, KvUpdate, UpdateKind, VersionToken, WatchCursor
@@ -33,7 +34,8 @@ class SqliteSnapshot(SnapshotStore):
     format_generation: ClassVar[int] = 1
     artifact_member: ClassVar[str | None] = "fold.sqlite"
 
-    def __init__(self, database: sqlite3.Connection, path: Path) -> None:
+    def __init__(self, lock: FoldLock, database: sqlite3.Connection, path: Path) -> None:
+        self._lock = lock
         self._database = database
         self._path = path
         row = database.execute("SELECT value FROM meta WHERE name = 'cursor'").fetchone()
@@ -43,11 +45,20 @@ class SqliteSnapshot(SnapshotStore):
     def load(cls, path: Path | str, *, sync: bool = False) -> Self:
         """Open the fold, or make an empty one."""
         path = Path(path)
+        lock = FoldLock(path)
+        try:
+            return cls._load(path, lock, sync=sync)
+        except BaseException:
+            lock.release()
+            raise
+
+    @classmethod
+    def _load(cls, path: Path, lock: FoldLock, *, sync: bool) -> Self:
         with _spoken(path):
             database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             try:
                 _prepare(database, path, sync=sync)
-                return cls(database, path)
+                return cls(lock, database, path)
             except BaseException:
                 database.close()
                 raise
@@ -119,6 +130,7 @@ class SqliteSnapshot(SnapshotStore):
 
     def close(self) -> None:
         self._database.close()
+        self._lock.release()
 
 
 def _prepare(database: sqlite3.Connection, path: Path, *, sync: bool) -> None:

@@ -146,6 +146,8 @@ class NatsConnection:
                     connect_timeout=self._config.connect_seconds,  # type: ignore[arg-type]  # the same
                     user_credentials=_credentials(self._config),
                 )
+        except ImportError as error:
+            raise Misuse("credentials need the package nkeys", missing=error.name) from error
         except (TimeoutError, OSError, nats.errors.Error) as error:
             reason = str(error) or type(error).__name__
             server = self._config.url.rpartition("@")[2]

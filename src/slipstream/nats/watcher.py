@@ -62,8 +62,9 @@ class NatsKvWatcher:
         plan = plan_filters(scope, self._link.subject_prefix)
         facts = await self._link.facts()
         proven = after.is_none or await self._check_cursor(after, facts)
-        watch = NatsWatch(self._link, plan, facts.identity, capacity, guarded=scope.is_all)
-        watch.cursor_is_proven = proven
+        watch = NatsWatch(
+            self._link, plan, facts.identity, capacity=capacity, guarded=scope.is_all, proven=proven
+        )
         await watch.open(after.as_u64())
         return watch
 
@@ -99,7 +100,14 @@ class NatsWatch(Watch):
     """One watch over a succession of consumers."""
 
     def __init__(
-        self, link: BucketLink, plan: FilterPlan, identity: bytes, capacity: int, *, guarded: bool
+        self,
+        link: BucketLink,
+        plan: FilterPlan,
+        identity: bytes,
+        *,
+        capacity: int,
+        guarded: bool,
+        proven: bool,
     ) -> None:
         super().__init__()
         self._link, self._plan, self._identity, self._capacity = link, plan, identity, capacity
@@ -115,7 +123,7 @@ class NatsWatch(Watch):
         self._owes_caught_up = False
         self._stale = False  # the current consumer must be replaced
         self._closed = False
-        self.cursor_is_proven = True
+        self._proven = proven
         self._probe_at = 0.0
         self._forget_reconnects = link.on_reconnect(self._on_reconnect)
 
@@ -125,7 +133,7 @@ class NatsWatch(Watch):
 
     @property
     def cursor_proven(self) -> bool:
-        return self.cursor_is_proven
+        return self._proven
 
     async def open(self, revision: int | None) -> None:
         """Create the first consumer: from `revision + 1`, or with the state as it stands."""
