@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -132,3 +132,36 @@ async def test_a_watch_leaves_a_leader_that_froze(three_nodes: ClusterProcess) -
             os.kill(three_nodes.pids[leader], signal.SIGCONT)
     for connection in connections:
         await connection.shutdown()
+
+
+async def test_a_watch_outlives_a_cluster_that_is_gone_for_a_while(
+    three_nodes: ClusterProcess,
+) -> None:
+    """All nodes die at once; nobody answers for longer than an operation may take."""
+    patient = clustor_config(three_nodes)
+    connection = ClustorConnection(patient)
+    hasty = ClustorConnection(replace(patient, operation_seconds=0.5))
+    await connection.connect()
+    bucket = await ClustorLab(connection).bucket()
+    await bucket.writer.put("before", b"v")
+    await hasty.connect()
+    watched = Bucket(await hasty.store(bucket.name))
+    async with await watched.watcher.watch(ALL) as watch:
+        assert brief(await take(watch, 2)) == ["put before", "caught up"]
+        waiting = asyncio.ensure_future(watch.take(1))
+        starts = dict(three_nodes.starts)
+        for node in starts:
+            three_nodes.kill(node)
+        with pytest.raises(Timeout):
+            await watched.reader.get("before")
+        await asyncio.to_thread(
+            three_nodes.until,
+            lambda: all(three_nodes.starts[node] > starts[node] for node in starts),
+            "every node is started again",
+        )
+        await asyncio.to_thread(three_nodes.wait_for_leader)
+        await bucket.writer.put("after", b"v")
+        async with asyncio.timeout(WAIT_SECONDS):
+            assert brief(await waiting) == ["put after"]
+    for each in (connection, hasty):
+        await each.shutdown()

@@ -145,6 +145,22 @@ async def test_a_node_that_says_nothing_is_left_for_another(node: ClusterProcess
         assert (await client.poll([b"elsewhere"], now - 1, events_max=1)).through >= now
 
 
+async def test_a_connection_that_is_never_upgraded_is_closed() -> None:
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    class Deaf(asyncio.Protocol):
+        def connection_lost(self, exc: Exception | None) -> None:
+            ended.set_result(None)
+
+    server = await asyncio.get_running_loop().create_server(Deaf, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()[:2]
+    async with server:
+        async with KvClient([Address(host, port)], timeout_seconds=0.2) as client:
+            with pytest.raises(KvUnavailable):
+                await client.get(b"k")
+        await asyncio.wait_for(ended, TIMEOUT_SECONDS)
+
+
 async def test_a_closed_client_answers_no_more(node: ClusterProcess) -> None:
     async with KvClient(node.admins(), timeout_seconds=TIMEOUT_SECONDS) as client:
         now = await put(client, b"k")
