@@ -150,6 +150,9 @@ async def test_a_cursor_of_another_past_is_not_trusted(clustor_lab: ClustorLab) 
     other = WatchCursor(cursor.position, born_of, b"", cursor.witness ^ 2)
     with pytest.raises(StoreReplaced):
         await bucket.watcher.watch(ALL, after=other)
+    elsewhere = WatchCursor(cursor.position, bytes(range(8)), b"", cursor.witness)
+    with pytest.raises(StoreReplaced):
+        await bucket.watcher.watch(ALL, after=elsewhere)
     before_birth = WatchCursor.from_u64(0)
     with pytest.raises(StoreReplaced):
         await bucket.watcher.watch(ALL, after=before_birth)

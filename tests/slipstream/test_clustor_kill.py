@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -14,12 +15,12 @@ import pytest
 
 from slipstream import AppendLogSnapshot, watch_applied
 from slipstream.clustor import ClustorConnection
-from slipstream.errors import Timeout
+from slipstream.errors import StoreReplaced, Timeout, WatchError
 from slipstream.types import AppliedReport
 from tests.interop.cluster_process import ClusterProcess
 from tests.slipstream.conftest import Bucket, ClustorLab, clustor_config
 from tests.slipstream.fold_cases import contents
-from tests.slipstream.test_conformance import ALL, brief, take
+from tests.slipstream.test_conformance import ALL, brief, cursor_of, take
 
 WAIT_SECONDS = 60.0
 
@@ -165,3 +166,28 @@ async def test_a_watch_outlives_a_cluster_that_is_gone_for_a_while(
             assert brief(await waiting) == ["put after"]
     for each in (connection, hasty):
         await each.shutdown()
+
+
+async def test_another_store_behind_the_same_address_is_noticed(tmp_path: Path) -> None:
+    data = tmp_path / "cluster"
+    with ClusterProcess(data, nodes=1) as cluster:
+        await asyncio.to_thread(cluster.wait_for_leader)
+        config = replace(clustor_config(cluster), operation_seconds=5.0)
+        connection = ClustorConnection(config)
+        await connection.connect()
+        bucket = Bucket(await connection.store("routes"))
+        await bucket.writer.put("a", b"1")
+        async with await bucket.watcher.watch(ALL) as watch:
+            cursor = await cursor_of(watch, (await take(watch, 2))[0])
+            waiting = asyncio.ensure_future(watch.take(1))
+            await asyncio.to_thread(cluster.stop)
+            await asyncio.to_thread(shutil.rmtree, data)
+            cluster.start()
+            with pytest.raises(WatchError):
+                await asyncio.wait_for(waiting, WAIT_SECONDS)
+        again = Bucket(await connection.store("routes"))
+        for _ in range(3):
+            await again.writer.put("a", b"1")
+        with pytest.raises(StoreReplaced):
+            await again.watcher.watch(ALL, after=cursor)
+        await connection.shutdown()

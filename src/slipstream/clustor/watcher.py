@@ -167,14 +167,13 @@ class ClustorWatch(Watch):
 
     async def _poll(self) -> None:
         try:
+            await self._check_still_ours()
             found = await self._link.poll(
                 self._prefixes,
                 self._frontier,
                 events_max=self._capacity,
                 reached=NEVER_REACHED if self._told_caught_up else self._target,
             )
-            if await self._is_still_ours():
-                self._take_in(found.events, found.through)
         except WatchCompacted as error:
             raise WatchError(
                 "compaction overran the watch", frontier=self._frontier, first=error.oldest
@@ -188,20 +187,23 @@ class ClustorWatch(Watch):
                 raise WatchError("the connection was closed under the watch") from error
             logger.info("the watch of %s waits for a leader: %s", self._link.layout.name, error)
             await asyncio.sleep(_PAUSE_SECONDS)
+            return
+        # Over a new connection this may be another store's: then it is asked for again.
+        if self._link.client.links_opened == self._links_opened:
+            self._take_in(found.events, found.through)
 
-    async def _is_still_ours(self) -> bool:
-        """Look at the bucket again after a new connection; what came before the look is dropped.
+    async def _check_still_ours(self) -> None:
+        """Look at the bucket again after a new connection: the store may be another by now.
 
-        Behind the same address there may be another store by now.
+        Such a store may never reach the revision that we wait for, so this comes before the poll.
         """
         links_opened = self._link.client.links_opened
         if links_opened == self._links_opened:
-            return True
+            return
         facts = await self._link.facts()
         if facts.identity != self._identity or facts.revision < self._frontier:
             raise WatchError("the bucket was replaced under the watch", frontier=self._frontier)
         self._links_opened = links_opened
-        return False
 
     def _take_in(self, records: Sequence[Record], through: int) -> None:
         if any(record.key == self._link.layout.record for record in records):
