@@ -174,6 +174,21 @@ def test_compaction_comes_due_and_keeps_the_log_near_its_fold(tmp_path: Path) ->
     assert not list(tmp_path.glob(".*")), "no temporary file stays"
 
 
+def test_a_log_without_waste_is_not_rewritten_and_one_with_waste_is(tmp_path: Path) -> None:
+    with AppendLogSnapshot.load(tmp_path / "log", compact_bytes=1_000) as fold:
+        born = (tmp_path / "log").stat().st_ino
+        for start in range(0, 2_000, 100):
+            batch = [put(f"k.{n}", b"v", n + 1) for n in range(start, start + 100)]
+            fold.apply(batch, at(start + 100))
+        assert (tmp_path / "log").stat().st_ino == born
+        for start in range(0, 6_000, 100):
+            batch = [delete(f"k.{n % 2_000}", n) for n in range(start, start + 100)]
+            fold.apply(batch, at(2_000 + start + 100))
+        assert (tmp_path / "log").stat().st_size < 5_000
+    with AppendLogSnapshot.load(tmp_path / "log") as fold:
+        assert (contents(fold), fold.cursor) == ({}, at(8_000))
+
+
 def test_a_writer_appends_until_compaction_is_due(tmp_path: Path) -> None:
     writer = SnapshotWriter(tmp_path / "log", clean_bytes=0, compact_bytes=100)
     writer.write_update(put("a", b"x", 1))

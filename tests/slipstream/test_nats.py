@@ -21,6 +21,7 @@ from slipstream.errors import (
     InvalidKey,
     Misuse,
     NotConnected,
+    StoreFailure,
     StoreReplaced,
     Timeout,
     WatchError,
@@ -34,6 +35,7 @@ from slipstream.nats.watcher import NatsWatch
 from slipstream.types import (
     AppliedReport,
     KvUpdate,
+    StorageType,
     StoreConfig,
     UpdateKind,
     WatchCursor,
@@ -132,6 +134,32 @@ async def test_a_bucket_is_made_by_a_raw_request_and_found_again(nats_lab: NatsL
     assert info.config.max_msgs_per_subject == 3
     await bucket.writer.put("a", b"1")
     assert await bucket.reader.keys() == ["a"]
+
+
+async def test_a_bucket_is_created_as_its_settings_say(nats_lab: NatsLab) -> None:
+    config = StoreConfig(
+        bytes_max=5_000_000,
+        history_max=4,
+        age_seconds_max=30,
+        storage=StorageType.MEMORY,
+        per_key_ttl=True,
+    )
+    bucket = await nats_lab.bucket(config)
+    made = (await link_of(bucket).jetstream.stream_info(link_of(bucket).stream)).config
+    assert (made.max_bytes, made.max_msgs_per_subject, made.max_age) == (5_000_000, 4, 30)
+    assert (made.storage, made.allow_msg_ttl, made.allow_direct) == ("memory", True, False)
+    plain = await nats_lab.bucket()
+    made = (await link_of(plain).jetstream.stream_info(link_of(plain).stream)).config
+    assert (made.max_bytes, made.max_msgs_per_subject) == (10 * 1024 * 1024, 1)
+    assert plain.ttl is None
+
+
+async def test_a_value_beyond_the_servers_limits_is_a_typed_error(nats_lab: NatsLab) -> None:
+    bucket = await nats_lab.bucket(StoreConfig(bytes_max=10_000))
+    with pytest.raises(StoreFailure):
+        await bucket.writer.put("large", bytes(2_000_000))
+    with pytest.raises(StoreFailure):
+        await bucket.writer.put("full", bytes(20_000))
 
 
 async def test_an_unparseable_answer_to_a_create_falls_back_to_the_raw_request(

@@ -97,8 +97,7 @@ class SnapshotWriter:
 
         When it cannot be written the log stays, and the next one is due when it has doubled.
         """
-        self._require_usable()
-        self._state, self._compacted_size = WriterState.APPENDING, self._size
+        self.postpone()
         size = write_compact(self._path, entries, cursor)
         os.close(self._descriptor)
         try:
@@ -107,6 +106,11 @@ class SnapshotWriter:
             self._descriptor, self._state = -1, WriterState.POISONED
             raise
         self._size = self._compacted_size = size
+
+    def postpone(self) -> None:
+        """Leave a due compaction until the log has doubled."""
+        self._require_usable()
+        self._state, self._compacted_size = WriterState.APPENDING, self._size
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
@@ -156,6 +160,7 @@ class AppendLogSnapshot(SnapshotStore):
         self._entries = entries  # key → the put's tail, as it stands in the log
         self._cursor = cursor
         self._sorted: list[bytes] | None = None  # None when keys came or went since
+        self._dead_records = 0  # in the log and of no more use, since it was compacted
 
     @classmethod
     def load(cls, path: Path | str, *, compact_bytes: int = DEFAULT_COMPACT_BYTES) -> Self:
@@ -212,9 +217,16 @@ class AppendLogSnapshot(SnapshotStore):
             self._compact()
 
     def _compact(self) -> None:
-        """Compact; a failure costs disk space and nothing else, unless it poisoned the writer."""
+        """Compact if at least half of the log is of no more use: a growing fold has no waste.
+
+        A failure costs disk space and nothing else, unless it poisoned the writer.
+        """
+        if self._dead_records < len(self._entries):
+            self._writer.postpone()
+            return
         try:
             self._writer.compact(self._entries, self._cursor)
+            self._dead_records = 0
         except SnapshotIo as error:
             if self._writer.state is WriterState.POISONED:
                 raise
@@ -231,6 +243,8 @@ class AppendLogSnapshot(SnapshotStore):
                 entries[key] = tail
         if removed or len(entries) != before:
             self._sorted = None
+        # A record that did not add a key made one useless; the last cursor did so as well.
+        self._dead_records += len(changes) - (len(entries) - before) + 1
 
     def get(self, key: str) -> KvEntry | None:
         tail = self._entries.get(key.encode())

@@ -26,6 +26,7 @@ from slipstream.errors import (
 _Answer = TypeVar("_Answer")
 _WRONG_LAST_SEQUENCE: Final = frozenset({10071, 10164})
 _STREAM_NOT_FOUND: Final = 10059
+_NOT_READY: Final = frozenset({None, 10008, 10039})
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,8 @@ def _from_api_error(operation: str, error: nats.js.errors.APIError) -> KvError:
         return RevisionMismatch("the key has moved on", operation=operation)
     if code == _STREAM_NOT_FOUND or isinstance(error, nats.js.errors.BucketNotFoundError):
         return BucketUnavailable("there is no such bucket", operation=operation)
-    if isinstance(error, nats.js.errors.ServiceUnavailableError):
+    unavailable = isinstance(error, nats.js.errors.ServiceUnavailableError)
+    if unavailable and code in _NOT_READY:  # The server uses the same status for a full bucket.
         return ConnectionFailed("the server has no JetStream, or it is not ready")
     reason = getattr(error, "description", None) or type(error).__name__
     return StoreFailure("the server refused", operation=operation, cause=reason, code=code)
