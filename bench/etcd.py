@@ -236,8 +236,9 @@ class EtcdPutter(asyncio.Protocol):
     def _send_waiting(self) -> None:
         """Send what the connection's window allows; streams have windows of their own size."""
         sent: list[bytes] = []
-        while self._waiting and self._window >= len(self._waiting[0]):
-            self._window -= len(self._waiting[0])
+        counted = 9 + len(self._head) + 9  # frame heads and headers are not flow-controlled
+        while self._waiting and self._window >= len(self._waiting[0]) - counted:
+            self._window -= len(self._waiting[0]) - counted
             sent.append(self._waiting.pop(0))
         if sent:
             self._transport.write(b"".join(sent))

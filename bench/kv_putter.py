@@ -20,6 +20,10 @@ class Putter(Protocol):
     def close(self) -> None: ...
 
 
+class LeaderLost(Exception):
+    """The leader changed under the load: what was measured so far means nothing."""
+
+
 class KvPutter(asyncio.Protocol):
     """A client of the KV stream that does nothing but put."""
 
@@ -73,7 +77,7 @@ class KvPutter(asyncio.Protocol):
         now = time.perf_counter()
         for request_id, status, body in replies:
             if status != Status.APPLIED:
-                self._end(RuntimeError(f"{Status(status).name}: {body!r}"))
+                self._end(LeaderLost(f"{Status(status).name}: {body!r}"))
                 return
             self._latencies.append(now - self._sent.pop(request_id))
         if now < self._until:
@@ -82,7 +86,7 @@ class KvPutter(asyncio.Protocol):
             self._end(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end(exc or ConnectionError("the node hung up"))
+        self._end(exc or LeaderLost("the node hung up"))
 
     def _put(self, count: int) -> None:
         now = time.perf_counter()

@@ -15,21 +15,25 @@ import select
 import statistics
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from rich.console import Console
 from rich.table import Table
 
 from clustor.log.config import LogConfig
 from clustor.log.keys import KeyRing
+from clustor.log.ledger import DurabilityRecord
 from clustor.log.types import DekEpoch, Entry, IoWriterMode, LogIndex, MacEpoch, PartitionId, Term
-from clustor.runtime.disk import Disk, PlanToken, RingBroken, open_mode
+from clustor.runtime.disk import Disk, RingBroken, open_mode
 from clustor.runtime.memory import keep_freed_memory
 from clustor.runtime.partition_log import PartitionLog, open_partition_log
 
+Way: TypeAlias = Callable[[Path, int, int], AbstractContextManager[Callable[[], None]]]
 SEGMENT_BYTES = 64 << 20
 SHAPES = [(count, size) for size in (256, 8192) for count in (1, 16, 64, 256)]
 
@@ -121,8 +125,8 @@ def in_loop(root: Path, count: int, size: int) -> Iterator[Callable[[], None]]:
     disk.close()
 
 
-def submitted(mode: IoWriterMode) -> Callable[[Path, int, int], object]:
-    """Our log, its plan handed to a disk, its completion awaited through the eventfd."""
+def submitted(mode: IoWriterMode, depth: int) -> Way:
+    """Our log, its plans handed to a disk, `depth` of them under way at once."""
 
     @contextmanager
     def run(root: Path, count: int, size: int) -> Iterator[Callable[[], None]]:
@@ -131,15 +135,19 @@ def submitted(mode: IoWriterMode) -> Callable[[Path, int, int], object]:
         make = batches(opened, count, size)
         poll = select.poll()
         poll.register(disk.fileno(), select.POLLIN)
+        waiting: deque[DurabilityRecord] = deque()
 
         def turn() -> None:
             planned = opened.log.plan_append(make())
-            disk.submit(opened._partition, planned.steps, PlanToken(1))
-            while not (done := disk.completions()):
-                poll.poll()
-            if done[0].error is not None:
-                raise done[0].error
-            opened.log.stored(planned.receipt)
+            opened.submit(planned.steps)
+            waiting.append(planned.receipt)
+            while len(waiting) >= depth:
+                for done in disk.completions():
+                    if done.error is not None:
+                        raise done.error
+                    opened.log.stored(waiting.popleft())
+                if len(waiting) >= depth:
+                    poll.poll()
 
         yield turn
         disk.close()
@@ -152,12 +160,15 @@ def void(_: object) -> None:
 
 
 CONFIG = LogConfig(segment_bytes=SEGMENT_BYTES)
-WAYS: dict[str, Callable[..., object]] = {
+WAYS: dict[str, Way] = {
     "bare loop": bare,
     "log, in the loop": in_loop,
-    "log, writer thread": submitted(IoWriterMode.BLOCKING),
-    "log, io_uring registered": submitted(IoWriterMode.REGISTERED_URING),
-    "log, io_uring fixed": submitted(IoWriterMode.FIXED_URING),
+    "log, writer thread": submitted(IoWriterMode.BLOCKING, 1),
+    "log, writer thread, 2 in flight": submitted(IoWriterMode.BLOCKING, 2),
+    "log, io_uring registered": submitted(IoWriterMode.REGISTERED_URING, 1),
+    "log, io_uring registered, 2 in flight": submitted(IoWriterMode.REGISTERED_URING, 2),
+    "log, io_uring fixed": submitted(IoWriterMode.FIXED_URING, 1),
+    "log, io_uring fixed, 2 in flight": submitted(IoWriterMode.FIXED_URING, 2),
 }
 
 
@@ -168,7 +179,7 @@ def main() -> None:
     parser.add_argument("--directory", type=Path, default=None, help="on the disk to measure")
     arguments = parser.parse_args()
     keep_freed_memory()
-    console = Console(width=140)
+    console = Console(width=180)
     table = Table(title="Appends: entries/s (share of bare; CPU µs per entry; batch p50 µs)")
     table.add_column("")
     for count, size in SHAPES:
@@ -198,8 +209,7 @@ def measure_shape(count: int, size: int, arguments: argparse.Namespace) -> dict[
         for way, make in WAYS.items():
             with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
                 try:
-                    manager = make(Path(directory), count, size)
-                    with manager as turn:  # type: ignore[attr-defined]  # a context manager
+                    with make(Path(directory), count, size) as turn:
                         found.setdefault(way, []).append(measure(turn, count, arguments.seconds))
                 except RingBroken:
                     continue

@@ -172,6 +172,8 @@ def _fold(facts: LedgerFacts, body: LedgerBody) -> None:
         case Truncation():
             if body not in facts.truncations[-1:]:  # each is written twice
                 facts.truncations.append(body)
+            # Whatever comes next must stand behind its position, in a segment of a higher number.
+            facts.highest_segment_seq = max(facts.highest_segment_seq, body.segment_seq)
             if facts.proven_index >= body.from_index:
                 facts.proven_term = None
                 facts.proven_index = LogIndex(body.from_index - 1)

@@ -27,7 +27,7 @@ from clustor.raft.messages import Message, Outbound
 from clustor.raft.output import Note, NoteKind, RoleChange
 from clustor.raft.profiles import Profile
 from clustor.raft.progress import Progress
-from clustor.raft.transition import Transition, decode_transition
+from clustor.raft.transition import decode_transition
 from clustor.raft.types import NO_INDEX, Draw, ReplicaId, ReplicaIdentity, Role, RoutingEpoch
 
 
@@ -157,7 +157,9 @@ class Core:
         if self.role is not Role.FOLLOWER or leader_id != self.leader_id:
             self.become(Role.FOLLOWER, leader_id, reason)
         if was_leading:
+            self.reads_moved = True
             self.matched_index = self.commit_index
+            self.wal_committed_index = NO_INDEX
             self.progress.clear()
             self.note(NoteKind.STEPPED_DOWN, reason=reason, term=term)
 
@@ -189,13 +191,6 @@ class Core:
             beyond = min(self.durable_beyond_damage, self.log.last_index)
             self.local_wal_durable_index = max(self.local_wal_durable_index, beyond)
             self.durable_beyond_damage = NO_INDEX
-
-    def transition_in_flight(self) -> Transition | None:
-        """Return the newest transition in the log that is not committed yet."""
-        for entry in reversed(self.log.system):
-            if entry.kind is EntryKind.DURABILITY_TRANSITION and entry.index > self.commit_index:
-                return decode_transition(entry.payload)
-        return None
 
     def check(self) -> None:
         """Die before we lie."""

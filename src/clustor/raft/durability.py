@@ -54,11 +54,15 @@ class Durability:
             self._unwritten_from = None
         self._cut_from = from_index if self._cut_from is None else min(self._cut_from, from_index)
 
+    @property
+    def waits(self) -> bool:
+        """Say whether anything waits for the disk."""
+        return self._unwritten_from is not None or self._cut_from is not None
+
     def take_appends(self, *, strict: bool) -> list[LogAppend]:
         """Make batches of all that waits for the disk; a fence is a batch of its own."""
+        assert self.waits
         core = self._core
-        if self._unwritten_from is None and self._cut_from is None:
-            return []
         first = self._unwritten_from or LogIndex(core.log.last_index + 1)
         entries = core.log.slice(first, core.log.last_index, EVERYTHING)
         mode = DurabilityMode.STRICT if strict else core.durability_mode()

@@ -7,29 +7,26 @@ raises is `GroupMisuse` (the driver's fault) and AssertionError (ours).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import assert_never
 
-from clustor.log.types import DurabilityMode, DurabilityModeEpoch, Entry, EntryKind, LogIndex
+from clustor.log.types import DurabilityMode, Entry, EntryKind, LogIndex
 from clustor.raft.access import Access
 from clustor.raft.control_plane import ControlPlaneUpdate
 from clustor.raft.core import Core
 from clustor.raft.device import DeviceLatency
 from clustor.raft.durability import EVERYTHING, Durability
 from clustor.raft.election import Election
-from clustor.raft.errors import DataLost, GroupMisuse, MembershipRefused
-from clustor.raft.fallback import StrictFallback
+from clustor.raft.errors import GroupMisuse, MembershipRefused
+from clustor.raft.fallback import GatedOperation, StrictFallback
 from clustor.raft.following import Following
-from clustor.raft.hard_state import HardState, MembershipAck
+from clustor.raft.hard_state import HardState, MembershipAck, recovered_hard_state
+from clustor.raft.hold import Hold
 from clustor.raft.idempotency import IdempotencyTable, KeyOf
 from clustor.raft.leadership import Accepted, Leadership, Refused
-from clustor.raft.membership import Configuration, membership_digest
+from clustor.raft.membership import Configuration
 from clustor.raft.memory_log import MemoryLog
 from clustor.raft.messages import (
     Message,
-    Outbound,
-    PreVoteRequest,
-    PreVoteResponse,
 )
 from clustor.raft.output import (
     Acked,
@@ -37,11 +34,17 @@ from clustor.raft.output import (
     FetchPurpose,
     NoteKind,
     Output,
-    PersistHardState,
     SnapshotInstall,
 )
 from clustor.raft.profiles import Profile
-from clustor.raft.reads import ReadRequest
+from clustor.raft.reads import (
+    FailedClause,
+    ReadKind,
+    ReadRefusal,
+    ReadRefused,
+    ReadRequest,
+    read_gate_predicate,
+)
 from clustor.raft.reception import Reception
 from clustor.raft.reconfiguration import MembershipRequest
 from clustor.raft.repair import Repair
@@ -52,7 +55,6 @@ from clustor.raft.types import (
     NO_INDEX,
     CommitVisibility,
     Draw,
-    HardStateSeq,
     HardStateStored,
     LogStored,
     ReadId,
@@ -95,10 +97,7 @@ class Group:
             repair=self.repair,
         )
         self.device = DeviceLatency(profile.device)
-        self._hard_given = core.hard
-        self._hard_seq = HardStateSeq(0)
-        self._hard_stored_seq = HardStateSeq(0)
-        self._held: list[Outbound] = []
+        self.hold = Hold(core)
         self._settled_commit = core.hard.membership_index
         self._acked = LogIndex(0)
         self._config_seen = core.config
@@ -126,28 +125,9 @@ class Group:
         has made it a non-voter by a change of a later routing epoch.
         """
         log = log or MemoryLog()
-        hard = hard_state
-        if rejoin_epoch is not None:
-            hard = replace(hard or HardState(), rejoin_epoch=rejoin_epoch)
-        elif identity.holds_data and hard is None:
-            raise DataLost("the disk is empty where data was", replica_id=identity.replica_id)
-        elif hard is not None and hard.durable_commit_index > log.last_index:
-            raise DataLost(
-                "the log ends before a committed entry",
-                committed=hard.durable_commit_index,
-                last_index=log.last_index,
-            )
-        if hard is not None and log.last_term > hard.term:
-            raise DataLost(
-                "the log is of a later term than the hard state",
-                log_term=log.last_term,
-                term=hard.term,
-            )
-        if hard is None:
-            config = bootstrap or Configuration()
-            digest = membership_digest(config)
-            ack = MembershipAck(RoutingEpoch(0), digest, DurabilityModeEpoch(0))
-            hard = HardState(membership=config, membership_ack=ack)
+        hard = recovered_hard_state(
+            identity, hard_state, log, bootstrap=bootstrap, rejoin_epoch=rejoin_epoch
+        )
         core = Core(identity, profile, hard=hard, log=log, draw=draw, now_ms=now_ms)
         core.commit_index = max(core.commit_index, applied_index)
         core.handed_index = core.applied_index = max(core.handed_index, applied_index)
@@ -158,7 +138,11 @@ class Group:
     # Inputs.
 
     def tick(self, now_ms: int) -> None:
-        """Let time pass. The group has no other clock; 10 ms apart is fine, 50 ms the most."""
+        """Let time pass. The group has no other clock.
+
+        Ticks are at most 50 ms apart, and the first input after a pause of the process: what
+        rests on time (leases, capabilities) is judged by the newest tick.
+        """
         core = self.core
         if now_ms < core.now_ms:
             raise GroupMisuse("time went backwards", now_ms=now_ms, was_ms=core.now_ms)
@@ -215,7 +199,8 @@ class Group:
             case LogStored():
                 self._log_stored(receipt)
             case HardStateStored():
-                self._hard_state_stored(receipt)
+                if self.hold.stored(receipt):
+                    self.election.hard_state_stored()
             case _:
                 assert_never(receipt)
         self._settle()
@@ -231,7 +216,25 @@ class Group:
 
     def read(self, request: ReadRequest) -> None:
         """Ask to read; the answer comes with an output."""
+        linearizable = request.kind is not ReadKind.SNAPSHOT_ONLY
+        if self.core.leads and linearizable and not self.leadership.membership_acknowledged():
+            refusal = ReadRefusal.MEMBERSHIP_UNACKNOWLEDGED
+            self.access.answers.append(ReadRefused(request.read_id, refusal))
+            return
         self.access.read(request)
+        self.core.reads_moved = True
+
+    def standing_clause(self) -> FailedClause:
+        """Name the clause that forbids reads now, also those that go through the log (C8)."""
+        return self.access.standing()
+
+    def read_gate_clause(self) -> FailedClause:
+        """Evaluate §10.3's reference predicate, for `read_gate.failed_clause`."""
+        return read_gate_predicate(self.access.gate_state())
+
+    def is_gated(self, operation: GatedOperation) -> bool:
+        """Say whether strict fallback forbids the operation, and count it if so (§9.1)."""
+        return self.fallback.refuse(operation)
 
     def read_finished(self, read_id: ReadId) -> None:
         """Say that a follower's snapshot-only read has been served."""
@@ -247,7 +250,7 @@ class Group:
     def membership_acknowledged(self, ack: MembershipAck) -> None:
         """Take the control plane's record of a membership; it becomes part of the hard state."""
         known = self.core.hard.membership_ack
-        if known is None or ack.routing_epoch >= known.routing_epoch:
+        if ack != known and (known is None or ack.routing_epoch >= known.routing_epoch):
             self.core.set_hard(membership_ack=ack)
 
     def proof_conflict_reconciled(self) -> None:
@@ -319,7 +322,7 @@ class Group:
         """Take the end of an installation: the snapshot is durable, or it failed."""
         if self.core.installing != install.base_index:
             raise GroupMisuse("no such installation", base_index=install.base_index)
-        if ok:
+        if ok and install.base_index > self.core.handed_index:
             self.keys.restore(idempotency)
         self.following.installed(install, ok=ok)
         self._settled_commit = max(self._settled_commit, self.core.log.base_index)
@@ -339,12 +342,16 @@ class Group:
     def take(self) -> Output:
         """Return all that must happen now, once; equal inputs give equal outputs."""
         core = self.core
+        if core.reads_moved and len(self.access.queue):
+            self.access.advance()
+        core.reads_moved = False
         if core.leads:
             self.replication.fill()
+        waits = self.durability.waits
         output = Output(
-            hard_state=self._take_hard_state(),
-            appends=self.durability.take_appends(strict=self._writes_strict()),
-            messages=self._take_messages(),
+            hard_state=self.hold.take_hard_state(),
+            appends=self.durability.take_appends(strict=self._writes_strict()) if waits else [],
+            messages=self.hold.take_messages(),
             apply=self._take_apply(),
         )
         if core.leads:
@@ -355,25 +362,6 @@ class Group:
     def _writes_strict(self) -> bool:
         """Clamp a leader's own disk; a follower keeps to the transitions in its log (§9.1)."""
         return self.leadership.must_write_strict() if self.core.leads else False
-
-    def _take_hard_state(self) -> PersistHardState | None:
-        if self.core.hard == self._hard_given:
-            return None
-        self._hard_given = self.core.hard
-        self._hard_seq = HardStateSeq(self._hard_seq + 1)
-        return PersistHardState(self._hard_seq, self.core.hard)
-
-    def _take_messages(self) -> list[Outbound]:
-        """Release what may leave: nothing but pre-votes while a hard state is not durable."""
-        core = self.core
-        messages, core.outbox = core.outbox, []
-        if self._hard_seq == self._hard_stored_seq:
-            if self._held:
-                messages, self._held = self._held + messages, []
-            return messages
-        free = (PreVoteRequest, PreVoteResponse)
-        self._held += [outbound for outbound in messages if not isinstance(outbound[1], free)]
-        return [outbound for outbound in messages if isinstance(outbound[1], free)]
 
     def _take_apply(self) -> list[Entry]:
         core = self.core
@@ -400,8 +388,8 @@ class Group:
 
     def _take_leader(self, output: Output) -> None:
         core = self.core
-        durable = self._hard_seq == self._hard_stored_seq  # a transition's epoch goes first (§7.1)
-        if core.wal_committed_index > self._acked and durable:
+        # A transition's epoch, or new members, are durable before anything on them is told (§7.1).
+        if core.wal_committed_index > self._acked and self.hold.is_open:
             self._acked = core.wal_committed_index
             output.wal_committed_index = core.wal_committed_index
             output.acked = Acked(core.hard.term, core.wal_committed_index)
@@ -435,15 +423,11 @@ class Group:
         if self.durability.stored(receipt) and core.leader_id is not None and not core.leads:
             self.following.acknowledge(core.leader_id, news_only=True)
 
-    def _hard_state_stored(self, receipt: HardStateStored) -> None:
-        if receipt.seq > self._hard_seq:
-            raise GroupMisuse("a receipt for a hard state that was never given", seq=receipt.seq)
-        self._hard_stored_seq = max(self._hard_stored_seq, receipt.seq)
-        if self._hard_stored_seq == self._hard_seq and self.core.hard == self._hard_given:
-            self.election.hard_state_stored()
-
     def _settle(self) -> None:
-        """Draw the conclusions of an input, in order: elections, watermarks, members, reads."""
+        """Draw the conclusions of an input, in order: elections, watermarks, members.
+
+        Reads are answered when the driver takes the output: once a turn, not once a message.
+        """
         core = self.core
         if self.election.won:
             self._begin_term()
@@ -452,14 +436,15 @@ class Group:
             self._advance()
         if min(core.commit_index, core.local_wal_durable_index) > self._settled_commit:
             self._commit_system_entries()
-        if core.leads:
-            self._settle_leader()
-        elif len(self.access.queue):
-            self.access.advance()
+        if self._config_seen != core.config:
+            self._config_seen = core.config
+            if core.leads:
+                self.leadership.adopt_members()
         core.check()
 
     def _begin_term(self) -> None:
         self._acked = NO_INDEX
+        self.access.answers += self.access.queue.refuse_all(ReadRefusal.NOT_LEADER)
         self.snapshots.lead()
         self.leadership.begin()
 
@@ -467,15 +452,6 @@ class Group:
         if self.durability.advance():
             self.core.reads_moved = True
         self.leadership.try_transfer()
-
-    def _settle_leader(self) -> None:
-        core = self.core
-        if self._config_seen != core.config:
-            self._config_seen = core.config
-            self.leadership.adopt_members()
-        if core.reads_moved:
-            core.reads_moved = False
-            self.access.advance()
 
     def _commit_system_entries(self) -> None:
         """Obey the system entries that became committed, and are durable here.

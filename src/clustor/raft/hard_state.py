@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clustor.log.types import DurabilityMode, DurabilityModeEpoch, LogIndex, Term
-from clustor.raft.membership import NO_MEMBERS, Configuration
-from clustor.raft.types import NO_EPOCH, NO_INDEX, NO_ROUTING, NO_TERM, ReplicaId, RoutingEpoch
+from clustor.raft.errors import DataLost
+from clustor.raft.membership import NO_MEMBERS, Configuration, membership_digest
+from clustor.raft.memory_log import MemoryLog
+from clustor.raft.types import (
+    NO_EPOCH,
+    NO_INDEX,
+    NO_ROUTING,
+    NO_TERM,
+    ReplicaId,
+    ReplicaIdentity,
+    RoutingEpoch,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,3 +54,35 @@ class HardState:
     @property
     def rejoining(self) -> bool:
         return self.rejoin_epoch is not None
+
+
+def recovered_hard_state(
+    identity: ReplicaIdentity,
+    hard: HardState | None,
+    log: MemoryLog,
+    *,
+    bootstrap: Configuration | None,
+    rejoin_epoch: RoutingEpoch | None,
+) -> HardState:
+    """Return the hard state to start with, or raise DataLost where the disk lacks something."""
+    if rejoin_epoch is not None:
+        hard = replace(hard or HardState(), rejoin_epoch=rejoin_epoch)
+    elif hard is None and (identity.holds_data or log.last_index):
+        raise DataLost("no hard state where data was", replica_id=identity.replica_id)
+    if hard is None:
+        config = bootstrap or NO_MEMBERS
+        ack = MembershipAck(NO_ROUTING, membership_digest(config), NO_EPOCH)
+        return HardState(membership=config, membership_ack=ack)
+    if hard.durable_commit_index > log.last_index:
+        raise DataLost(
+            "the log ends before a committed entry",
+            committed=hard.durable_commit_index,
+            last_index=log.last_index,
+        )
+    if log.last_term > hard.term:
+        raise DataLost(
+            "the log is of a later term than the hard state",
+            log_term=log.last_term,
+            term=hard.term,
+        )
+    return hard

@@ -12,7 +12,6 @@ from clustor.raft.control_plane import CacheState
 from clustor.raft.core import Core
 from clustor.raft.durability import EVERYTHING, Durability
 from clustor.raft.election import Election
-from clustor.raft.errors import GroupMisuse
 from clustor.raft.fallback import GatedOperation
 from clustor.raft.group_fsync import GroupFsyncBudget, GroupFsyncState, can_enable_group_fsync
 from clustor.raft.hard_state import MembershipAck
@@ -116,7 +115,9 @@ class Leadership:
 
     def adopt_members(self) -> None:
         core = self._core
-        adopt_members(core.progress, core.config, core.log.last_index, core.now_ms)
+        # Below the base there is nothing to probe with: a follower that has it needs no snapshot.
+        probe_from = max(core.log.last_index, LogIndex(core.log.base_index + 1))
+        adopt_members(core.progress, core.config, probe_from, core.now_ms)
 
     def step_down(self, reason: str) -> None:
         """Give up leading now, and let others have a term before campaigning again."""
@@ -345,7 +346,7 @@ class Leadership:
     def _watch_device(self) -> None:
         core = self._core
         stuck = self._durability.oldest_write_age_ms() >= core.profile.election_timeout_ms[0]
-        if core.device_stalled or stuck:
+        if self._step_down_due is None and (core.device_stalled or stuck):
             core.note(NoteKind.DEVICE_STALLED, outstanding=stuck)
             self.step_down_when_ripe("the disk is stalled")
 
@@ -360,7 +361,3 @@ class Leadership:
         core = self._core
         if core.config_index <= core.commit_index and not core.is_voter:
             self.step_down("removed from the voters")
-
-    def require_leading(self) -> None:
-        if not self._core.leads:
-            raise GroupMisuse("only a leader can do this", leader_id=self._core.leader_id)

@@ -26,6 +26,8 @@ _PLAIN = (EntryKind.DATA, EntryKind.NO_OP)
 class MemoryLog:
     """Terms by runs from `base_index` on, and the entries of a recent window.
 
+    The runtime fills it by `append` at start; it evicts no entry that is not applied.
+
     Invariant: `base_index <= cache_first - 1 <= last_index`, runs ascend in index and term, and
     an index has an entry in the window if and only if it is at or above `cache_first`.
     """

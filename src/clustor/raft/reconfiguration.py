@@ -268,6 +268,7 @@ class Reconfiguration:
         self.survivable = True
         newest = self._newest_entry()
         if newest is None:
+            self._resume_compacted()
             return
         entry, decoded = newest
         self._origin, self._goal = decoded.before, decoded.goal
@@ -281,6 +282,19 @@ class Reconfiguration:
             self._enter(Phase.CATCH_UP)
         elif entry.index > core.commit_index:
             self._enter(Phase.FINALIZE)
+
+    def _resume_compacted(self) -> None:
+        """Finish a joint phase whose entry a snapshot has taken: its members say where it goes."""
+        config = self._core.config
+        if config.is_joint:
+            self._goal = leave_joint(config)
+            self._origin = Configuration(
+                voters=config.outgoing,
+                learners=config.learners - config.outgoing,
+                observers=config.observers,
+            )
+            self._routing_epoch = self._core.hard.routing_epoch
+            self._enter(Phase.JOINT)
 
     def _newest_entry(self) -> tuple[Entry, MembershipEntry] | None:
         core = self._core

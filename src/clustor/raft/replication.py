@@ -149,6 +149,10 @@ class Replication:
         core = self._core
         prev = LogIndex(progress.next_index - 1)
         prev_term = core.log.term_at(prev)
+        behind = progress.state is not ProgressState.SNAPSHOT and prev_term is None
+        if behind and self._sendable(progress) > 0:
+            # What it was sent is lost or late, and compacted here since: only a snapshot helps.
+            self.offer_snapshot(replica_id, progress)
         if progress.state is ProgressState.SNAPSHOT or prev_term is None:
             prev, prev_term = LogIndex(0), Term(0)
         core.send(replica_id, self._append_entries(progress, prev, prev_term, []))

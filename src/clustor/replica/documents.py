@@ -63,6 +63,7 @@ class _HardState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     voted_for: str | None
     membership: MembersDocument
     membership_index: str
+    durable_commit_index: str
     routing_epoch: str
     membership_ack: _Ack | None
     durability_mode: int
@@ -106,6 +107,7 @@ def plan_hard_state(hard: HardState) -> Plan:
         voted_for=None if hard.voted_for is None else str(hard.voted_for),
         membership=members_document(hard.membership),
         membership_index=str(hard.membership_index),
+        durable_commit_index=str(hard.durable_commit_index),
         routing_epoch=str(hard.routing_epoch),
         membership_ack=None
         if ack is None
@@ -128,6 +130,7 @@ def read_hard_state(storage: Storage) -> HardState | None:
         voted_for=None if found.voted_for is None else ReplicaId(int(found.voted_for)),
         membership=members_of(found.membership),
         membership_index=LogIndex(int(found.membership_index)),
+        durable_commit_index=LogIndex(int(found.durable_commit_index)),
         routing_epoch=RoutingEpoch(int(found.routing_epoch)),
         membership_ack=None
         if ack is None

@@ -37,7 +37,7 @@ from clustor.snapshot.types import ChunkId
 ANSWER_MS_MAX = 1_000
 """After so long a question or its answer is taken for lost."""
 
-MANIFEST_ASKS_MAX = 4
+ASKS_MAX = 4
 
 
 class Installing:
@@ -56,7 +56,7 @@ class Installing:
         self._ended = ended
         self._import: SnapshotImport | None = None
         self._machine: StateMachine | None = None
-        self._asked_ms: dict[ChunkId, int] = {}
+        self._asked: dict[ChunkId, tuple[int, int]] = {}  # when last, and how often
         self._manifest_asked_ms: int | None = None
         self._manifest_asks = 0
         self._now_ms = 0
@@ -79,12 +79,16 @@ class Installing:
         self._now_ms = now_ms
         late_ms = now_ms - ANSWER_MS_MAX
         if self._manifest_asked_ms is not None and self._manifest_asked_ms <= late_ms:
-            if self._manifest_asks >= MANIFEST_ASKS_MAX:
+            if self._manifest_asks >= ASKS_MAX:
                 self._give_up()
                 return
             self._ask_manifest()
-        for chunk_id in [chunk for chunk, asked in self._asked_ms.items() if asked <= late_ms]:
-            self._lost(chunk_id)
+        late = [(chunk, asks) for chunk, (at, asks) in self._asked.items() if at <= late_ms]
+        for chunk_id, asks in late:
+            if asks < ASKS_MAX:
+                self._ask_chunk(chunk_id, asks)
+            else:
+                self._lost(chunk_id)
         self._ask_chunks()
 
     def on_manifest(self, message: ManifestSent) -> None:
@@ -114,10 +118,10 @@ class Installing:
         chunk_id = ChunkId(message.chunk_id)
         if self._import is None or message.manifest_id != self._import.manifest.manifest_id:
             return
-        if self._asked_ms.pop(chunk_id, None) is None:
+        if self._asked.pop(chunk_id, None) is None:
             return
         if not message.sealed:
-            self._lost(chunk_id)
+            self._give_up()  # the source has it no more; what it has now it will offer
             return
         outcome = self._import.on_chunk(
             chunk_id, message.sealed, now_ms=self._now_ms, jitter=self._jitter()
@@ -129,18 +133,22 @@ class Installing:
     def _ask_chunks(self) -> None:
         if self._import is None or self._over:
             return
-        room = self._shelf.settings.chunks_in_flight_max - len(self._asked_ms)
+        room = self._shelf.settings.chunks_in_flight_max - len(self._asked)
         for chunk in self._import.take_wanted(self._now_ms, max(0, room)):
-            self._asked_ms[chunk.chunk_id] = self._now_ms
-            wanted = ChunkWanted(self._import.manifest.manifest_id, chunk.chunk_id)
-            self.wants.append((self.install.source, wanted))
+            self._ask_chunk(chunk.chunk_id, 0)
+
+    def _ask_chunk(self, chunk_id: ChunkId, asks: int) -> None:
+        assert self._import is not None
+        self._asked[chunk_id] = (self._now_ms, asks + 1)
+        wanted = ChunkWanted(self._import.manifest.manifest_id, chunk_id)
+        self.wants.append((self.install.source, wanted))
 
     def _jitter(self) -> float:
         return self._shelf.settings.draw(-100, 100) / 100
 
     def _lost(self, chunk_id: ChunkId) -> None:
         assert self._import is not None
-        self._asked_ms.pop(chunk_id, None)
+        self._asked.pop(chunk_id, None)
         if self._import.phase is ImportPhase.STREAMING:
             outcome = self._import.on_chunk_lost(
                 chunk_id, now_ms=self._now_ms, jitter=self._jitter()

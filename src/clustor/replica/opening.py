@@ -205,6 +205,7 @@ def prepare_open(settings: ReplicaSettings, partition: Storage, node: Storage) -
         raise DataLost("the disk is empty where data was", lost=lost, id=identity.replica_id)
     if recovery.state is not LogState.HEALTHY:
         raise ReplicaDamaged("the log is damaged", state=recovery.state, problem=recovery.problem)
+    known, identity = identity, _identity_of(identity, recovery.log.identity, hard)
     try:
         catalog = open_catalog(partition, identity.partition_id)
         machine, header = _restore(settings, partition, catalog)
@@ -225,7 +226,7 @@ def prepare_open(settings: ReplicaSettings, partition: Storage, node: Storage) -
         settled.after,
         machine,
         (*plan_hard_state(hard), *recovery.plan, *settled.plan, *install, *_plan_tidy(partition)),
-        writes_identity=False,
+        writes_identity=identity != known,
         findings=tuple(recovery.findings),
     )
 
@@ -235,6 +236,13 @@ def _identity(node: Storage) -> ReplicaIdentity:
     if identity is None:
         raise NoReplica("nothing was ever created here")
     return identity
+
+
+def _identity_of(known: ReplicaIdentity, log: LedgerIdentity, hard: HardState) -> ReplicaIdentity:
+    """Take the log's id where a rejoin was interrupted; otherwise both must agree."""
+    if log.partition == known.partition_id and (hard.rejoining or log.log_id == known.log_id):
+        return replace(known, log_id=log.log_id)
+    raise ReplicaDamaged("this log is another replica's", partition=log.partition)
 
 
 def _recover(settings: ReplicaSettings, partition: Storage) -> Recovery | None:

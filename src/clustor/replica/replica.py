@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from clustor.log.errors import LogError
 from clustor.log.log import Log
-from clustor.log.steps import Storage
+from clustor.log.steps import FileName, Storage, plan_replace
 from clustor.log.types import Entry, EntryKind, LogId, LogIndex, PartitionId
 from clustor.raft.control_plane import ControlPlaneUpdate
 from clustor.raft.group import Group
@@ -30,6 +30,7 @@ from clustor.raft.output import (
 )
 from clustor.raft.reads import ReadGranted, ReadKind, ReadRefusal, ReadRequest
 from clustor.raft.reconfiguration import MembershipRequest
+from clustor.raft.transition import Transition
 from clustor.raft.types import (
     HardStateStored,
     ReadId,
@@ -64,6 +65,8 @@ from clustor.replica.types import (
     RequestId,
 )
 from clustor.snapshot.catalog import Catalog
+
+PROBE_FILE = FileName("device.probe")
 
 
 class Replica:
@@ -102,9 +105,8 @@ class Replica:
             self._installed,
         )
         self._batches_out = 0
-        self._proposals = Proposals(
-            settings.profile.frame_body_bytes_max, settings.waiting_bytes_max
-        )
+        self._probe_due_ms = 0
+        self._proposals = Proposals(settings.profile.payload_bytes_max, settings.waiting_bytes_max)
         self._open_reads: dict[RequestId, LogIndex | None] = {}  # granted at, None: not yet
         self._reads: list[ReadOutcome] = []
         self._role: RoleChange | None = None
@@ -194,6 +196,14 @@ class Replica:
         if self.ready:
             self.group.tick(now_ms)
             self._snapshots.tick(now_ms)
+            self._probe_device()
+
+    def _probe_device(self) -> None:
+        """Sync something while the device counts as stalled: nothing else may ever be written."""
+        core = self.group.core
+        if core.device_stalled and not len(self._disk) and core.now_ms >= self._probe_due_ms:
+            self._probe_due_ms = core.now_ms + core.profile.heartbeat_ms
+            self._disk.submit(plan_replace(PROBE_FILE, b"probe"), lambda: None)
 
     def receive(self, message: Message) -> None:
         """Take a group's message from a peer whose identity the transport has proven."""
@@ -233,6 +243,14 @@ class Replica:
     def change_membership(self, request: MembershipRequest) -> LogIndex:
         """Begin a change of members, or raise MembershipRefused."""
         return self.group.change_membership(request)
+
+    def propose_transition(self, transition: Transition) -> Accepted | GroupRefused:
+        """Append a change of the durability mode, with the epoch the control plane issued.
+
+        The ledger is fenced at its entry. Batches are synced one by one in either mode: what
+        Group-Fsync may delay, this driver does not.
+        """
+        return self.group.propose_transition(transition)
 
     def transfer(self, target: ReplicaId) -> GroupRefused | None:
         """Hand the leadership over; None says that it began."""
@@ -366,6 +384,8 @@ class Replica:
         self._serve_reads()
         if found.emit_snapshot is not None:
             self._snapshots.emit()
+        if found.compact_through is not None:
+            self._snapshots.compact(found.compact_through)
         output.publish_proof = found.publish_proof
         output.record_membership = found.record_membership
         output.role = found.role
@@ -399,8 +419,9 @@ class Replica:
 
     def _installed(self, install: SnapshotInstall, machine: StateMachine) -> None:
         """Take the restored machine into use: the log stands on its snapshot now."""
-        self.machine = machine
-        self.applied_index = install.base_index
+        if install.base_index > self.applied_index:
+            self.machine = machine
+            self.applied_index = install.base_index
 
     def _role_changed(self, change: RoleChange) -> None:
         term = change.term if change.role is Role.LEADER else None

@@ -21,6 +21,9 @@ from clustor.snapshot.errors import CorruptSnapshot
 from clustor.snapshot.garbage import plan_forget
 from clustor.snapshot.manifest import encode_manifest
 
+FETCH_PAUSE_MS_MAX = 2_000
+COLLECTIONS_PUT_OFF_MAX = 4
+
 
 class Snapshots:
     """Between the group, the log and the shelf. Messages gather in `transfers`."""
@@ -39,7 +42,8 @@ class Snapshots:
         self._installing: Installing | None = None
         self._install_waits: SnapshotInstall | None = None
         self._emit_waits = False
-        self._compact_to: LogIndex | None = None  # base of a snapshot that the quorum lacks yet
+        self._sent_ms = -FETCH_PAUSE_MS_MAX  # when a peer last asked for a piece
+        self._collections_put_off = 0
         self.transfers: list[tuple[ReplicaId, Transfer]] = []
 
     @property
@@ -84,11 +88,14 @@ class Snapshots:
     # Sending.
 
     def _send_manifest(self, to: ReplicaId, wanted: ManifestWanted) -> None:
+        self._sent_ms = self._group.core.now_ms
         held = [s for s in self.catalog.snapshots if s.manifest.base_index == wanted.base_index]
         data = encode_manifest(held[-1].manifest) if held else b""
         self.transfers.append((to, ManifestSent(wanted.base_index, data)))
 
     def _send_chunk(self, to: ReplicaId, wanted: ChunkWanted) -> None:
+        self._sent_ms = self._group.core.now_ms
+
         def answer(sealed: bytes) -> None:
             sent = ChunkSent(wanted.manifest_id, wanted.chunk_id, sealed)
             self.transfers.append((to, sent))
@@ -108,13 +115,11 @@ class Snapshots:
     # Work, one at a time; an installation before an emission.
 
     def advance(self, machine: StateMachine, applied_index: LogIndex) -> None:
-        """Begin what waits, and compact what the quorum no longer needs."""
+        """Begin what waits."""
         if not self._shelf.busy and self._install_waits is not None:
             self._begin_install()
         elif not self._shelf.busy and self._emit_waits:
             self._begin_emission(machine, applied_index)
-        if self._compact_to is not None:
-            self._compact(self._compact_to)
         if self._installing is not None and self._installing.wants:
             self.transfers += self._installing.wants
             self._installing.wants = []
@@ -124,7 +129,10 @@ class Snapshots:
         core = self._group.core
         newest = self.catalog.newest
         newest_base = newest.manifest.base_index if newest is not None else 0
-        if core.installing is not None or applied_index <= newest_base:
+        # One snapshot at a time waits for the quorum: the group offers the one at its base, and
+        # the collector keeps two.
+        compacted = newest_base <= core.log.base_index
+        if core.installing is not None or applied_index <= newest_base or not compacted:
             self._not_emitted()
             return
         base_term = core.log.term_at(applied_index)
@@ -135,7 +143,7 @@ class Snapshots:
 
     def _emitted(self, base_index: LogIndex | None) -> None:
         if base_index is not None:
-            self._compact_to = base_index
+            self._group.snapshot_emitted(base_index)
         else:
             self._not_emitted()
         self._collect()
@@ -144,17 +152,10 @@ class Snapshots:
         """Let the group ask again when it still wants a snapshot."""
         self._group.snapshot_emitted(self._group.core.log.base_index)
 
-    def _compact(self, base_index: LogIndex) -> None:
-        """Delete what the snapshot covers, once the quorum has applied it too (C5)."""
-        group = self._group
-        if group.core.log.base_index >= base_index:
-            self._compact_to = None
-        elif group.compaction_floor(base_index) >= base_index:
-            self._compact_to = None
-            group.snapshot_emitted(base_index)
-            plan = self._log.plan_compact(LogIndex(base_index + 1))
-            if plan:
-                self._shelf.disk.submit(plan, lambda: None)
+    def compact(self, through: LogIndex) -> None:
+        """Delete what the group says nobody needs: an authorised snapshot covers it (C5)."""
+        plan = self._log.plan_compact(LogIndex(through + 1))
+        self._shelf.disk.submit(plan, lambda: None)
 
     def _begin_install(self) -> None:
         install = self._install_waits
@@ -170,7 +171,9 @@ class Snapshots:
         """Plan the log's new start; a suffix that continues the snapshot stays (clustor §9.5)."""
         view = self._group.core.log
         base = install.base_index
-        if base > view.base_index and view.term_at(base) == install.base_term:
+        if base <= view.base_index:
+            return ()
+        if view.term_at(base) == install.base_term:
             return self._log.plan_compact(LogIndex(base + 1))
         return self._log.plan_install(base, install.base_term)
 
@@ -184,7 +187,16 @@ class Snapshots:
     # Garbage.
 
     def _collect(self) -> None:
-        """Delete what no snapshot needs any more; nothing else begins meanwhile."""
+        """Delete what no snapshot needs any more; nothing else begins meanwhile.
+
+        While a peer still fetches, an old snapshot stays, but not for more than a few new ones.
+        """
+        fetching = self._group.core.now_ms - self._sent_ms < FETCH_PAUSE_MS_MAX
+        if fetching and self._collections_put_off < COLLECTIONS_PUT_OFF_MAX:
+            self._collections_put_off += 1
+            self._shelf.busy = False
+            return
+        self._collections_put_off = 0
         self._shelf.reader.submit(FindGarbage(self.catalog), self._garbage, self._no_garbage)
 
     def _garbage(self, plan: object) -> None:

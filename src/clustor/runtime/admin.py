@@ -157,6 +157,13 @@ class AdminConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._writable = True
         self._pace()
+        if self._number is not None and self._server.kv is not None:
+            self._server.kv.on_writable(self._number)
+
+    @property
+    def writable(self) -> bool:
+        """Whether the client takes what is written."""
+        return self._writable and self._transport is not None
 
     def close(self) -> None:
         """End the connection after what was written."""

@@ -8,7 +8,7 @@ see the state at their own index, which is linearizable by itself.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import msgspec
 
@@ -51,6 +51,9 @@ if TYPE_CHECKING:
 
 _ID_BITS: Final = 32
 _ID_MASK: Final = (1 << _ID_BITS) - 1
+# Plain numbers where each request passes.
+_COMMAND: Final = int(Operation.COMMAND)
+_APPLIED: Final = int(Status.APPLIED)
 _NODE_ITSELF: Final = 0  # the connection number of the node's own commands
 _EXPIRE_LIMIT: Final = 1024
 _EVENTS_PER_REPLY: Final = 1024
@@ -65,6 +68,8 @@ _watch_decoder = msgspec.msgpack.Decoder(WatchRequest)
 class Client(Protocol):
     """A connection that replies are staged for."""
 
+    @property
+    def writable(self) -> bool: ...
     def stage(self, reply: bytes) -> None: ...
     def release(self, count: int) -> None: ...
     def flush(self) -> None: ...
@@ -124,11 +129,12 @@ class KvService:
         """Take what a connection brought in one turn. Raises StreamViolation."""
         client = self._clients[number]
         base = number << _ID_BITS
+        groups: dict[int, HostedGroup] = cast("dict[int, HostedGroup]", self._node.groups)
         for request_id, partition, operation, body in requests:
-            group = self._node.groups.get(PartitionId(partition))
+            group = groups.get(partition)
             if group is None:
                 self._answer(client, request_id, Status.REFUSED, b"NoSuchGroup")
-            elif operation == Operation.COMMAND:
+            elif operation == _COMMAND:
                 self._on_command(client, group, base | request_id, body)
             elif operation == Operation.WATCH:
                 self._on_watch(client, group, (number, request_id), body)
@@ -147,7 +153,9 @@ class KvService:
         except (msgspec.DecodeError, RecursionError):
             self._answer(client, request_id, Status.APPLIED, _MALFORMED)
             return
-        group.replica.propose(RequestId(request), _stamped(command, body))
+        if type(command) is not Put or command.ttl_ms or command.now_ms:
+            body = _stamped(command, body)
+        group.replica.propose(cast("RequestId", request), body)
         self._node.touch(group)
 
     def _answer(self, client: Client, request_id: int, status: Status, body: bytes) -> None:
@@ -171,7 +179,6 @@ class KvService:
             return
         watches[key] = _Watch(client, key[1], wanted)
         self._feed(partition, key, _machine(group))
-        client.flush()
 
     def _cancel(self, client: Client, group: HostedGroup, key: tuple[int, int]) -> None:
         if self._watches.get(group.partition_id, {}).pop(key, None) is not None:
@@ -192,7 +199,7 @@ class KvService:
     def _feed(self, partition: PartitionId, key: tuple[int, int], machine: KvMachine) -> None:
         watch = self._watches[partition][key]
         more = True
-        while more:
+        while more and watch.client.writable:  # a slow watcher goes on in `on_writable`
             found = machine.events_since(watch.revision, watch.prefixes, limit=watch.events_max)
             if isinstance(found, Compacted):
                 oldest = found.oldest_available.to_bytes(8, "little")
@@ -207,12 +214,18 @@ class KvService:
                 if watch.is_poll:
                     self._end(partition, key)
                     break
-        self._dirty[watch.client] = None
+        watch.client.flush()
+
+    def on_writable(self, number: int) -> None:
+        """Go on with the watches of a connection that reads again."""
+        for partition, watches in self._watches.items():
+            for key in [key for key in watches if key[0] == number]:
+                self._feed(partition, key, _machine(self._node.groups[partition]))
 
     def _tell(self, watch: _Watch, events: list[Record]) -> None:
         body = _encode(WatchEvents(events, watch.revision))
         watch.client.stage(encode_reply(watch.request_id, Status.EVENTS, body))
-        self._dirty[watch.client] = None
+        watch.client.flush()
 
     def _end(self, partition: PartitionId, key: tuple[int, int]) -> None:
         self._watches[partition].pop(key).client.release(1)
@@ -234,8 +247,7 @@ class KvService:
         """Stage the replies of one group's turn, and feed its watches."""
         for outcome in output.replies:
             if isinstance(outcome, Applied):
-                for request, reply in zip(outcome.request_ids, outcome.replies, strict=True):
-                    self._reply(group, request, Status.APPLIED, reply)
+                self._on_applied(group, outcome)
                 continue
             if isinstance(outcome, NotLeader):
                 leader = self._node.admin_address(outcome.leader_id)
@@ -247,6 +259,25 @@ class KvService:
             for request in outcome.request_ids:
                 self._reply(group, request, status, body)
         self._feed_all(group)
+
+    def _on_applied(self, group: HostedGroup, applied: Applied) -> None:
+        """Stage the replies of a batch, one run of a connection's requests after another."""
+        replies = applied.replies
+        first, request_ids = 0, applied.request_ids
+        while first < len(request_ids):
+            number = request_ids[first] >> _ID_BITS
+            client = self._clients.get(number)
+            at = first
+            while at < len(request_ids) and request_ids[at] >> _ID_BITS == number:
+                if client is not None:
+                    client.stage(encode_reply(request_ids[at] & _ID_MASK, _APPLIED, replies[at]))
+                at += 1
+            if client is not None:
+                client.release(at - first)
+                self._dirty[client] = None
+            elif number == _NODE_ITSELF:
+                self._expiring.discard(group.partition_id)
+            first = at
 
     def _reply(self, group: HostedGroup, request: int, status: Status, body: bytes) -> None:
         number = request >> _ID_BITS

@@ -195,7 +195,8 @@ class Node:
 
     def touch(self, group: HostedGroup) -> None:
         """Let the group give its output at the end of this turn."""
-        self._touched[group] = None
+        if group not in self._touched:
+            self._touched[group] = None
         if not self._turn_due:
             self._turn_due = True
             self._loop.call_soon(self._turn)

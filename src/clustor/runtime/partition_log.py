@@ -66,8 +66,12 @@ class PartitionLog:
             raise LogFenced("the disk refused a step", cause=str(error)) from error
         self.log.io_writer_mode = self._disk.mode
 
-    def _submit_and_wait(self, plan: Plan) -> None:
+    def submit(self, plan: Plan) -> None:
+        """Hand a plan to the disk; its completion comes from there, in the order of the plans."""
         self._disk.submit(self._partition, plan, PlanToken(0))
+
+    def _submit_and_wait(self, plan: Plan) -> None:
+        self.submit(plan)
         completions: list[Completion] = []
         while not completions:
             select.select([self._disk.fileno()], [], [])

@@ -46,7 +46,7 @@ class Clients:
         self._rng = rng
         self._asked: dict[RequestId, _Asked] = {}
         self._next_request = 1
-        self._believed: dict[int, ReplicaId] = {}
+        self._believed: dict[tuple[Process, int], ReplicaId] = {}
         self.history = History[KvCall]()
         self.begun = 0
         self.answered = 0
@@ -69,10 +69,10 @@ class Clients:
             left = [g for g in range(self._scenario.groups) if g not in self.probes_answered]
             group = left[0] if left else group
         call = self._draw(group)
-        seat = self._pick(group)
+        seat = self._pick(process, group)
         self.history.invoke(process, call)
         if seat.replica is None or not seat.replica.ready:
-            self._believed.pop(group, None)
+            self._believed.pop((process, group), None)
             self._end(process, happened=False)
             return
         self._ask(process, group, call, seat)
@@ -92,8 +92,9 @@ class Clients:
             return Cas(key, self._rng.choice((None, expected)), value)
         return Delete(key)
 
-    def _pick(self, group: int) -> Seat:
-        believed = self._believed.get(group)
+    def _pick(self, process: Process, group: int) -> Seat:
+        """Go on with whoever answered last: clients notice a new leader one by one."""
+        believed = self._believed.get((process, group))
         if believed is None or self._rng.random() < 0.05:
             believed = self._rng.choice(sorted(self._cluster.nodes))
         return self._cluster.nodes[believed].seats[group]
@@ -117,7 +118,7 @@ class Clients:
         asked = self._asked.pop(request, None)
         if asked is None:
             return
-        self._believed.pop(asked.group, None)
+        self._believed.pop((asked.process, asked.group), None)
         self.history.unknown(asked.process)
         self._again(asked.process)
 
@@ -149,7 +150,7 @@ class Clients:
         asked = self._asked.get(request)
         if asked is None:
             return
-        self._believed[asked.group] = asked.seat.replica_id
+        self._believed[asked.process, asked.group] = asked.seat.replica_id
         self._answer(request, _result(asked.call, kv.decode_reply(reply)))
 
     def _on_read(self, seat: Seat, request: RequestId) -> None:
@@ -174,9 +175,9 @@ class Clients:
         if asked is None:
             return
         if leader is None:
-            self._believed.pop(asked.group, None)
+            self._believed.pop((asked.process, asked.group), None)
         else:
-            self._believed[asked.group] = leader
+            self._believed[asked.process, asked.group] = leader
         self._did_not_happen(request)
 
     def _did_not_happen(self, request: RequestId) -> None:

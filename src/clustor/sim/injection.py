@@ -50,6 +50,9 @@ class Injection:
         cluster = self._cluster
         self.over = True
         cluster.network.heal()
+        for source in cluster.nodes:
+            for destination in cluster.nodes:
+                cluster.network.set_link(NodeId(source), NodeId(destination), Link())
         for control in cluster.controls:
             control.down_until = cluster.timeline.now
         for node in cluster.nodes.values():
@@ -202,7 +205,8 @@ class Injection:
                 names = disk.names(WAL_DIRECTORY)
                 files = [f"{WAL_DIRECTORY}/{n}" for n in names if segment_seq_of(n) is not None]
             case FaultKind.FLIP_IN_LEDGER:
-                files = [str(LEDGER_FILE)]
+                present = disk.names(WAL_DIRECTORY)
+                files = [LEDGER_FILE] if LEDGER_FILE.rpartition("/")[2] in present else []
             case FaultKind.FLIP_IN_SNAPSHOT:
                 files = [f"{CHUNKS_DIRECTORY}/{name}" for name in disk.names(CHUNKS_DIRECTORY)]
                 for name in disk.names(SNAPSHOT_DIRECTORY):
@@ -252,8 +256,9 @@ class Injection:
             cluster.network.set_link(NodeId(source), NodeId(destination), _BAD_LINK)
 
         def mend() -> None:
+            link = Link() if self.over else self._scenario.link
             for source, destination in ways:
-                cluster.network.set_link(NodeId(source), NodeId(destination), self._scenario.link)
+                cluster.network.set_link(NodeId(source), NodeId(destination), link)
 
         cluster.later(rng.choice((200, 1_000)) * MS, mend)
         return True

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from xxhash import xxh3_128_digest
 
+from clustor.raft.membership import Configuration
 from clustor.raft.messages import VoteResponse
 from clustor.raft.types import ReplicaId, Role
 from clustor.replica.types import Applied, NotLeader, Refused, ReplicaOutput
@@ -117,18 +118,25 @@ class GroupJudge:
         term = core.log.term_at(outcome.index)
         if term is None:
             term = core.hard.term
-        for voters in (core.config.voters, core.config.outgoing):
-            holding = [v for v in voters if seat.peer(v).held(term, outcome.index)]
-            if voters and len(holding) <= len(voters) // 2:
-                raise PromiseBroken(
-                    f"acknowledged {outcome.index} of term {term}, "
-                    f"durable only on {sorted(holding)} of {sorted(voters)}"
-                )
+        # An entry may have been committed just before the members changed, and its reply waits
+        # for the hard state that says so.
+        configs = (core.config, *seat.members_before)
+        if not any(self._is_durable(seat, config, term, outcome.index) for config in configs):
+            holding = [v for v in core.config.all_voters if seat.peer(v).held(term, outcome.index)]
+            raise PromiseBroken(
+                f"acknowledged {outcome.index} of term {term}, "
+                f"durable only on {sorted(holding)} of {core.config}"
+            )
         step = self._steps.get(outcome.index)
         if step is None or step.replies != _digest(outcome.replies):
             raise PromiseBroken(f"replies of {outcome.index} are not what was applied there")
         self.acknowledged[outcome.index] = term
         self.acknowledged_writes += len(outcome.request_ids)
+
+    def _is_durable(self, seat: Seat, config: Configuration, term: int, index: int) -> bool:
+        held = {voter: seat.peer(voter).held(term, index) for voter in config.all_voters}
+        majorities = (config.voters, config.outgoing) if config.outgoing else (config.voters,)
+        return all(2 * sum(held[v] for v in voters) > len(voters) for voters in majorities)
 
     # What machines were given.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 from clustor.log.segment import SEGMENT_HEADER_BYTES, segment_seq_of
-from clustor.log.steps import Plan, Write
+from clustor.log.steps import Step, Write
 from clustor.sim.judge import PromiseBroken
 
 _RUN_MAGIC = b"CRUN"
@@ -21,12 +21,12 @@ class NonceWitness:
         self._sealed: dict[tuple[int, int, int], bytes] = {}
         self._dek_epochs: dict[int, int] = {}
 
-    def watch(self, plan: Plan) -> None:
-        for step in plan:
-            if isinstance(step, Write):
-                seq = segment_seq_of(step.file.rpartition("/")[2])
-                if seq is not None:
-                    self._watch_segment(seq, step)
+    def watch(self, step: Step) -> None:
+        """See a step that is about to be run; what a failed write leaves behind counts too."""
+        if isinstance(step, Write):
+            seq = segment_seq_of(step.file.rpartition("/")[2])
+            if seq is not None:
+                self._watch_segment(seq, step)
 
     def _watch_segment(self, seq: int, step: Write) -> None:
         if step.offset == 0 and len(step.data) == SEGMENT_HEADER_BYTES:

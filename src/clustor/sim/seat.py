@@ -19,7 +19,7 @@ from clustor.log.steps import Plan, Sync
 from clustor.log.types import EntryKind, LogId, PartitionId
 from clustor.raft.durability import EVERYTHING
 from clustor.raft.errors import DataLost
-from clustor.raft.membership import Configuration
+from clustor.raft.membership import NO_MEMBERS, Configuration
 from clustor.raft.types import ReplicaId
 from clustor.replica import (
     DiskRead,
@@ -30,6 +30,7 @@ from clustor.replica import (
     ReplicaOutput,
     ReplicaSettings,
     decode_batch,
+    read_identity,
 )
 from clustor.replica.opening import prepare_open
 from clustor.sim.chance import generator
@@ -69,12 +70,15 @@ class Seat:
     life: int = 0  # counts processes: events of an earlier one are void
     view: LogView = field(default_factory=LogView)  # durable, as the judge sees it
     former: LogView | None = None  # what it held before it lost data
+    members_before: deque[Configuration] = field(
+        default_factory=lambda: deque([NO_MEMBERS], maxlen=2)
+    )
+    """In force in this process before: the last two, the newest included."""
     lost_data: bool = False
     damaged_by: FaultKind | None = None  # why a start may be refused
     slow_until: Microseconds = Microseconds(0)
     stalled_until: Microseconds = Microseconds(0)
     fails_next_sync: bool = False
-    sync_failed: bool = False
     _works: deque[DiskWork] = field(default_factory=deque)
     _busy: bool = False
     _opened: LogView = field(default_factory=LogView)  # durable once the replica is ready
@@ -82,6 +86,8 @@ class Seat:
     _views: dict[int, LogView] = field(default_factory=dict)  # token → what it makes durable
     _witnesses: dict[LogId, NonceWitness] = field(default_factory=dict)
     _was_ready: bool = False
+    _ever_ready: bool = False
+    _bootstrap: Configuration | None = None
 
     @property
     def replica_id(self) -> ReplicaId:
@@ -121,6 +127,7 @@ class Seat:
         return WatchedMachine(KvMachine(store_id, _LIMITS), self.judge)
 
     def create(self, bootstrap: Configuration | None) -> None:
+        self._bootstrap = bootstrap
         self.replica = Replica.create(
             self.settings(),
             self.disk,
@@ -135,6 +142,9 @@ class Seat:
 
     def start(self) -> None:
         """Open what the disk holds; where that is refused for a known reason, rejoin."""
+        if not self._ever_ready and read_identity(self.home) is None:
+            self.create(self._bootstrap)  # its creation was interrupted
+            return
         try:
             self.replica = Replica.open(
                 self.settings(), self.disk, self.home, now_ms=self.node.now_ms()
@@ -179,15 +189,14 @@ class Seat:
         self._works.clear()
         self._views.clear()
         self._busy = False
-        self.sync_failed = False
 
     def _execute(self, work: DiskWork, plan: Plan) -> OSError | None:
         disk = self.disk if work.home is Home.PARTITION else self.home
-        if work.home is Home.PARTITION:
-            log_id = self.running.identity.log_id
-            self._witnesses.setdefault(log_id, NonceWitness()).watch(plan)
+        witness = self._witnesses.setdefault(self.running.identity.log_id, NonceWitness())
         try:
-            disk.execute(plan)
+            for step in plan:
+                witness.watch(step)
+                disk.run_step(step)
         except OSError as error:
             return error
         return None
@@ -198,6 +207,8 @@ class Seat:
         """Take what the replica wants, and carry it out."""
         output = self.running.take()
         self.judge.on_output(self, output)
+        if self.members_before[-1] is not self.running.group.core.config:
+            self.members_before.append(self.running.group.core.config)
         self._submit(output)
         cluster = self.cluster
         for to, message in output.messages:
@@ -212,7 +223,7 @@ class Seat:
             cluster.trace("role", self.node.id, self.group, output.role.role, output.role.term)
         if output.failed is not None:
             cluster.trace("failed", self.node.id, self.group)
-            self.cluster.restart_later(self.node, power_lost=self.sync_failed)
+            self.cluster.restart_later(self.node, power_lost=self.rng.random() < 0.3)
 
     def _later(self, delay: int, action: Callable[[], None]) -> None:
         life = self.life
@@ -283,7 +294,7 @@ class Seat:
             self._durable(work)
             self.running.disk_done(work.token, took / MS)
             if not self._was_ready and self.running.ready:
-                self._was_ready = True
+                self._was_ready = self._ever_ready = True
                 self.view = self._opened
                 self.damaged_by = None  # all that counts was read and is good, or is new
             self._work()
@@ -300,7 +311,6 @@ class Seat:
         syncs = [step.file for step in work.plan if isinstance(step, Sync)]
         if syncs:
             self.fails_next_sync = False
-            self.sync_failed = True
             self.disk.fail_next_sync(self.rng.choice(syncs), evict=self.rng.random() < 0.5)
 
     def _read(self, read: DiskRead) -> None:

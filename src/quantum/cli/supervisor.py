@@ -72,13 +72,14 @@ class Supervisor:
         command += ["--data", str(node_directory(self._root, entry.id))]
         log = self._root / f"node-{entry.node_id}.log"
         with log.open("ab") as output:
-            # A session of its own: Ctrl-C is for this process, which stops the nodes in order.
+            # A group of its own: Ctrl-C is for this process, which stops the nodes. Not a session
+            # of its own: Linux would then schedule each node against everything else as one.
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,
+                process_group=0,
             )
         self._running[entry.node_id] = process
         typer.echo(f"node {entry.node_id} pid={process.pid} peer={entry.peer} admin={entry.admin}")

@@ -9,6 +9,9 @@ import pytest
 from clustor.log.ledger import LedgerIdentity
 from clustor.log.log import create_log
 from clustor.log.recovery import recover
+from clustor.log.segment import segment_file
+from clustor.log.steps import Create, SyncDirectory
+from clustor.log.types import LogIndex
 from clustor.sim.disk import SimDisk
 from tests.clustor.log.harness import (
     IDENTITY,
@@ -114,6 +117,21 @@ def test_a_crash_while_creating_leaves_no_log_or_a_whole_one() -> None:
                 assert again.last_index == 0
             assert recover(crashed, keys, SMALL, MODE) is not None
     assert outcomes == {False, True}
+
+
+def test_what_follows_a_truncation_stands_behind_it_even_if_a_segment_never_came_to_be() -> None:
+    """The number of a lost segment was counted when the truncation was given its position."""
+    world = World.new()
+    run(world, append(10, 10))
+    run(world, seal())
+    world.disk.execute((Create(segment_file(2)), SyncDirectory("wal")))
+    world = check_after_crash(now(world))
+    plan = world.log.plan_truncate(LogIndex(2))
+    world.disk.execute(plan)
+    world.contents = (0, world.contents[1][:1])
+    world = check_after_crash(now(world))
+    run(world, append(7))
+    check_after_crash(now(world))
 
 
 def random_history(seed: int, operations: int, crashes_each: int) -> int:

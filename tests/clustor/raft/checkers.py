@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clustor.log.types import Entry, LogIndex
+from clustor.log.types import Entry, EntryKind, LogIndex
 from clustor.raft.leadership import Accepted
 from clustor.raft.membership import Configuration
+from clustor.raft.messages import AppendEntries, VoteResponse
 from clustor.raft.output import Output
 from clustor.raft.reads import ReadGranted
 from clustor.raft.types import ReadId, ReplicaId, Role
 
 if TYPE_CHECKING:
-    from tests.clustor.raft.world import Node, World
+    from tests.clustor.raft.nodes import Node
+    from tests.clustor.raft.world import World
 
 
 class Broken(AssertionError):
@@ -47,6 +49,8 @@ class Checker:
             if isinstance(answer, ReadGranted):
                 self._on_granted(answer)
         self._check_votes(node, output)
+        self._check_observers(node, output)
+        self._check_fences(output)
         self._check_monotone(node)
 
     def _see_configuration(self, node: Node) -> None:
@@ -62,13 +66,15 @@ class Checker:
         assert node.group is not None
         log = node.group.core.log
         for index, (entry_term, _) in self.acked.items():
-            if index > log.base_index and log.term_at(index) != entry_term:
+            # A paused winner of an old term may wake up late: it owes nothing to later terms.
+            owed = entry_term < term and index > log.base_index
+            if owed and log.term_at(index) != entry_term:
                 raise Broken(f"leader {node.id} of term {term} lacks acknowledged entry {index}")
 
     def _check_votes(self, node: Node, output: Output) -> None:
         """No vote leaves that the disk does not hold, and none is given twice in a term."""
         for to, message in output.messages:
-            if type(message).__name__ == "VoteResponse" and message.vote_granted:  # type: ignore[union-attr]  # the name says so
+            if isinstance(message, VoteResponse) and message.vote_granted:
                 hard = node.disk.hard
                 if hard is None or (hard.term == message.term and hard.voted_for != to):
                     raise Broken(f"{node.id} answered a vote of term {message.term} unsaved")
@@ -77,6 +83,22 @@ class Checker:
                 first = self._votes.setdefault((node.id, message.term), to)
                 if first != to and not node.wiped:
                     raise Broken(f"{node.id} voted twice in term {message.term}")
+
+    def _check_observers(self, node: Node, output: Output) -> None:
+        """What an observer is sent has been acknowledged: committed, and durable on a quorum."""
+        assert node.group is not None
+        observers = node.group.core.config.observers
+        for to, message in output.messages:
+            if to in observers and isinstance(message, AppendEntries) and message.entries:
+                last = message.entries[-1].index
+                if last > self.acked_through:
+                    raise Broken(f"observer {to} was sent {last} before it was acknowledged")
+
+    def _check_fences(self, output: Output) -> None:
+        for batch in output.appends:
+            kinds = [entry.kind for entry in batch.entries]
+            if EntryKind.DURABILITY_TRANSITION in kinds and len(kinds) > 1:
+                raise Broken("a batch spans a durability fence")
 
     def _check_monotone(self, node: Node) -> None:
         assert node.group is not None

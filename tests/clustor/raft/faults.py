@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests.clustor.raft.world import Node, World
-
-from clustor.log.types import LogIndex
+from clustor.log.types import DurabilityMode, DurabilityModeEpoch, LogIndex
 from clustor.raft.errors import MembershipRefused
 from clustor.raft.membership import Change, ChangeKind
 from clustor.raft.reconfiguration import MembershipRequest, Preflight
+from clustor.raft.transition import Transition
 from clustor.raft.types import ReplicaId, RoutingEpoch
+from tests.clustor.raft.nodes import Node
+from tests.clustor.raft.world import World
 
 STEP_MS = 50
 
@@ -43,6 +44,8 @@ def _harm_nodes(world: World) -> None:
             node.crash()
             delay_ms = world.rng.randint(20, 1_500)
             world.later(delay_ms, None, partial(_restart, world, node))
+        if node.up and _chance(world, world.faults.pause):
+            node.paused_until = world.now + world.rng.randint(50, 1_200)
         if node.up and _chance(world, world.faults.stall):
             node.stalled_until = world.now + world.rng.randint(100, 1_500)
 
@@ -83,6 +86,11 @@ def _steer(world: World) -> None:
         leader.turn()
     if _chance(world, world.faults.change):
         change_members(world, leader)
+    if _chance(world, world.faults.toggle):
+        world.control.mode_epoch = DurabilityModeEpoch(world.control.mode_epoch + 1)
+        mode = world.rng.choice(list(DurabilityMode))
+        leader.group.propose_transition(Transition(mode, world.control.mode_epoch))
+        leader.turn()
 
 
 def change_members(world: World, leader: Node) -> None:
@@ -91,7 +99,9 @@ def change_members(world: World, leader: Node) -> None:
     assert group is not None
     voters = group.core.config.voters
     target = set(voters)
-    for replica_id in rng.sample(sorted(world.nodes), 2):
+    strangers = sorted(set(world.nodes) - group.core.config.members)
+    watching = strangers[:1] if rng.random() < 0.3 else []
+    for replica_id in rng.sample(sorted(set(world.nodes) - set(watching)), 2):
         if replica_id in target and len(target) > 3:
             target.discard(replica_id)
         else:
@@ -100,7 +110,8 @@ def change_members(world: World, leader: Node) -> None:
     try:
         group.change_membership(
             MembershipRequest(
-                _between(voters, frozenset(target), rng.random() < 0.3),
+                _between(voters, frozenset(target), rng.random() < 0.3)
+                + tuple(Change(ChangeKind.ADD_OBSERVER, member) for member in watching),
                 world.control.routing_epoch,
                 Preflight(0.5, survivable=True, placement_digest=b"digest"),
             )

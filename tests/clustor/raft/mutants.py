@@ -20,7 +20,7 @@ from clustor.raft.durability import Durability
 from clustor.raft.election import Election
 from clustor.raft.fallback import StrictFallback
 from clustor.raft.following import Following
-from clustor.raft.group import Group
+from clustor.raft.hold import Hold
 from clustor.raft.leadership import Leadership
 from clustor.raft.membership import Configuration
 from clustor.raft.messages import Outbound
@@ -37,24 +37,24 @@ Mutate = Callable[[pytest.MonkeyPatch], None]
 def answers_before_the_vote_is_durable(patch: pytest.MonkeyPatch) -> None:
     """Messages leave while the hard state is still on its way to the disk."""
 
-    def take(self: Group) -> list[Outbound]:
-        messages, self.core.outbox = self.core.outbox, []
+    def take(self: Hold) -> list[Outbound]:
+        messages, self._core.outbox = self._core.outbox, []
         return messages
 
-    patch.setattr(Group, "_take_messages", take)
+    patch.setattr(Hold, "take_messages", take)
 
 
 def forgets_a_vote_in_a_known_term(patch: pytest.MonkeyPatch) -> None:
     """The hard state is given to the disk only when its term is new."""
-    original = Group._take_hard_state
+    original = Hold.take_hard_state
 
-    def take(self: Group) -> Any:
-        if self.core.hard.term == self._hard_given.term:
-            self._hard_given = self.core.hard
+    def take(self: Hold) -> Any:
+        if self._core.hard.term == self._given.term:
+            self._given = self._core.hard
             return None
         return original(self)
 
-    patch.setattr(Group, "_take_hard_state", take)
+    patch.setattr(Hold, "take_hard_state", take)
 
 
 def votes_twice(patch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 
-from tests.clustor.raft.script import describe, describe_entries, read_message
-
 from clustor.log.types import (
     DurabilityMode,
     DurabilityModeEpoch,
@@ -51,6 +49,7 @@ from clustor.raft.types import (
     ReplicaIdentity,
     RoutingEpoch,
 )
+from tests.clustor.raft.script import describe, describe_entries, read_message
 
 PROFILES = {"wan": WAN, "throughput": THROUGHPUT, "consistency": CONSISTENCY_PROFILE}
 QUIET_NOTES = {NoteKind.STRICT_FALLBACK, NoteKind.MEMBERSHIP_PHASE}
@@ -59,7 +58,7 @@ QUIET_NOTES = {NoteKind.STRICT_FALLBACK, NoteKind.MEMBERSHIP_PHASE}
 class Actor:
     """One replica on the stage, with a disk that does its work when told."""
 
-    def __init__(self, replica_id: ReplicaId) -> None:
+    def __init__(self, replica_id: ReplicaId, finalize_window: int = 2) -> None:
         self.id = replica_id
         self.group: Group | None = None
         self.hard: HardState | None = None
@@ -69,7 +68,7 @@ class Actor:
         self.disk_held = False
         self.profile = replace(
             CONSISTENCY_PROFILE,
-            membership=MembershipNumbers(finalize_window=2, catchup_timeout_ms=1_000),
+            membership=MembershipNumbers(finalize_window=finalize_window, catchup_timeout_ms=1_000),
         )
         self.bootstrap: Configuration | None = None
         self.holds_data = False
@@ -202,11 +201,11 @@ class Stage:
         self._take(actor)
 
     def on_cluster(self, plain: list[str], facts: dict[str, str]) -> None:
-        """cluster 1,2,3 [spare=4]: a fresh group; its disks and messages move with `run`"""
+        """cluster 1,2,3 [spare=4] [window=2]: a fresh group; disks and messages move with `run`"""
         self.loud = False
         voters = _ids(plain[0])
         for member in sorted(voters | _ids(facts.get("spare", ""))):
-            actor = self.actors[member] = Actor(member)
+            actor = self.actors[member] = Actor(member, int(facts.get("window", 2)))
             actor.bootstrap = Configuration(voters=voters) if member in voters else None
             actor.start(self.now_ms)
 

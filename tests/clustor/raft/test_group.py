@@ -22,34 +22,48 @@ from clustor.raft import (
     THROUGHPUT,
     Accepted,
     AppendEntries,
+    BlockingReason,
     CommitVisibility,
     Configuration,
     ControlPlaneUpdate,
     DataLost,
     DurabilityAck,
+    FailedClause,
+    GatedOperation,
     Group,
     GroupMisuse,
     HardState,
     HardStateSeq,
     HardStateStored,
     IdempotencyTable,
+    InstallSnapshot,
     KeyOf,
     LogStored,
+    MembershipAck,
     MemoryLog,
     NoteKind,
     Output,
     PreVoteResponse,
     Profile,
+    ReadGranted,
+    ReadId,
+    ReadKind,
+    ReadRefusal,
+    ReadRefused,
+    ReadRequest,
     Refused,
     RefusedBecause,
     ReplicaId,
     ReplicaIdentity,
+    RoutingEpoch,
+    SnapshotReason,
     Transition,
     VerifiedProof,
     VoteResponse,
     WriteSeq,
     frame_with_key,
     key_of_frame,
+    membership_digest,
 )
 from clustor.raft.profiles import ReplicationNumbers
 
@@ -78,15 +92,21 @@ def _receipt(group: Group, seq: WriteSeq, entries: list[Entry]) -> LogStored:
 
 
 def leader(
-    *, key_of: KeyOf | None = None, profile: Profile = THROUGHPUT, log: MemoryLog | None = None
+    *,
+    key_of: KeyOf | None = None,
+    profile: Profile = THROUGHPUT,
+    log: MemoryLog | None = None,
 ) -> Group:
     """A group of one voter, which leads: what it acks is what its own disk holds."""
+    alone = Configuration(voters=frozenset((ReplicaId(1),)))
+    ack = MembershipAck(RoutingEpoch(0), membership_digest(alone), DurabilityModeEpoch(0))
+    term = log.last_term if log is not None else Term(0)
     group = Group.start(
         IDENTITY,
         profile,
         lambda low, high: low,
         now_ms=0,
-        bootstrap=Configuration(voters=frozenset((ReplicaId(1),))),
+        hard_state=HardState(term=term, membership=alone, membership_ack=ack),
         key_of=key_of,
         log=log,
     )
@@ -327,3 +347,159 @@ def test_equal_inputs_give_equal_outputs() -> None:
         return [*settle(group), group.take()]
 
     assert run() == run()
+
+
+def test_an_observer_gets_its_share_of_the_bandwidth_and_no_more() -> None:
+    """§6.1: 0.1 × snapshot.max_bytes_per_sec, and only what a quorum holds."""
+    numbers = ReplicationNumbers(snapshot_bytes_per_second_max=50_000, message_bytes_max=500)
+    observer = ReplicaId(9)
+    config = Configuration(voters=frozenset((ReplicaId(1),)), observers=frozenset((observer,)))
+    group = Group.start(
+        IDENTITY,
+        replace(THROUGHPUT, replication=numbers),
+        lambda low, high: low,
+        now_ms=0,
+        bootstrap=config,
+    )
+    group.tick(200)
+    settle(group)
+    group.tick(2_000)
+    _prove(group)
+    group.propose([b"x" * 76] * 200)  # 100 bytes each with their overhead
+    settle(group)
+    group.core.progress[observer].become_replicate(LogIndex(0))
+    sent: list[AppendEntries] = []
+    for now in range(2_010, 3_010, 10):
+        group.tick(now)
+        for message in _sent_to(observer, settle(group)):
+            sent.append(message)
+            last = message.entries[-1].index
+            group.core.progress[observer].matched(last)
+    sent_bytes = sum(100 * len(message.entries) for message in sent)
+    assert 9_500 <= sent_bytes <= 10_500, "a second's share saved up, another one, a message"
+
+
+def _sent_to(replica_id: ReplicaId, outputs: list[Output]) -> list[AppendEntries]:
+    return [
+        message
+        for output in outputs
+        for to, message in output.messages
+        if to == replica_id and isinstance(message, AppendEntries) and message.entries
+    ]
+
+
+def test_a_read_of_a_single_voter_is_granted_in_the_same_turn() -> None:
+    group = leader()
+    group.tick(2_000)
+    _prove(group)
+    group.read(ReadRequest(ReadId(1), ReadKind.READ_INDEX, deadline_ms=3_000))
+    assert group.take().reads == [ReadGranted(ReadId(1), ReadKind.READ_INDEX, LogIndex(1))]
+    assert group.read_gate_clause() is FailedClause.NONE
+    group.tick(200_000)
+    assert group.standing_clause() is FailedClause.CONTROL_PLANE_CACHE_STALE
+
+
+def test_a_proof_conflict_holds_the_latch_until_an_operator_reconciles() -> None:
+    """§9.8: no newer proof mends it by itself."""
+    group = leader()
+    group.tick(2_000)
+    _prove(group)
+    proof = group.access.control.proof
+    assert proof is not None
+    other = replace(proof, segment_seq=SegmentSeq(9))
+    group.control_plane(ControlPlaneUpdate(proof=VerifiedProof(other, 0)))
+    assert group.fallback.blocking is BlockingReason.PROOF_CONFLICT
+    assert group.is_gated(GatedOperation.SNAPSHOT_DELTA)
+    kinds = [note.kind for note in group.take().notes]
+    assert NoteKind.CONTROL_PLANE_PROOF_CONFLICT in kinds
+    group.proof_conflict_reconciled()
+    group.control_plane(ControlPlaneUpdate(proof=VerifiedProof(proof, 0)))
+    assert not group.fallback.asserted
+
+
+def test_a_follower_read_that_was_served_is_not_revoked() -> None:
+    group = Group.start(
+        IDENTITY, THROUGHPUT, lambda low, high: low, now_ms=0, bootstrap=Configuration()
+    )
+    group.control_plane(ControlPlaneUpdate(follower_read_snapshot_capability=True))
+    for number in (1, 2):
+        group.read(ReadRequest(ReadId(number), ReadKind.SNAPSHOT_ONLY, deadline_ms=100))
+    assert len(group.take().reads) == 2
+    group.read_finished(ReadId(1))
+    group.control_plane(ControlPlaneUpdate(follower_read_snapshot_capability=False))
+    refused = ReadRefused(ReadId(2), ReadRefusal.FOLLOWER_CAPABILITY_REVOKED)
+    assert group.take().reads == [refused]
+
+
+def test_structural_lag_asks_for_a_snapshot_and_ends_a_ripe_leadership() -> None:
+    group = leader()
+    group.propose([b"x"])
+    settle(group)
+    group.request_snapshot()
+    group.request_snapshot()
+    emit = group.take().emit_snapshot
+    assert emit is not None and emit.reason is SnapshotReason.STRUCTURAL_LAG
+    assert group.take().emit_snapshot is None, "one at a time"
+    group.step_down("structural lag")
+    leads = []
+    for now in (300, 940, 950, 1_690):
+        group.tick(now)
+        settle(group)
+        leads.append(group.core.leads)
+    assert leads == [True, True, False, False], "not before 750 ms, and not again for as long"
+
+
+def test_compaction_follows_the_snapshot_and_the_quorum_s_state() -> None:
+    """C5, §9.6: an authorised snapshot alone deletes nothing."""
+    group = leader()
+    group.propose([b"x"] * 5)
+    settle(group)
+    group.snapshot_emitted(LogIndex(4))
+    assert group.take().compact_through is None, "no quorum has said that its state is durable"
+    group.applied(LogIndex(6), LogIndex(6))
+    group.tick(300)
+    settle(group)
+    group.tick(400)
+    assert group.take().compact_through == 4
+    assert group.core.log.base_index == 4
+
+
+def test_clients_wait_until_the_control_plane_has_recorded_the_members() -> None:
+    """§9.9: the acknowledgement is persisted before client traffic is served."""
+    alone = Configuration(voters=frozenset((ReplicaId(1),)))
+    hard = HardState(term=Term(1), membership=alone, routing_epoch=RoutingEpoch(4))
+    group = Group.start(IDENTITY, THROUGHPUT, lambda low, high: low, now_ms=0, hard_state=hard)
+    group.tick(200)
+    wanted = [o.record_membership for o in settle(group) if o.record_membership is not None]
+    assert wanted == [
+        MembershipAck(RoutingEpoch(4), membership_digest(alone), DurabilityModeEpoch(0))
+    ]
+    assert group.propose([b"x"]) == Refused(RefusedBecause.MEMBERSHIP_UNACKNOWLEDGED, ReplicaId(1))
+    group.read(ReadRequest(ReadId(1), ReadKind.READ_INDEX, deadline_ms=9_000))
+    assert group.take().reads == [ReadRefused(ReadId(1), ReadRefusal.MEMBERSHIP_UNACKNOWLEDGED)]
+    group.membership_acknowledged(wanted[0])
+    persisted = group.take().hard_state
+    assert persisted is not None and persisted.state.membership_ack == wanted[0]
+    assert isinstance(group.propose([b"x"]), Accepted)
+
+
+def test_a_follower_whose_messages_were_lost_and_compacted_since_gets_a_snapshot() -> None:
+    voters = frozenset((ReplicaId(1), ReplicaId(2), ReplicaId(3)))
+    group = Group.start(
+        IDENTITY,
+        replace(CONSISTENCY_PROFILE, replication=ReplicationNumbers(inflight_messages_max=1)),
+        lambda low, high: low,
+        now_ms=0,
+        bootstrap=Configuration(voters=voters),
+    )
+    _win(group)
+    _attest(group, 3, 1)
+    for _ in range(3):  # the window of 3 is full after the first, and stays so
+        group.propose([b"x"])
+        settle(group)
+        _attest(group, 2, group.core.log.last_index)
+        settle(group)
+    group.core.log.compact_through(LogIndex(4))
+    group.tick(260)
+    messages = [message for to, message in group.take().messages if to == 3]
+    assert any(isinstance(message, InstallSnapshot) for message in messages)

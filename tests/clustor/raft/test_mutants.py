@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
+
 from tests.clustor.raft.faults import run_under_faults
 from tests.clustor.raft.mutants import MUTANTS, planted
 from tests.clustor.raft.test_scenarios import FOLDER, play

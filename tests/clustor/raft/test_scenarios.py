@@ -6,6 +6,7 @@ import difflib
 from pathlib import Path
 
 import pytest
+
 from tests.clustor.raft.stage import Stage
 
 FOLDER = Path(__file__).parent / "scenarios"

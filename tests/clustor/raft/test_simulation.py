@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 
 import pytest
+
 from tests.clustor.raft.faults import run_under_faults
 from tests.clustor.raft.world import Faults, World
 

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.clustor.raft.suites import Case, numbers, read_cases, suite_files
 
 from clustor.log.types import LogIndex
 from clustor.raft.errors import MembershipRefused
@@ -22,6 +21,7 @@ from clustor.raft.membership import (
 from clustor.raft.progress import Progress, adopt_members
 from clustor.raft.quorum import UNBOUNDED, joint_vote, majority_vote, reached_by_joint
 from clustor.raft.types import ReplicaId
+from tests.clustor.raft.suites import Case, numbers, read_cases, suite_files
 
 QUORUM = [case for path in suite_files("quorum") for case in read_cases(path)]
 CHANGES = suite_files("confchange")

@@ -85,6 +85,7 @@ class Cluster:
         self.mail: deque[tuple[ReplicaId, ReplicaId, Message | Transfer]] = deque()
         self.proof: DurabilityTuple | None = None
         self.cut_off: set[ReplicaId] = set()
+        self.control_is_down = False
         ids = [ReplicaId(n) for n in range(1, size + spares + 1)]
         self.bootstrap = Configuration(voters=frozenset(ids[:size]))
         self.nodes = {replica_id: Node(replica_id) for replica_id in ids}
@@ -140,7 +141,7 @@ class Cluster:
         self.mail += ((node.id, to, message) for to, message in output.transfers)
         node.outcomes += output.replies
         node.reads += output.reads
-        if output.publish_proof is not None:
+        if output.publish_proof is not None and not self.control_is_down:
             self.proof = output.publish_proof
             self.tell(node)
         for read in output.disk_reads:
@@ -150,11 +151,13 @@ class Cluster:
                 node.up.disk_read_failed(read.token, error)
             else:
                 node.up.disk_read(read.token, found)
-        if output.disk_reads or output.publish_proof is not None:
+        if output.disk_reads or (output.publish_proof and not self.control_is_down):
             self.turn(node)
 
     def tell(self, node: Node) -> None:
         """Let the control plane speak to a replica."""
+        if self.control_is_down:
+            return
         proof = VerifiedProof(self.proof, 0) if self.proof is not None else None
         node.up.control_plane(ControlPlaneUpdate(proof=proof))
 

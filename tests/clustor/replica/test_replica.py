@@ -15,9 +15,8 @@ from clustor.replica import (
     ReplicaExists,
     RequestId,
     Unknown,
-    read_hard_state,
 )
-from clustor.sim.disk import CrashChoice, SimDisk
+from clustor.sim.disk import SimDisk
 from tests.clustor.replica.harness import Cluster, put
 
 
@@ -149,20 +148,6 @@ def test_nothing_leaves_before_the_first_plan_is_durable() -> None:
     assert not node.up.ready and not cluster.mail
     cluster.settle()
     assert node.up.ready
-
-
-def test_a_restart_makes_the_hard_state_durable_again_before_it_speaks() -> None:
-    """A killed process may have renamed its vote into place without syncing the directory."""
-    cluster = Cluster(3)
-    leader = cluster.leader()
-    node = next(node for node in cluster.nodes.values() if node is not leader)
-    term = node.up.group.core.hard.term
-    node.works.clear()
-    cluster.open(node)
-    cluster.settle()
-    node.disk = node.disk.crash(CrashChoice())
-    found = read_hard_state(node.disk)
-    assert found is not None and found.term == term
 
 
 def test_a_failed_disk_stops_the_replica_and_the_others_go_on() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import time
 from collections.abc import Callable
@@ -20,8 +21,14 @@ async def until(condition: Callable[[], bool], what: str) -> None:
 
 
 def free_base_port(nodes: int) -> int:
-    """Find a base port whose ten-port blocks for so many nodes are free now."""
-    for base in range(20_000, 60_000, 10 * (nodes + 1)):
+    """Find a base port whose ten-port blocks for so many nodes are free now.
+
+    Below the ports that the kernel gives out, and from another place in each process, so that
+    tests that run at the same time do not take each other's.
+    """
+    bases: list[int] = list(range(15_000, 32_000, 100))
+    start = os.getpid() * 31 % len(bases)
+    for base in bases[start:] + bases[:start]:
         if all(
             _is_free(base + 10 * node + role) for node in range(1, nodes + 1) for role in (0, 1)
         ):

@@ -1,0 +1,122 @@
+"""`quantum sim`: whole clusters on simulated disks, networks and clocks, one seed after another."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import typer
+
+from clustor.sim.run import SeedReport, describe, run_seed, shrink
+from quantum.cli.exits import Exit
+
+
+@dataclass
+class _Totals:
+    """What all seeds together came to."""
+
+    seeds: int = 0
+    simulated_seconds: float = 0.0
+    acknowledged_writes: int = 0
+    undecided: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    failing_seeds: list[int] = field(default_factory=list)
+
+    def add(self, report: SeedReport) -> None:
+        self.seeds += 1
+        self.simulated_seconds += report.simulated_seconds
+        self.acknowledged_writes += report.acknowledged
+        self.undecided += report.undecided
+        self.faults.update(report.faults)
+        if report.violation is not None:
+            self.failing_seeds.append(report.seed)
+
+    def summary(self) -> dict[str, Any]:
+        return {
+            "summary": True,
+            "seeds": self.seeds,
+            "simulated_hours": round(self.simulated_seconds / 3600, 4),
+            "faults": dict(sorted(self.faults.items())),
+            "acknowledged_writes": self.acknowledged_writes,
+            "linearizability_undecided": self.undecided,
+            "violations": len(self.failing_seeds),
+            "failing_seeds": self.failing_seeds,
+        }
+
+
+def sim(
+    seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, one after another.")] = 100,
+    minutes: Annotated[
+        float | None, typer.Option(help="Go on with further seeds for so long instead.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a line of JSON for each seed, and one for all.")
+    ] = False,
+    shrink_failures: Annotated[
+        bool, typer.Option("--shrink", help="Make each failing seed smaller before it is shown.")
+    ] = False,
+) -> None:
+    """Run clusters of 3 to 7 nodes under drawn faults, and judge them from outside.
+
+    A seed is a whole run: the same seed gives the same trace hash. Exit code 1: a promise broke.
+    """
+    totals = _Totals()
+    end = None if minutes is None else time.monotonic() + minutes * 60
+    number = seed
+    while (number < seed + seeds) if end is None else (time.monotonic() < end):
+        report = run_seed(number)
+        totals.add(report)
+        _show(report, as_json=as_json)
+        if report.violation is not None and shrink_failures:
+            _show_smaller(report, as_json=as_json)
+        number += 1
+    summary = totals.summary()
+    typer.echo(json.dumps(summary) if as_json else _sentence(summary))
+    raise typer.Exit(Exit.FAILED if totals.failing_seeds else 0)
+
+
+def _show(report: SeedReport, *, as_json: bool) -> None:
+    if as_json:
+        line = {
+            "seed": report.seed,
+            "trace_hash": report.trace_hash,
+            "simulated_seconds": report.simulated_seconds,
+            "acknowledged_writes": report.acknowledged,
+            "faults": report.faults,
+            "violation": report.violation,
+        }
+        typer.echo(json.dumps(line))
+    elif report.violation is not None:
+        typer.echo(f"seed {report.seed}: {report.violation}")
+        typer.echo(report.detail)
+    if report.violation is not None:
+        typer.echo(f"replay: {report.replay}", err=True)
+
+
+def _show_smaller(report: SeedReport, *, as_json: bool) -> None:
+    assert report.scenario is not None
+    smaller, runs = shrink(report.scenario)
+    faults = describe(smaller.faults)
+    if as_json:
+        found = {"seed": report.seed, "shrunk": True, "runs": runs, "faults": faults}
+        found["duration_ms"] = smaller.duration / 1000
+        found["operations_max"] = smaller.operations_max
+        typer.echo(json.dumps(found))
+        return
+    duration = smaller.duration / 1_000_000
+    typer.echo(f"still fails with {len(faults)} faults in {duration:.2f} s (after {runs} runs):")
+    for fault in faults:
+        typer.echo(f"  {fault}")
+
+
+def _sentence(summary: dict[str, Any]) -> str:
+    faults = ", ".join(f"{kind} {count}" for kind, count in summary["faults"].items())
+    return (
+        f"{summary['seeds']} seeds, {summary['simulated_hours']} simulated hours, "
+        f"{summary['acknowledged_writes']} acknowledged writes, "
+        f"{summary['violations']} violations\nfaults: {faults}"
+    )
