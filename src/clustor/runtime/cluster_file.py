@@ -19,6 +19,8 @@ LOOPBACK: Final = "127.0.0.1"
 PORTS_PER_NODE: Final = 10
 PEER_ROLE: Final = 0
 ADMIN_ROLE: Final = 1
+# Room that each replica reserves ahead: a machine that hosts a whole cluster has less of it.
+DEVELOPMENT_SEGMENT_BYTES: Final = 64 << 20
 
 
 class NodeEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,6 +51,7 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cluster_id: str
     groups: int
     nodes: tuple[NodeEntry, ...]
+    segment_bytes: int = DEVELOPMENT_SEGMENT_BYTES
     format_version: int = 1
 
     @property

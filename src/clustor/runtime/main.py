@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import uvloop
 
+from clustor.log.config import LogConfig
 from clustor.log.errors import KeyUnavailable, LogError
 from clustor.raft.errors import DataLost
 from clustor.replica import ReplicaError
@@ -113,7 +114,13 @@ def _check_self() -> None:
 
 async def _serve(cluster: ClusterFile, node_id: NodeId, data: DataDirectory) -> None:
     asyncio.get_running_loop().set_exception_handler(_die)
-    settings = NodeSettings(cluster, node_id, load_keyring(data.keys), load_signer(data.keys))
+    settings = NodeSettings(
+        cluster,
+        node_id,
+        load_keyring(data.keys),
+        load_signer(data.keys),
+        log_config=LogConfig(segment_bytes=cluster.segment_bytes),
+    )
     disk = open_disk(data.root)
     for downgrade in disk.downgrades:
         journal.info("the disk cannot write in mode %s: %s", downgrade.mode.name, downgrade.reason)
