@@ -6,12 +6,8 @@ from slipstream.errors import Misuse
 from slipstream.ports import Connection
 
 
-class BackendNotBuilt(Misuse):
-    """A backend that this release names and does not have yet."""
-
-
 def open_connection(url: str) -> Connection:
-    """Give an unopened connection for `nats://…`, `tls://…` or `memory://`."""
+    """Give an unopened connection for `nats://…`, `tls://…`, `clustor://…` or `memory://`."""
     scheme = url.partition("://")[0]
     match scheme:
         case "nats" | "tls":
@@ -23,6 +19,8 @@ def open_connection(url: str) -> Connection:
 
             return MemoryConnection()
         case "clustor":
-            raise BackendNotBuilt("the clustor:// backend is not built yet; use nats://")
+            from slipstream.clustor import ClustorConnection, ClustorConnectionConfig
+
+            return ClustorConnection(ClustorConnectionConfig.from_url(url))
         case _:
             raise Misuse("a backend is nats://…, tls://… or clustor://…", got=scheme)

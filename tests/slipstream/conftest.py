@@ -10,6 +10,8 @@ from typing import Protocol
 
 import pytest
 
+from clustor.kv import Compact, Txn, TxnDelete, TxnDeleteRange, prefix_end
+from slipstream.clustor import ClustorConnection, ClustorConnectionConfig, ClustorKvStore
 from slipstream.memory import MemoryBucket, MemoryConnection
 from slipstream.nats import NatsConnection, NatsConnectionConfig
 from slipstream.nats.store import NatsKvStore
@@ -23,6 +25,7 @@ from slipstream.ports import (
     KvWriter,
 )
 from slipstream.types import StoreConfig
+from tests.interop.cluster_process import ClusterProcess
 from tests.slipstream.servers import NatsServer
 
 _names = itertools.count()
@@ -43,6 +46,14 @@ def own_nats_server(tmp_path: Path) -> Iterator[NatsServer]:
     server.start()
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def clustor_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
+    """A cluster of one node, in a process of its own."""
+    with ClusterProcess(tmp_path_factory.mktemp("clustor"), nodes=1) as cluster:
+        cluster.wait_for_leader()
+        yield cluster
 
 
 class Lab(Protocol):
@@ -108,6 +119,32 @@ class NatsLab:
         await self.connection.store(bucket.name)
 
 
+class ClustorLab:
+    """All buckets share one store: revisions are the store's, and so is compaction."""
+
+    def __init__(self, connection: ClustorConnection) -> None:
+        self.connection: Connection = connection
+
+    async def bucket(self, config: StoreConfig = DEFAULT_STORE_CONFIG) -> Bucket:
+        name = f"bucket-{os.getpid()}-{next(_names)}"
+        return Bucket(await self.connection.store(name, config))
+
+    async def evict_through(self, bucket: Bucket, revision: int) -> None:
+        assert isinstance(bucket.store, ClustorKvStore)
+        await bucket.store._link.client.execute(Compact(revision))
+
+    async def recreate(self, bucket: Bucket) -> None:
+        await self.remove(bucket)
+        await self.connection.store(bucket.name)
+
+    async def remove(self, bucket: Bucket) -> None:
+        assert isinstance(bucket.store, ClustorKvStore)
+        link = bucket.store._link
+        entries = link.layout.prefix("")
+        everything = TxnDeleteRange(entries, prefix_end(entries))
+        await link.client.execute(Txn([], [TxnDelete(link.layout.record), everything]))
+
+
 def link_of(bucket: Bucket):  # type: ignore[no-untyped-def]  # the link is not public
     """Reach under a NATS bucket, for what only a server's operator does."""
     assert isinstance(bucket.store, NatsKvStore)
@@ -134,7 +171,24 @@ async def memory_lab() -> MemoryLab:
     return MemoryLab(connection)
 
 
-@pytest.fixture(params=["memory", "nats"])
+def clustor_config(cluster: ClusterProcess) -> ClustorConnectionConfig:
+    """Settings under which a slow machine is waited for."""
+    return ClustorConnectionConfig(tuple(cluster.admins()), connect_seconds=30.0)
+
+
+def clustor_url(cluster: ClusterProcess) -> str:
+    return "clustor://" + ",".join(map(str, cluster.admins()))
+
+
+@pytest.fixture
+async def clustor_lab(clustor_node: ClusterProcess) -> AsyncIterator[ClustorLab]:
+    connection = ClustorConnection(clustor_config(clustor_node))
+    await connection.connect()
+    yield ClustorLab(connection)
+    await connection.shutdown()
+
+
+@pytest.fixture(params=["memory", "nats", "clustor"])
 def lab(request: pytest.FixtureRequest) -> Lab:
     """Every backend in turn; a new one is a lab and a name here."""
     found: Lab = request.getfixturevalue(f"{request.param}_lab")

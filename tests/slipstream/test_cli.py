@@ -209,7 +209,8 @@ def test_every_failure_is_one_sentence_and_a_code(cli: Cli, tmp_path: Path) -> N
     assert error["error"] == "NotFound"
     nowhere = Cli("nats://127.0.0.1:1")
     assert "cannot connect" in nowhere.run("get", "k", code=3)
-    assert "not built yet" in Cli("clustor://127.0.0.1").run("get", "k", code=9)
+    assert "no leader answers" in Cli("clustor://127.0.0.1:1").run("get", "k", code=3)
+    assert "clustor://HOST:PORT" in Cli("clustor://127.0.0.1").run("get", "k", code=2)
     assert "a backend is" in Cli("smoke://signals").run("get", "k", code=2)
 
 

@@ -251,12 +251,14 @@ async def test_resuming_at_the_end_is_caught_up_at_once_and_lives_on(bucket: Buc
 async def test_a_cursor_below_the_log_is_expired_and_one_at_its_edge_is_not(
     lab: Lab, bucket: Bucket
 ) -> None:
-    for n in range(10):
-        await bucket.writer.put(f"k.{n}", b"v")
-    await lab.evict_through(bucket, 6)
+    versions = [await bucket.writer.put(f"k.{n}", b"v") for n in range(10)]
+    below, edge = versions[4].as_u64(), versions[5].as_u64()
+    assert below is not None
+    assert edge is not None
+    await lab.evict_through(bucket, edge)
     with pytest.raises(CursorExpired):
-        await bucket.watcher.watch(ALL, after=WatchCursor.from_u64(5))
-    async with await bucket.watcher.watch(ALL, after=WatchCursor.from_u64(6)) as watch:
+        await bucket.watcher.watch(ALL, after=WatchCursor.from_u64(below))
+    async with await bucket.watcher.watch(ALL, after=WatchCursor.from_u64(edge)) as watch:
         assert brief(await take(watch, 5)) == [f"put k.{n}" for n in (6, 7, 8, 9)] + ["caught up"]
 
 
@@ -277,7 +279,7 @@ async def test_a_cursor_of_a_bucket_that_was_recreated_is_never_trusted(
     unstamped = WatchCursor(cursor.position, cursor.store)
     with pytest.raises(StoreReplaced):  # The life alone tells, too.
         await bucket.watcher.watch(ALL, after=unstamped)
-    unbound = WatchCursor.from_u64(99)
+    unbound = WatchCursor.from_u64(1 << 40)  # beyond anything that was ever written
     with pytest.raises(StoreReplaced):
         await bucket.watcher.watch(ALL, after=unbound)
 

@@ -35,13 +35,21 @@ from clustor.kv import (
     encode_command,
 )
 from clustor.runtime.kv_link import KvLink, LinkLost, admin_addresses
-from clustor.runtime.kv_stream import Operation, Status, WatchEvents, WatchRequest
+from clustor.runtime.kv_stream import (
+    NEVER_REACHED,
+    Operation,
+    Status,
+    WatchEvents,
+    WatchRequest,
+)
 from clustor.runtime.transport import Address
 
 TIMEOUT_SECONDS: Final = 10.0
 _PAUSE_SECONDS: Final = 0.02
 _PAUSE_SECONDS_MAX: Final = 0.25
 _LANE_ID_BYTES: Final = 12
+_POLL_SILENCE_SECONDS: Final = 5.0  # several times what a node lets a poll wait
+_FINAL: Final = frozenset({Status.APPLIED, Status.EVENTS, Status.COMPACTED})
 
 _events_decoder = msgspec.msgpack.Decoder(WatchEvents)
 
@@ -68,6 +76,13 @@ class WatchCompacted(Exception):
     def __init__(self, oldest: int) -> None:
         super().__init__(f"the history begins at revision {oldest}")
         self.oldest = oldest
+
+
+class _Closed(KvUnavailable):
+    """The client was closed by its owner."""
+
+    def __init__(self, *, maybe_applied: bool = False) -> None:
+        super().__init__("the client is closed", maybe_applied=maybe_applied)
 
 
 class _Lane:
@@ -97,7 +112,10 @@ class KvClient:
         self._linking = asyncio.Lock()
         self._random = random.Random(os.urandom(16))  # noqa: S311  # spreads retries
         self._next = 0
+        self._closed = False
         self.redirects = 0
+        self.links_opened = 0
+        """Changes whenever another connection is made, perhaps to another life of the store."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -106,9 +124,20 @@ class KvClient:
         self.close()
 
     def close(self) -> None:
-        """End the connection; open requests fail."""
+        """End the connection; open requests fail, and so do later ones."""
+        self._closed = True
         if self._link is not None:
             self._link.close()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a connection stands now; the next request makes one where none does."""
+        return self._link is not None and self._link.is_open
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called: no request will be answered any more."""
+        return self._closed
 
     # Commands.
 
@@ -155,31 +184,58 @@ class KvClient:
                 return reply
 
     async def _execute(self, body: bytes, *, writes: bool) -> Reply:
+        silence = self._timeout / 3
+        _, answer, doubtful = await self._ask(Operation.COMMAND, body, silence, writes=writes)
+        return self._applied(decode_reply(answer), doubtful=doubtful)
+
+    async def _ask(
+        self, operation: Operation, body: bytes, silence_seconds: float, *, writes: bool
+    ) -> tuple[int, bytes, bool]:
+        """Send until a node answers for good; the last item: an earlier try may have counted.
+
+        A node that says nothing for `silence_seconds` is given up, with its connection: it may be
+        half-dead. A write that was sent and not answered is doubtful, whatever ends the wait.
+        """
         doubtful = False
         pause = _PAUSE_SECONDS
         try:
             async with asyncio.timeout(self._timeout):
                 while True:
                     link = await self._connected()
-                    try:
-                        status, answer = await link.request(
-                            self._partition, Operation.COMMAND, body
-                        )
-                    except LinkLost:
-                        doubtful = writes
+                    before, doubtful = doubtful, doubtful or writes
+                    reply = await self._try(link, operation, body, silence_seconds)
+                    if reply is None:
                         continue
-                    if status == Status.APPLIED:
-                        return self._applied(decode_reply(answer), doubtful=doubtful)
-                    if status == Status.UNKNOWN:
-                        doubtful = writes
-                    elif status == Status.REFUSED:
+                    status, answer = reply
+                    if status in _FINAL:
+                        return status, answer, before
+                    if status != Status.UNKNOWN:
+                        doubtful = before
+                    if status == Status.REFUSED:
                         _raise_final(answer.decode())
-                    elif await self._redirect(link, answer.decode()):
+                    elif status == Status.NOT_LEADER and await self._redirect(
+                        link, answer.decode()
+                    ):
                         continue
                     await asyncio.sleep(pause * self._random.random())
                     pause = min(2 * pause, _PAUSE_SECONDS_MAX)
         except TimeoutError:
             raise KvUnavailable("no leader answered in time", maybe_applied=doubtful) from None
+        except _Closed:
+            raise _Closed(maybe_applied=doubtful) from None
+
+    async def _try(
+        self, link: KvLink, operation: Operation, body: bytes, silence_seconds: float
+    ) -> tuple[int, bytes] | None:
+        """Send once; None where no answer will come."""
+        try:
+            async with asyncio.timeout(silence_seconds):
+                return await link.request(self._partition, operation, body)
+        except LinkLost:
+            return None
+        except TimeoutError:
+            self._give_up(link)
+            return None
 
     def _applied(self, reply: Reply, *, doubtful: bool) -> Reply:
         if doubtful and _lane_forgotten(reply):
@@ -210,13 +266,40 @@ class KvClient:
             except LinkLost:
                 await asyncio.sleep(_PAUSE_SECONDS * self._random.random())
 
+    async def poll(
+        self,
+        prefixes: Sequence[bytes],
+        revision: int,
+        *,
+        events_max: int,
+        reached: int = NEVER_REACHED,
+    ) -> WatchEvents:
+        """Give some of what happened after `revision`, as soon as there is any.
+
+        Gives no events, and how far that holds, once a node has reached `reached`, and at least
+        every second or so. Any node that keeps up with its group serves it. Raises WatchCompacted,
+        and KvUnavailable if no such node answers in time.
+        """
+        wanted = WatchRequest(revision, list(prefixes), events_max, reached)
+        body = msgspec.msgpack.encode(wanted)
+        status, answer, _ = await self._ask(
+            Operation.WATCH, body, _POLL_SILENCE_SECONDS, writes=False
+        )
+        if status == Status.COMPACTED:
+            raise WatchCompacted(int.from_bytes(answer, "little"))
+        return _events_decoder.decode(answer)
+
     # Connections.
 
     async def _connected(self) -> KvLink:
+        if self._closed:
+            raise _Closed
         if self._link is not None and self._link.is_open:
             return self._link
         async with self._linking:
             while self._link is None or not self._link.is_open:
+                if self._closed:
+                    raise _Closed
                 address = self._addresses[self._next % len(self._addresses)]
                 try:
                     self._link = await KvLink.open(address)
@@ -224,8 +307,16 @@ class KvClient:
                     self._next += 1
                     await asyncio.sleep(_PAUSE_SECONDS * self._random.random())
                 else:
+                    self.links_opened += 1
                     await self._learn(address)
             return self._link
+
+    def _give_up(self, link: KvLink) -> None:
+        """Leave a node that says nothing; what else waits there is asked elsewhere, too."""
+        link.abort()
+        if link is self._link:
+            self._link = None
+            self._next += 1
 
     async def _learn(self, address: Address) -> None:
         """Ask the node where the others are, once."""

@@ -45,14 +45,16 @@ class KvLink(asyncio.Protocol):
     async def open(cls, address: Address) -> KvLink:
         """Connect and upgrade; raises OSError."""
         loop = asyncio.get_running_loop()
+        link = cls(address)
         try:
             async with asyncio.timeout(_OPEN_SECONDS_MAX):
-                _, link = await loop.create_connection(
-                    lambda: cls(address), address.host, address.port
-                )
+                await loop.create_connection(lambda: link, address.host, address.port)
                 await link._upgraded
-        except TimeoutError:
-            raise OSError(f"no answer from {address}") from None
+        except BaseException as error:
+            link.abort()  # a node that took the connection may still never answer it
+            if isinstance(error, TimeoutError):
+                raise OSError(f"no answer from {address}") from None
+            raise
         return link
 
     @property
@@ -100,6 +102,12 @@ class KvLink(asyncio.Protocol):
         """End the connection now."""
         if self._transport is not None:
             self._transport.close()
+
+    def abort(self) -> None:
+        """Drop the connection without waiting for the other side: it may be half-dead."""
+        self._draining = True
+        if self._transport is not None:
+            self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)

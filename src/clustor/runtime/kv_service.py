@@ -23,6 +23,7 @@ from clustor.kv import (
     KvMachine,
     Put,
     Range,
+    Record,
     Refused,
     Revision,
     Txn,
@@ -56,6 +57,7 @@ _APPLIED: Final = int(Status.APPLIED)
 _NODE_ITSELF: Final = 0  # the connection number of the node's own commands
 _EXPIRE_LIMIT: Final = 1024
 _EVENTS_PER_REPLY: Final = 1024
+_POLL_TICKS_MAX: Final = 100  # a second: how long a poll waits for events
 WATCHES_MAX: Final = 1024  # of one connection
 
 _MALFORMED: Final = encode_kv_reply(Refused(ErrorCode.MALFORMED))
@@ -76,13 +78,20 @@ class Client(Protocol):
 class _Watch:
     """What one watch of one client has seen."""
 
-    __slots__ = ("client", "prefixes", "request_id", "revision")
+    __slots__ = ("client", "events_max", "is_poll", "prefixes", "reached", "request_id", "revision")
 
     def __init__(self, client: Client, request_id: int, wanted: WatchRequest) -> None:
         self.client = client
         self.request_id = request_id
         self.revision = Revision(wanted.revision)
         self.prefixes = wanted.prefixes
+        self.is_poll = wanted.events_max > 0
+        self.events_max = min(wanted.events_max or _EVENTS_PER_REPLY, _EVENTS_PER_REPLY)
+        self.reached = wanted.reached
+
+    def is_answer(self, found: Events) -> bool:
+        """Say whether this is worth a reply."""
+        return bool(found.events) or (self.is_poll and found.through >= self.reached)
 
 
 class KvService:
@@ -96,6 +105,7 @@ class KvService:
         self._seen: dict[PartitionId, Revision] = {}
         self._dirty: dict[Client, None] = {}
         self._expiring: set[PartitionId] = set()
+        self._ticks = 0
 
     def joined(self, client: Client) -> int:
         """Give a new connection its number."""
@@ -190,20 +200,20 @@ class KvService:
         watch = self._watches[partition][key]
         more = True
         while more and watch.client.writable:  # a slow watcher goes on in `on_writable`
-            found = machine.events_since(watch.revision, watch.prefixes, limit=_EVENTS_PER_REPLY)
+            found = machine.events_since(watch.revision, watch.prefixes, limit=watch.events_max)
             if isinstance(found, Compacted):
                 oldest = found.oldest_available.to_bytes(8, "little")
                 watch.client.stage(encode_reply(watch.request_id, Status.COMPACTED, oldest))
-                watch.client.release(1)
-                del self._watches[partition][key]
+                self._end(partition, key)
             if not isinstance(found, Events):
                 break  # ended, or ahead of this replica: later
             more = found.more
-            if found.events:
-                body = _encode(WatchEvents(found.events, found.through))
-                watch.client.stage(encode_reply(watch.request_id, Status.EVENTS, body))
-                watch.client.flush()
             watch.revision = found.through
+            if watch.is_answer(found):
+                self._tell(watch, found.events)
+                if watch.is_poll:
+                    self._end(partition, key)
+                    break
         watch.client.flush()
 
     def on_writable(self, number: int) -> None:
@@ -211,6 +221,25 @@ class KvService:
         for partition, watches in self._watches.items():
             for key in [key for key in watches if key[0] == number]:
                 self._feed(partition, key, _machine(self._node.groups[partition]))
+
+    def _tell(self, watch: _Watch, events: list[Record]) -> None:
+        body = _encode(WatchEvents(events, watch.revision))
+        watch.client.stage(encode_reply(watch.request_id, Status.EVENTS, body))
+        watch.client.flush()
+
+    def _end(self, partition: PartitionId, key: tuple[int, int]) -> None:
+        self._watches[partition].pop(key).client.release(1)
+
+    def _answer_polls(self, group: HostedGroup) -> None:
+        """Give those that wait a sign of life, where this replica keeps up with its group."""
+        watches = self._watches.get(group.partition_id)
+        if not watches or group.replica.group.core.leader_id is None:
+            return
+        revision = _machine(group).revision
+        for key, watch in list(watches.items()):
+            if watch.is_poll and watch.revision <= revision:
+                self._tell(watch, [])
+                self._end(group.partition_id, key)
 
     # Outputs.
 
@@ -268,8 +297,11 @@ class KvService:
                 client.flush()
 
     def on_tick(self) -> None:
-        """Let leaders delete the keys whose time has come."""
+        """Let leaders delete the keys whose time has come, and answer polls that waited long."""
+        self._ticks += 1
         for partition, group in self._node.groups.items():
+            if self._ticks % _POLL_TICKS_MAX == 0:
+                self._answer_polls(group)
             if not group.replica.leads or partition in self._expiring:
                 continue
             due_ms = _machine(group).next_expiry_ms()

@@ -5,14 +5,15 @@
 
 All little-endian; `length` counts what follows it. Requests are pipelined, replies come in any
 order. A request id is the client's own, unique among its open requests. A watch is answered by
-many replies under its id until it is cancelled or its connection ends.
+many replies under its id until it is cancelled or its connection ends; a watch that names how
+many events it takes (a poll) is answered once, and is over.
 """
 
 from __future__ import annotations
 
 import struct
 from enum import IntEnum
-from typing import Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
@@ -20,6 +21,7 @@ from clustor.kv.types import Record
 
 REQUEST_BYTES_MAX: Final = 2 << 20
 REPLY_BYTES_MAX: Final = 8 << 20
+NEVER_REACHED: Final = (1 << 63) - 1  # as the `reached` of a poll that wants events only
 
 _REQUEST: Final = struct.Struct("<IIQB")
 _REPLY: Final = struct.Struct("<IIB")
@@ -43,10 +45,18 @@ class Status(IntEnum):
 
 
 class WatchRequest(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """Send what happens after `revision` to keys with one of `prefixes` (none: all keys)."""
+    """Send what happens after `revision` to keys with one of `prefixes` (none: all keys).
+
+    With `events_max` it is a poll: one reply, of about so many events, as soon as there are any.
+    It is a reply of none once this node has reached `reached`, and otherwise within a second or
+    so, as a sign of life: from a node that has applied `revision` and knows a leader. A node
+    that hangs behind its group says nothing, so that the client can ask another.
+    """
 
     revision: int
     prefixes: list[bytes]
+    events_max: Annotated[int, msgspec.Meta(ge=0)] = 0
+    reached: int = NEVER_REACHED
 
 
 class WatchEvents(msgspec.Struct, array_like=True, forbid_unknown_fields=True):

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 import typer
 
-from slipstream.backends import BackendNotBuilt, open_connection
+from slipstream.backends import open_connection
 from slipstream.errors import (
     AlreadyExists,
     ArtifactError,
@@ -49,7 +49,6 @@ class MissingRole(Misuse):
 
 # The first that fits counts; 2 is also what a wrong command line gives.
 EXIT_CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
-    (BackendNotBuilt, 9),
     (MissingExtra, 10),
     (DestinationExists, 5),
     (Misuse, 2),
