@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import shutil
+import sys
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -515,12 +516,15 @@ async def test_no_server_is_said_at_once() -> None:
         await connection.store("bucket")
 
 
-async def test_what_cannot_be_meant_is_refused(nats_lab: NatsLab) -> None:
+async def test_what_cannot_be_meant_is_refused(
+    nats_lab: NatsLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(InvalidKey):
         await nats_lab.connection.store("no.dots")
     with pytest.raises(Misuse):
         await NatsConnection(NatsConnectionConfig(creds="%%%")).connect()
     content = base64.b64encode(b"-----BEGIN NATS USER JWT-----\nx\n").decode()
+    monkeypatch.setitem(sys.modules, "nkeys", None)  # as where that package is missing
     with pytest.raises(Misuse, match="nkeys"):
         await NatsConnection(NatsConnectionConfig(creds=content)).connect()
 

@@ -1,5 +1,6 @@
 """The durable log: what it acknowledged is on disk, encrypted, and comes back as it was."""
 
+from clustor.log.compaction import CompactionState, compaction_floor
 from clustor.log.config import LogConfig
 from clustor.log.errors import (
     AuthenticationFailed,
@@ -14,11 +15,12 @@ from clustor.log.errors import (
     UnsupportedFormat,
 )
 from clustor.log.group_fsync import (
+    Batch,
     Batcher,
     GroupFsyncClause,
     GroupFsyncConditions,
     GroupFsyncLimits,
-    can_enable_group_fsync,
+    group_fsync_clause,
 )
 from clustor.log.health import PartitionHealth, PartitionState, QuarantineReason, WhyQuarantined
 from clustor.log.image import LogImage, read_identity, read_image
@@ -55,10 +57,12 @@ __all__ = [
     "WAL_DIRECTORY",
     "AppendPlan",
     "AuthenticationFailed",
+    "Batch",
     "Batcher",
     "BlockCounter",
     "BootRecord",
     "ChecksumMismatch",
+    "CompactionState",
     "CorruptLog",
     "DekEpoch",
     "DurabilityMode",
@@ -102,8 +106,9 @@ __all__ = [
     "Term",
     "UnsupportedFormat",
     "WhyQuarantined",
-    "can_enable_group_fsync",
+    "compaction_floor",
     "create_log",
+    "group_fsync_clause",
     "read_archived_segment",
     "read_entries",
     "read_identity",

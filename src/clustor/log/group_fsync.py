@@ -39,8 +39,8 @@ class GroupFsyncConditions:
     group_fsync_quarantine: bool
 
 
-def can_enable_group_fsync(state: GroupFsyncConditions) -> GroupFsyncClause:
-    """Return NONE where Group-Fsync may be enabled, else the clause that forbids it."""
+def group_fsync_clause(state: GroupFsyncConditions, violations_max: int = 3) -> GroupFsyncClause:
+    """Return NONE where Group-Fsync may be enabled, else the first clause that forbids it."""
     if state.strict_fallback:
         return GroupFsyncClause.STRICT_FALLBACK
     if not state.cache_fresh:
@@ -49,7 +49,7 @@ def can_enable_group_fsync(state: GroupFsyncConditions) -> GroupFsyncClause:
         return GroupFsyncClause.DOWNGRADE_BACKOFF
     if any(mode is IoWriterMode.BLOCKING for mode in state.voter_modes):
         return GroupFsyncClause.BLOCKING_WRITER
-    if state.device_latency_violations_in_window >= 3:
+    if state.device_latency_violations_in_window >= violations_max:
         return GroupFsyncClause.DEVICE_LATENCY
     if state.group_fsync_quarantine:
         return GroupFsyncClause.QUARANTINED
@@ -58,31 +58,32 @@ def can_enable_group_fsync(state: GroupFsyncConditions) -> GroupFsyncClause:
 
 @dataclass(frozen=True, slots=True)
 class GroupFsyncLimits:
-    """The ceilings of §9.3; a profile may tighten them."""
+    """How long a batch may wait, and how much may be under way; a profile may say less."""
 
     batch_bytes_max: int = 64 << 10
     batch_ms_max: int = 5
     inflight_bytes_max: int = 4 << 20  # per partition
-    node_inflight_bytes_max: int = 64 << 20
-    overrun_limit: int = 2
-    backoff_first_ms: int = 1_000
-    backoff_ms_max: int = 15 * 60 * 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What was handed to the writer: whoever judges overruns compares both with the limits."""
+
+    batch_bytes: int
+    waited_ms: int
 
 
 class Batcher:
     """Says when the entries that wait must be written.
 
     In Strict that is as soon as the writer is free. In Group-Fsync a batch may wait until it
-    has its bytes or its age. A batch that was written later than it should have been is an
-    overrun; more than `overrun_limit` in a row end Group-Fsync, for longer each time.
+    has its bytes or its age. Which mode holds is decided by the group, by overruns and by the
+    predicate above.
     """
 
     def __init__(self, limits: GroupFsyncLimits | None = None) -> None:
         self.limits = limits or GroupFsyncLimits()
         self.mode = DurabilityMode.STRICT
-        self.backoff_deadline_ms = 0
-        self._backoff_ms = 0
-        self._overruns = 0
         self._waiting_bytes = 0
         self._oldest_ms: int | None = None
         self._inflight_bytes = 0
@@ -108,38 +109,14 @@ class Batcher:
             return False
         return now_ms >= deadline or self._waiting_bytes >= self.limits.batch_bytes_max
 
-    def take(self, now_ms: int) -> int:
-        """Hand the batch to the writer; return its bytes."""
-        deadline = self.deadline_ms()
-        assert deadline is not None, "nothing waits"
-        if self.mode is DurabilityMode.GROUP_FSYNC:
-            self._judge(now_ms - deadline, now_ms)
-        taken, self._waiting_bytes, self._oldest_ms = self._waiting_bytes, 0, None
-        self._inflight_bytes += taken
-        return taken
+    def take(self, now_ms: int) -> Batch:
+        """Hand what waits to the writer."""
+        assert self._oldest_ms is not None, "nothing waits"
+        batch = Batch(self._waiting_bytes, now_ms - self._oldest_ms)
+        self._waiting_bytes, self._oldest_ms = 0, None
+        self._inflight_bytes += batch.batch_bytes
+        return batch
 
-    def written(self, batch_bytes: int) -> None:
+    def written(self, batch: Batch) -> None:
         """Count a batch as durable."""
-        self._inflight_bytes -= batch_bytes
-
-    def enable_group_fsync(self, state: GroupFsyncConditions) -> GroupFsyncClause:
-        """Change to Group-Fsync where the predicate allows it; return the clause otherwise."""
-        clause = can_enable_group_fsync(state)
-        if clause is GroupFsyncClause.NONE and state.now_ms < self.backoff_deadline_ms:
-            clause = GroupFsyncClause.DOWNGRADE_BACKOFF
-        if clause is GroupFsyncClause.NONE:
-            self.mode = DurabilityMode.GROUP_FSYNC
-            self._overruns = 0
-        return clause
-
-    def fall_back(self, now_ms: int) -> None:
-        """Return to Strict, and stay there for twice as long as the last time."""
-        self.mode = DurabilityMode.STRICT
-        doubled = max(self.limits.backoff_first_ms, self._backoff_ms * 2)
-        self._backoff_ms = min(doubled, self.limits.backoff_ms_max)
-        self.backoff_deadline_ms = now_ms + self._backoff_ms
-
-    def _judge(self, late_ms: int, now_ms: int) -> None:
-        self._overruns = self._overruns + 1 if late_ms > self.limits.batch_ms_max else 0
-        if self._overruns > self.limits.overrun_limit:
-            self.fall_back(now_ms)
+        self._inflight_bytes -= batch.batch_bytes

@@ -1,6 +1,5 @@
 """One Raft group on one replica, pure: an ack means that a quorum's disks hold the entry."""
 
-from clustor.raft.compaction import CompactionState, compaction_floor
 from clustor.raft.control_plane import (
     CacheState,
     ControlPlaneUpdate,
@@ -121,7 +120,6 @@ __all__ = [
     "Change",
     "ChangeKind",
     "CommitVisibility",
-    "CompactionState",
     "Configuration",
     "ControlPlaneUpdate",
     "ControlPlaneView",
@@ -202,7 +200,6 @@ __all__ = [
     "VoteResponse",
     "WriteSeq",
     "can_enable_group_fsync",
-    "compaction_floor",
     "decode_membership",
     "decode_transition",
     "encode_membership",

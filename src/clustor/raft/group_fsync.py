@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from clustor.log.group_fsync import (
+    GroupFsyncClause,
+    GroupFsyncConditions,
+    group_fsync_clause,
+)
 from clustor.log.types import IoWriterMode
 from clustor.raft.control_plane import CacheState
 from clustor.raft.profiles import GroupFsyncNumbers
@@ -26,15 +31,17 @@ class GroupFsyncState:
 
 
 def can_enable_group_fsync(state: GroupFsyncState, numbers: GroupFsyncNumbers) -> bool:
-    """§9.3's predicate, clause by clause."""
-    return (
-        not state.strict_fallback
-        and state.cache_state is CacheState.FRESH
-        and state.now_ms >= state.downgrade_backoff_deadline_ms
-        and all(mode not in (None, IoWriterMode.BLOCKING) for mode in state.voter_io_modes)
-        and state.device_latency_violations_in_window < numbers.violations_max
-        and QUARANTINE_FLAG not in state.incident_flags
+    """Say whether §9.3's predicate holds."""
+    conditions = GroupFsyncConditions(
+        strict_fallback=state.strict_fallback,
+        cache_fresh=state.cache_state is CacheState.FRESH,
+        now_ms=state.now_ms,
+        downgrade_backoff_deadline_ms=state.downgrade_backoff_deadline_ms,
+        voter_modes=[mode or IoWriterMode.BLOCKING for mode in state.voter_io_modes],
+        device_latency_violations_in_window=state.device_latency_violations_in_window,
+        group_fsync_quarantine=QUARANTINE_FLAG in state.incident_flags,
     )
+    return group_fsync_clause(conditions, numbers.violations_max) is GroupFsyncClause.NONE
 
 
 class GroupFsyncBudget:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from clustor.log.compaction import CompactionState, compaction_floor
 from clustor.log.types import LogIndex
-from clustor.raft.compaction import CompactionState, compaction_floor
 from clustor.raft.core import Core
 from clustor.raft.membership import MemberKind
 from clustor.raft.output import SnapshotEmit, SnapshotReason
@@ -72,9 +72,9 @@ class Snapshots:
         return compaction_floor(
             CompactionState(
                 min(self.newest_index, core.applied_index),
-                min((p.match_index for p in learning), default=NO_INDEX),
                 core.quorum_applied_index,
                 core.quorum_sm_durable_index,
+                min((p.match_index for p in learning), default=NO_INDEX),
             )
         )
 

@@ -1,0 +1,1 @@
+"""The runtime carries out what the pure rooms decide, on clocks, sockets and files."""

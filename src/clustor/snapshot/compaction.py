@@ -11,27 +11,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
+from clustor.log.compaction import CompactionState, compaction_floor
 from clustor.log.types import LogIndex
 from clustor.snapshot.errors import SnapshotMisuse
-
-
-@dataclass(frozen=True, slots=True)
-class CompactionState:
-    """What the floor depends on (clustor §10.8); `snapshot_base_index` is of an authorised one."""
-
-    snapshot_base_index: LogIndex
-    quorum_applied_index: LogIndex
-    quorum_sm_durable_index: LogIndex
-    learner_slack_floor: LogIndex | None = None
-
-
-def compaction_floor(state: CompactionState) -> LogIndex:
-    """Return the lowest index that must stay, by ruling C5; 0 lets nothing go."""
-    base = state.snapshot_base_index
-    if state.quorum_sm_durable_index < base:
-        return LogIndex(0)
-    learners = state.learner_slack_floor or LogIndex(0)
-    return min(base, max(learners, min(state.quorum_applied_index, base)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ from .types import (
 )
 
 _REPLICAS = Repeated(U64, wide_count=True)
+_MEMBERS = Repeated(U64, ascending=True)
 
 
 # System log entries: the payload of an entry whose kind is the message id.
@@ -158,12 +159,22 @@ class RequestVoteResponse:
 
 @dataclass(slots=True)
 class AppendEntriesRequest:
-    """Entries after `prev_log_index`, each an opaque slice that the log has framed."""
+    """Entries after `prev_log_index`, each an opaque slice; none of them is a heartbeat too.
+
+    `round_number` names the round that a ReadIndex waits for. `sent_ms` is the leader's own
+    clock and comes back in the answer; `rtt_ms` tells the follower what it measured with it.
+    """
 
     prev_log_index: Annotated[LogIndex, U64]
     prev_log_term: Annotated[Term, U64]
     raft_commit_index: Annotated[LogIndex, U64]
     wal_committed_index: Annotated[LogIndex, U64]
+    lease_epoch: Annotated[LeaseEpoch, U64]
+    round_number: Annotated[int, U64]
+    sent_ms: Annotated[int, U64]
+    rtt_ms: Annotated[int, U64]
+    quorum_applied_index: Annotated[LogIndex, U64]
+    quorum_sm_durable_index: Annotated[LogIndex, U64]
     entries: Annotated[list[Buffer], Repeated(BYTES, wide_count=True)] = field(default_factory=list)
 
 
@@ -171,11 +182,22 @@ class AppendEntriesRequest:
 class AppendEntriesResponse:
     """`last_log_index` matches the leader when `success`; else the conflict says where to go on.
 
-    It says nothing of durability: that is `DurabilityAck`'s alone.
+    It says nothing of durability: that is `DurabilityAck`'s alone. `prev_log_index`,
+    `round_number` and `sent_ms` repeat those of the request. `installing` says
+    that a snapshot is on its way in, `rejoining` that the disk was lost and what this replica
+    said before holds no more.
     """
 
     success: Annotated[bool, FLAG]
     last_log_index: Annotated[LogIndex, U64]
+    prev_log_index: Annotated[LogIndex, U64]
+    round_number: Annotated[int, U64]
+    sent_ms: Annotated[int, U64]
+    applied_index: Annotated[LogIndex, U64]
+    sm_durable_index: Annotated[LogIndex, U64]
+    io_writer_mode: Annotated[IoWriterMode, enum(IoWriterMode)]
+    installing: Annotated[bool, FLAG]
+    rejoining: Annotated[bool, FLAG]
     conflict_index: Annotated[LogIndex | None, Optional(U64)] = None
     conflict_term: Annotated[Term | None, Optional(U64)] = None
 
@@ -212,6 +234,11 @@ class DurabilityAck:
     last_fsynced_index: Annotated[LogIndex, U64]
     segment_seq: Annotated[SegmentSeq, U64]
     io_writer_mode: Annotated[IoWriterMode, enum(IoWriterMode)]
+
+
+@dataclass(slots=True)
+class RepairingAck(DurabilityAck):
+    """Attest less than before: the sender found damage, and its index may have gone back."""
 
 
 @dataclass(slots=True)
@@ -256,8 +283,6 @@ class InstallSnapshotResponse:
 class TimeoutNow:
     """Let the receiver campaign at once: the leader hands over to it."""
 
-    last_log_index: Annotated[LogIndex, U64]
-
 
 @dataclass(slots=True)
 class TransferLeader:
@@ -265,6 +290,66 @@ class TransferLeader:
 
     target_replica_id: Annotated[ReplicaId, U64]
     deadline_ms: Annotated[int, U64]
+
+
+@dataclass(slots=True)
+class Members:
+    """A configuration: who votes, learns and watches; joint while `outgoing` is not empty."""
+
+    voters: Annotated[list[ReplicaId], _MEMBERS]
+    outgoing: Annotated[list[ReplicaId], _MEMBERS]
+    learners: Annotated[list[ReplicaId], _MEMBERS]
+    learners_next: Annotated[list[ReplicaId], _MEMBERS]
+    observers: Annotated[list[ReplicaId], _MEMBERS]
+    auto_leave: Annotated[bool, FLAG]
+
+
+@dataclass(slots=True)
+class OfferSnapshot:
+    """Say which snapshot is to be installed, and what was committed at its base (§9.5)."""
+
+    base_term: Annotated[Term, U64]
+    base_index: Annotated[LogIndex, U64]
+    members: Annotated[Members, Nested(Members)]
+    members_index: Annotated[LogIndex, U64]
+    routing_epoch: Annotated[RoutingEpoch, U64]
+    durability_mode: Annotated[DurabilityMode, enum(DurabilityMode)]
+    committed_epoch: Annotated[DurabilityModeEpoch, U32]
+
+
+@dataclass(slots=True)
+class OfferSnapshotResponse:
+    """The snapshot at `base_index` is installed and durable, or could not be."""
+
+    base_index: Annotated[LogIndex, U64]
+    installed: Annotated[bool, FLAG]
+
+
+@dataclass(slots=True)
+class EpochConflict:
+    """The receiver spoke under an older durability mode epoch than the route says is committed."""
+
+
+@dataclass(slots=True)
+class RepairRequest:
+    """Ask for these entries again: the sender's own are damaged (§9.4)."""
+
+    first_index: Annotated[LogIndex, U64]
+    last_index: Annotated[LogIndex, U64]
+
+
+@dataclass(slots=True)
+class RepairEntries:
+    """Entries from an undamaged log, each an opaque slice."""
+
+    entries: Annotated[list[Buffer], Repeated(BYTES, wide_count=True)]
+
+
+@dataclass(slots=True)
+class SnapshotTransfer:
+    """One step of a snapshot's way to a replica that asked for it; the replicas know its form."""
+
+    data: Annotated[Buffer, BYTES]
 
 
 SystemEntry: TypeAlias = (
@@ -285,4 +370,11 @@ RaftMessage: TypeAlias = (
     | InstallSnapshotResponse
     | TimeoutNow
     | TransferLeader
+    | OfferSnapshot
+    | OfferSnapshotResponse
+    | EpochConflict
+    | RepairRequest
+    | RepairEntries
+    | RepairingAck
+    | SnapshotTransfer
 )

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import typer
 
+from quantum.cli.cluster import app as cluster_app
+from quantum.cli.kv import app as kv_app
 from quantum.cli.log import app as log_app
 from quantum.cli.selftest import selftest
+from quantum.cli.sim import sim
 from quantum.cli.spec import app as spec_app
 
 app = typer.Typer(
@@ -16,9 +19,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(cluster_app, name="cluster")
+app.add_typer(kv_app, name="kv")
 app.add_typer(log_app, name="log")
 app.add_typer(spec_app, name="spec")
 app.command("selftest")(selftest)
+app.command("sim")(sim)
 
 
 def main() -> None:

@@ -30,6 +30,12 @@ class Exit(IntEnum):
     NEEDS_REPAIR = 5  # a checksum failed
     QUARANTINED = 6  # authentication failed, or proven data is gone
     UNSUPPORTED = 7  # written by a later release
+    PORT_TAKEN = 8
+    CERTIFICATE = 9
+    SELF_TEST = 10
+    REPLICA = 11  # a replica that must not start: its data is lost or damaged
+    UNREACHABLE = 12  # no node answered, or none that leads, before the deadline
+    CONFLICT = 13  # a condition did not hold
 
 
 _BY_ERROR: tuple[tuple[type[LogError], Exit], ...] = (

@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from clustor.log.group_fsync import (
+    Batch,
     Batcher,
     GroupFsyncClause,
     GroupFsyncConditions,
     GroupFsyncLimits,
-    can_enable_group_fsync,
+    group_fsync_clause,
 )
 from clustor.log.types import DurabilityMode, IoWriterMode
 
@@ -44,16 +45,12 @@ CLAUSES = {
 def test_the_predicate_names_the_clause_that_fails(
     conditions: GroupFsyncConditions, clause: GroupFsyncClause
 ) -> None:
-    assert can_enable_group_fsync(conditions) is clause
-    batcher = Batcher()
-    assert batcher.enable_group_fsync(conditions) is clause
-    grouped = batcher.mode is DurabilityMode.GROUP_FSYNC
-    assert grouped is (clause is GroupFsyncClause.NONE)
+    assert group_fsync_clause(conditions) is clause
 
 
 def grouped() -> Batcher:
     batcher = Batcher()
-    assert batcher.enable_group_fsync(FINE) is GroupFsyncClause.NONE
+    batcher.mode = DurabilityMode.GROUP_FSYNC
     return batcher
 
 
@@ -71,7 +68,7 @@ def test_a_group_waits_for_its_age_or_its_bytes() -> None:
     assert batcher.must_write(15)
     batcher.add(64 << 10, 11)
     assert batcher.must_write(11)
-    assert batcher.take(11) == (64 << 10) + 100
+    assert batcher.take(11) == Batch((64 << 10) + 100, waited_ms=1)
     assert batcher.deadline_ms() is None
 
 
@@ -83,31 +80,3 @@ def test_what_is_in_flight_holds_the_next_batch_back() -> None:
     assert not batcher.must_write(100)
     batcher.written(taken)
     assert batcher.must_write(100)
-
-
-def test_more_than_two_overruns_in_a_row_return_to_strict_for_ever_longer() -> None:
-    batcher = grouped()
-    now = 1_000
-    waits = []
-    for _ in range(12):
-        for _ in range(3):
-            assert batcher.mode is DurabilityMode.GROUP_FSYNC
-            batcher.add(1, now)
-            now += 11  # due after 5, so 6 too late
-            batcher.written(batcher.take(now))
-        assert batcher.mode is DurabilityMode.STRICT
-        waits.append(batcher.backoff_deadline_ms - now)
-        again = replace(FINE, now_ms=batcher.backoff_deadline_ms - 1)
-        assert batcher.enable_group_fsync(again) is GroupFsyncClause.DOWNGRADE_BACKOFF
-        now = batcher.backoff_deadline_ms
-        assert batcher.enable_group_fsync(replace(FINE, now_ms=now)) is GroupFsyncClause.NONE
-    assert waits[:3] == [1_000, 2_000, 4_000]
-    assert waits[-1] == 15 * 60 * 1_000
-
-
-def test_an_overrun_between_two_batches_in_time_is_forgiven() -> None:
-    batcher = grouped()
-    for late in (11, 0, 11, 11, 0, 11):
-        batcher.add(1, 0)
-        batcher.written(batcher.take(late))
-    assert batcher.mode is DurabilityMode.GROUP_FSYNC

@@ -10,17 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from clustor.log.compaction import CompactionState, compaction_floor
 from clustor.log.types import LogIndex
 from clustor.snapshot import (
     Compact,
     CompactionClause,
     CompactionInputs,
     CompactionRefused,
-    CompactionState,
     ProductBound,
     SnapshotMisuse,
     compaction_decision,
-    compaction_floor,
     effective_product_floor,
     quorum_index,
 )

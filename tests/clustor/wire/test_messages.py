@@ -9,6 +9,7 @@ import pytest
 from clustor import wire as w
 from clustor.wire import BASELINE, Dialect, WireBodyTooShort, WireMisuse, WireUnknownField
 from tests.clustor.wire.vectors import (
+    APPEND,
     BOTH_WAYS,
     DIGEST,
     EPOCH,
@@ -119,8 +120,8 @@ def test_prevote_responses_that_mean_nothing(body: str, error: type[w.WireError]
 @pytest.mark.parametrize(
     "message",
     [
-        w.TimeoutNow(INDEX(-1)),
-        w.TimeoutNow(INDEX(2**64)),
+        w.RepairRequest(INDEX(-1), INDEX(1)),
+        w.RepairRequest(INDEX(1), INDEX(2**64)),
         w.DurabilityAck(P(1), R(2), INDEX(3), w.SegmentSeq(4), 9),  # type: ignore[arg-type]  # on purpose
         w.DurabilityTransition(w.DurabilityMode.STRICT, 3, EPOCH(1), INDEX(1)),  # type: ignore[arg-type]  # on purpose
         w.MembershipChange([], [], ROUTING(1), bytes(31)),
@@ -184,7 +185,7 @@ def test_wide_count_widens_only_the_lists_that_are_marked() -> None:
 
 
 def test_entries_are_slices_of_the_body_not_copies() -> None:
-    body = w.encode_body(w.AppendEntriesRequest(INDEX(1), T(1), INDEX(0), INDEX(0), [b"a" * 9]))
+    body = w.encode_body(w.AppendEntriesRequest(*APPEND, [b"a" * 9]))
     view = memoryview(body)
     (entry,) = w.decode_body(w.AppendEntriesRequest, view).entries
     assert isinstance(entry, memoryview)
@@ -194,7 +195,7 @@ def test_entries_are_slices_of_the_body_not_copies() -> None:
 
 
 def test_a_count_beyond_the_body_costs_nothing() -> None:
-    head = u64(1) * 4
+    head = u64(1) * 10
     with pytest.raises(WireBodyTooShort):
         w.decode_body(w.AppendEntriesRequest, head + u32(2**32 - 1), WIDE_COUNT)
     with pytest.raises(WireBodyTooShort):
@@ -204,7 +205,7 @@ def test_a_count_beyond_the_body_costs_nothing() -> None:
 @pytest.mark.parametrize("length", [1, 5, 2**32 - 1])
 def test_the_last_entry_cannot_reach_past_the_body(length: int) -> None:
     """The neighbour's bytes stay the neighbour's, whatever the length says."""
-    body = u64(1) * 4 + u16(1) + u32(length)
+    body = u64(1) * 10 + u16(1) + u32(length)
     with pytest.raises(WireBodyTooShort):
         w.decode_body(w.AppendEntriesRequest, body)
     inside = memoryview(body + b"neighbour")[: len(body)]

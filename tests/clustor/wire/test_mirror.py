@@ -145,7 +145,7 @@ def test_mirrors_stay_within_32_kib() -> None:
 
 def test_only_envelopes_and_records_have_mirrors() -> None:
     with pytest.raises(w.WireMisuse):
-        w.encode_json(w.TimeoutNow(w.LogIndex(1)))
+        w.encode_json(w.TimeoutNow())
     with pytest.raises(w.WireMisuse):
         w.decode_json(w.TimeoutNow, b"{}")
 

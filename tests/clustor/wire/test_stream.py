@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from clustor import wire as w
 from clustor.wire.table import BATCH_ID
 from tests.clustor.wire.strategies import messages_of, sample_of
+from tests.clustor.wire.vectors import APPEND
 
 ROUTE = w.Route(
     w.PartitionId(1), w.ReplicaId(2), w.ReplicaId(3), w.Term(42), w.DurabilityModeEpoch(5)
@@ -33,8 +34,7 @@ SMALL = w.Dialect(body_bytes_max=200)
 
 
 def append(size: int) -> w.Packet:
-    nought = w.LogIndex(0)
-    return w.Packet(ROUTE, w.AppendEntriesRequest(nought, w.Term(0), nought, nought, [bytes(size)]))
+    return w.Packet(ROUTE, w.AppendEntriesRequest(*APPEND, [bytes(size)]))
 
 
 def explain(size: int) -> w.Packet:
@@ -96,7 +96,7 @@ def test_batches_are_as_few_as_the_cap_allows() -> None:
 
 
 def test_a_batch_holds_as_many_packets_as_its_count_can_say() -> None:
-    bodies = list(w.encode_batches([w.Packet(ROUTE, w.TimeoutNow(w.LogIndex(1)))] * 65_537))
+    bodies = list(w.encode_batches([w.Packet(ROUTE, w.TimeoutNow())] * 65_537))
     assert [int.from_bytes(body[1:3], "little") for body in bodies] == [65_535, 2]
 
 

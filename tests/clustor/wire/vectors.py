@@ -31,6 +31,13 @@ NODES = [R(1), R(2), R(3)]
 DIGEST = bytes(range(32))
 METADATA = w.HeartbeatMetadata(w.IoWriterMode.BLOCKING, INDEX(7), INDEX(9), INDEX(5))
 METADATA_BYTES = b"\x03" + u64(7) + u64(9) + u64(5)
+APPEND = (
+    *(INDEX(10), T(2), INDEX(9), INDEX(8)),
+    *(w.LeaseEpoch(2), 3, 70_000, 15, INDEX(6), INDEX(4)),
+)
+APPEND_BYTES = b"".join(map(u64, (10, 2, 9, 8, 2, 3, 70_000, 15, 6, 4)))
+ANSWER = (INDEX(9), 3, 70_000, INDEX(7), INDEX(5), w.IoWriterMode.BLOCKING, True, False)
+ANSWER_BYTES = b"".join(map(u64, (9, 3, 70_000, 7, 5))) + b"\x03\x01\x00"
 
 HEADER = (1, w.UnixMs(1_700_000_000_123), P(8), ROUTING(9), EPOCH(10))
 HEADER_BYTES = u16(1) + u64(1_700_000_000_123) + u64(8) + u64(9) + u32(10)
@@ -124,24 +131,24 @@ BOTH_WAYS: dict[str, tuple[object, Dialect, bytes]] = {
         u64(42) + b"\x01",
     ),
     "AppendEntriesRequest": (
-        w.AppendEntriesRequest(INDEX(10), T(2), INDEX(9), INDEX(8), [b"one", b"", b"three"]),
+        w.AppendEntriesRequest(*APPEND, [b"one", b"", b"three"]),
         BASELINE,
-        u64(10) + u64(2) + u64(9) + u64(8) + u16(3) + u32(3) + b"one" + u32(0) + u32(5) + b"three",
+        APPEND_BYTES + u16(3) + u32(3) + b"one" + u32(0) + u32(5) + b"three",
     ),
     "AppendEntriesRequest, WideCount": (
-        w.AppendEntriesRequest(INDEX(10), T(2), INDEX(9), INDEX(8), [b"one"]),
+        w.AppendEntriesRequest(*APPEND, [b"one"]),
         WIDE_COUNT,
-        u64(10) + u64(2) + u64(9) + u64(8) + u32(1) + u32(3) + b"one",
+        APPEND_BYTES + u32(1) + u32(3) + b"one",
     ),
     "AppendEntriesResponse": (
-        w.AppendEntriesResponse(False, INDEX(10), INDEX(7), T(1)),  # noqa: FBT003
+        w.AppendEntriesResponse(False, INDEX(10), *ANSWER, INDEX(7), T(1)),  # noqa: FBT003
         BASELINE,
-        b"\x00" + u64(10) + b"\x01" + u64(7) + b"\x01" + u64(1),
+        b"\x00" + u64(10) + ANSWER_BYTES + b"\x01" + u64(7) + b"\x01" + u64(1),
     ),
     "AppendEntriesResponse, success": (
-        w.AppendEntriesResponse(success=True, last_log_index=INDEX(10)),
+        w.AppendEntriesResponse(True, INDEX(10), *ANSWER),  # noqa: FBT003
         BASELINE,
-        b"\x01" + u64(10) + b"\x00\x00",
+        b"\x01" + u64(10) + ANSWER_BYTES + b"\x00\x00",
     ),
     "Heartbeat": (
         w.Heartbeat(3, INDEX(10), INDEX(9), w.LeaseEpoch(2), METADATA),
@@ -158,6 +165,40 @@ BOTH_WAYS: dict[str, tuple[object, Dialect, bytes]] = {
         BASELINE,
         u64(1) + u64(2) + u64(3) + u64(4) + b"\x01",
     ),
+    "RepairingAck": (
+        w.RepairingAck(P(1), R(2), INDEX(3), w.SegmentSeq(4), w.IoWriterMode.BLOCKING),
+        BASELINE,
+        u64(1) + u64(2) + u64(3) + u64(4) + b"\x03",
+    ),
+    "OfferSnapshot": (
+        w.OfferSnapshot(
+            T(7),
+            INDEX(4096),
+            w.Members([R(1), R(2)], [R(1)], [R(3)], [], [R(4)], auto_leave=True),
+            INDEX(4000),
+            ROUTING(5),
+            w.DurabilityMode.GROUP_FSYNC,
+            w.DurabilityModeEpoch(6),
+        ),
+        BASELINE,
+        u64(7)
+        + u64(4096)
+        + (u16(2) + u64(1) + u64(2) + u16(1) + u64(1) + u16(1) + u64(3) + u16(0))
+        + (u16(1) + u64(4) + b"\x01")
+        + u64(4000)
+        + u64(5)
+        + b"\x02"
+        + u32(6),
+    ),
+    "OfferSnapshotResponse": (
+        w.OfferSnapshotResponse(INDEX(4096), installed=True),
+        BASELINE,
+        u64(4096) + b"\x01",
+    ),
+    "SnapshotTransfer": (w.SnapshotTransfer(b"chunk"), BASELINE, u32(5) + b"chunk"),
+    "EpochConflict": (w.EpochConflict(), BASELINE, b""),
+    "RepairRequest": (w.RepairRequest(INDEX(3), INDEX(9)), BASELINE, u64(3) + u64(9)),
+    "RepairEntries": (w.RepairEntries([b"one"]), BASELINE, u16(1) + u32(3) + b"one"),
     "InstallSnapshotBegin": (
         w.InstallSnapshotBegin(
             w.ManifestId("m"), T(7), INDEX(4096), w.SnapshotKind.DELTA, 1 << 40, b"{}"
@@ -175,7 +216,7 @@ BOTH_WAYS: dict[str, tuple[object, Dialect, bytes]] = {
         BASELINE,
         text("m") + b"\x01" + u32(2) + u64(65_536),
     ),
-    "TimeoutNow": (w.TimeoutNow(INDEX(11)), BASELINE, u64(11)),
+    "TimeoutNow": (w.TimeoutNow(), BASELINE, b""),
     "TransferLeader": (w.TransferLeader(R(2), 5_000), BASELINE, u64(2) + u64(5_000)),
     "RoutingEpochMismatch": (
         w.RoutingEpochMismatch(*HEADER, ROUTING(9), w.LeaseEpoch(2), ROUTING(8)),

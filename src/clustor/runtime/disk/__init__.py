@@ -20,7 +20,6 @@ from clustor.runtime.disk.errors import (
     RingBroken,
     SyncFailed,
 )
-from clustor.runtime.disk.latency import DeviceLatency
 from clustor.runtime.disk.partition import Partition
 from clustor.runtime.disk.storage import DirectoryStorage
 from clustor.runtime.disk.types import Completion, Disk, Downgrade, PlanToken, SyncDurations
@@ -30,7 +29,6 @@ __all__ = [
     "BlockingDisk",
     "Completion",
     "Detection",
-    "DeviceLatency",
     "DirectoryStorage",
     "Disk",
     "DiskClosed",

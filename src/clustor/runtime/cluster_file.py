@@ -1,0 +1,90 @@
+"""`cluster.json`: the nodes of a cluster, where they listen, and how many groups they host.
+
+Written once when a development cluster is made, read by its nodes and by the command line.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from clustor.runtime.errors import DataDirectoryRefused
+from clustor.runtime.pki import ClusterId, NodeId
+from clustor.runtime.transport import Address
+
+CLUSTER_FILE: Final = "cluster.json"
+LOOPBACK: Final = "127.0.0.1"
+PORTS_PER_NODE: Final = 10
+PEER_ROLE: Final = 0
+ADMIN_ROLE: Final = 1
+# Room that each replica reserves ahead: a machine that hosts a whole cluster has less of it.
+DEVELOPMENT_SEGMENT_BYTES: Final = 64 << 20
+
+
+class NodeEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One node: its id, its addresses, and the key that signs its snapshots (hex)."""
+
+    node_id: int
+    host: str
+    peer_port: int
+    admin_port: int
+    signing_key: str
+
+    @property
+    def id(self) -> NodeId:
+        return NodeId(self.node_id)
+
+    @property
+    def peer(self) -> Address:
+        return Address(self.host, self.peer_port)
+
+    @property
+    def admin(self) -> Address:
+        return Address(self.host, self.admin_port)
+
+
+class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole cluster. Every group has a replica on every node."""
+
+    cluster_id: str
+    groups: int
+    nodes: tuple[NodeEntry, ...]
+    segment_bytes: int = DEVELOPMENT_SEGMENT_BYTES
+    format_version: int = 1
+
+    @property
+    def id(self) -> ClusterId:
+        return ClusterId(self.cluster_id)
+
+    def node(self, node_id: NodeId) -> NodeEntry:
+        """Return one node's entry, or raise DataDirectoryRefused."""
+        for entry in self.nodes:
+            if entry.node_id == node_id:
+                return entry
+        raise DataDirectoryRefused("no such node in the cluster", node=node_id)
+
+
+def port_of(base_port: int, node_id: int, role: int) -> int:
+    """Return the port of a node's role on a machine that hosts them all."""
+    return base_port + PORTS_PER_NODE * node_id + role
+
+
+def read_cluster_file(path: Path) -> ClusterFile:
+    """Read the description, or raise DataDirectoryRefused."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ClusterFile)
+    except OSError as error:
+        raise DataDirectoryRefused(
+            "cannot read the cluster's description", file=str(path), cause=error.strerror
+        ) from error
+    except msgspec.MsgspecError as error:
+        raise DataDirectoryRefused(
+            "not a cluster's description", file=str(path), cause=error
+        ) from error
+
+
+def encode_cluster_file(cluster: ClusterFile) -> bytes:
+    """Return the file's bytes."""
+    return msgspec.json.format(msgspec.json.encode(cluster), indent=2) + b"\n"

@@ -1,0 +1,143 @@
+"""A node's data directory: whose it is, who has it open, and where things are in it.
+
+keys/               the key ring, its KEK, and the key that signs snapshots
+pki/                the node's certificate, its key, and the authority it trusts
+node.json           which node of which cluster this is
+identity/<group>/   who each replica is; meant for another disk than its state
+state/<group>/      each replica's log, hard state and snapshots
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from clustor.log.types import PartitionId
+from clustor.runtime.errors import DataDirectoryInUse, DataDirectoryRefused
+from clustor.runtime.keystore import KEYS_DIRECTORY
+from clustor.runtime.pki import PKI_DIRECTORY, ClusterId, NodeId
+
+NODE_FILE: Final = "node.json"
+LOCK_FILE: Final = "node.lock"
+IDENTITY_DIRECTORY: Final = "identity"
+STATE_DIRECTORY: Final = "state"
+
+
+class NodeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Whose directory this is. Written once."""
+
+    cluster_id: str
+    node_id: int
+    format_version: int = 1
+
+
+class DataDirectory:
+    """An open data directory; nobody else opens it before `close` or the end of the process."""
+
+    def __init__(self, root: Path, lock: int) -> None:
+        self.root = root
+        self._lock = lock
+
+    @property
+    def keys(self) -> Path:
+        return self.root / KEYS_DIRECTORY
+
+    @property
+    def pki(self) -> Path:
+        return self.root / PKI_DIRECTORY
+
+    def identity(self, partition: PartitionId) -> Path:
+        """Return the directory of a replica's identity, made where it is missing."""
+        return _made(self.root / IDENTITY_DIRECTORY / str(partition))
+
+    def state(self, partition: PartitionId) -> Path:
+        """Return the directory of a replica's state, made where it is missing."""
+        return _made(self.root / STATE_DIRECTORY / str(partition))
+
+    def close(self) -> None:
+        """Let others open it."""
+        os.close(self._lock)
+
+
+def open_data_directory(root: Path, cluster: ClusterId, node: NodeId) -> DataDirectory:
+    """Open the directory of this node, or raise DataDirectoryRefused or DataDirectoryInUse.
+
+    A directory without `node.json` becomes this node's, unless it already holds replicas.
+    """
+    try:
+        root.mkdir(parents=True, mode=0o700, exist_ok=True)
+        lock = os.open(root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise DataDirectoryRefused(
+            "cannot use the data directory", directory=str(root), cause=error.strerror
+        ) from error
+    try:
+        _take_lock(root, lock)
+        _check_owner(root, cluster, node)
+    except BaseException:
+        os.close(lock)
+        raise
+    return DataDirectory(root, lock)
+
+
+def _take_lock(root: Path, lock: int) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise DataDirectoryInUse(
+            "another process has the data directory open", directory=str(root)
+        ) from None
+
+
+def _check_owner(root: Path, cluster: ClusterId, node: NodeId) -> None:
+    path = root / NODE_FILE
+    if not path.exists():
+        if (root / IDENTITY_DIRECTORY).exists() or (root / STATE_DIRECTORY).exists():
+            raise DataDirectoryRefused("replicas without a node.json", directory=str(root))
+        write_durably(path, msgspec.json.encode(NodeFile(cluster, node)) + b"\n")
+        return
+    try:
+        owner = msgspec.json.decode(path.read_bytes(), type=NodeFile)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise DataDirectoryRefused("cannot read node.json", directory=str(root)) from error
+    if owner != NodeFile(cluster, node):
+        raise DataDirectoryRefused(
+            "the data directory belongs to another node",
+            directory=str(root),
+            owner=f"{owner.cluster_id}/{owner.node_id}",
+            node=f"{cluster}/{node}",
+        )
+
+
+def write_durably(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Write a whole file: the old one or the new one after a crash."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the directory's entries durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _made(directory: Path) -> Path:
+    if not directory.is_dir():
+        directory.mkdir(parents=True, mode=0o700, exist_ok=True)
+        sync_directory(directory.parent)
+        sync_directory(directory.parent.parent)
+    return directory

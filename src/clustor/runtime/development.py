@@ -1,0 +1,134 @@
+"""Making a development cluster: every node's directory, certificate and keys, on one machine.
+
+The nodes share one key ring, because a snapshot travels between them as it is on disk.
+"""
+
+from __future__ import annotations
+
+import shutil
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from clustor.runtime.cluster_file import (
+    ADMIN_ROLE,
+    CLUSTER_FILE,
+    LOOPBACK,
+    PEER_ROLE,
+    ClusterFile,
+    NodeEntry,
+    encode_cluster_file,
+    port_of,
+    read_cluster_file,
+)
+from clustor.runtime.data_directory import write_durably
+from clustor.runtime.errors import DataDirectoryRefused
+from clustor.runtime.keystore import KEK_FILE, KEYRING_FILE, KEYS_DIRECTORY, create_keyring
+from clustor.runtime.pki import (
+    AUTHORITY_FILE,
+    PKI_DIRECTORY,
+    Authority,
+    ClusterId,
+    NodeId,
+    create_authority,
+    issue_node,
+    load_authority,
+    needs_certificate,
+)
+from clustor.runtime.signing import SIGNER_FILE, create_signer, load_signer, public_hex
+
+NODES_MAX: Final = 9
+PORT_MAX: Final = 65_535
+
+
+def node_directory(root: Path, node: NodeId) -> Path:
+    """Return where a node of the cluster below `root` keeps its data."""
+    return root / f"node-{node}"
+
+
+def prepare_cluster(
+    root: Path, cluster: ClusterId, *, nodes: int, base_port: int, groups: int, now: datetime
+) -> ClusterFile:
+    """Make the cluster below `root`, or take up the one that is there.
+
+    Raises DataDirectoryRefused where `root` holds another cluster, or something else.
+    """
+    path = root / CLUSTER_FILE
+    if path.exists():
+        known = read_cluster_file(path)
+        _require_same(known, root, nodes, groups)
+        wanted = _describe(root, known.id, nodes, base_port, groups)
+    else:
+        if root.exists() and _foreign(root, nodes):
+            raise DataDirectoryRefused("not a cluster's directory", directory=str(root))
+        root.mkdir(parents=True, mode=0o700, exist_ok=True)
+        _prepare_keys(root, nodes)
+        wanted = _describe(root, cluster, nodes, base_port, groups)
+    _prepare_certificates(root, wanted, now)
+    write_durably(path, encode_cluster_file(wanted), 0o644)
+    return wanted
+
+
+def _require_same(known: ClusterFile, root: Path, nodes: int, groups: int) -> None:
+    if (len(known.nodes), known.groups) != (nodes, groups):
+        raise DataDirectoryRefused(
+            "the directory holds a cluster of another shape",
+            directory=str(root),
+            nodes=len(known.nodes),
+            groups=known.groups,
+        )
+
+
+def _foreign(root: Path, nodes: int) -> list[Path]:
+    """List what an interrupted preparation cannot have left."""
+    ours = {PKI_DIRECTORY, KEYS_DIRECTORY, CLUSTER_FILE + ".tmp"}
+    ours |= {node_directory(root, NodeId(number)).name for number in range(1, nodes + 1)}
+    return [entry for entry in root.iterdir() if entry.name not in ours]
+
+
+def _prepare_keys(root: Path, nodes: int) -> None:
+    """Give every node the cluster's key ring and a signing key of its own."""
+    if not (root / KEYS_DIRECTORY / KEYRING_FILE).exists():
+        create_keyring(root)
+    for number in range(1, nodes + 1):
+        keys = node_directory(root, NodeId(number)) / KEYS_DIRECTORY
+        keys.mkdir(parents=True, mode=0o700, exist_ok=True)
+        for name in (KEK_FILE, KEYRING_FILE):
+            write_durably(keys / name, (root / KEYS_DIRECTORY / name).read_bytes())
+        if not (keys / SIGNER_FILE).exists():
+            create_signer(keys)
+
+
+def _describe(
+    root: Path, cluster: ClusterId, nodes: int, base_port: int, groups: int
+) -> ClusterFile:
+    entries = []
+    for number in range(1, nodes + 1):
+        keys = node_directory(root, NodeId(number)) / KEYS_DIRECTORY
+        entries.append(
+            NodeEntry(
+                number,
+                LOOPBACK,
+                port_of(base_port, number, PEER_ROLE),
+                port_of(base_port, number, ADMIN_ROLE),
+                public_hex(load_signer(keys)),
+            )
+        )
+    return ClusterFile(cluster, groups, tuple(entries))
+
+
+def _prepare_certificates(root: Path, cluster: ClusterFile, now: datetime) -> None:
+    directory = root / PKI_DIRECTORY
+    authority: Authority | None = None
+    for entry in cluster.nodes:
+        pki = node_directory(root, entry.id) / PKI_DIRECTORY
+        if needs_certificate(pki, now):
+            authority = authority or _authority(directory, cluster.id, now)
+            issue_node(authority, entry.id, pki, now)
+
+
+def _authority(directory: Path, cluster: ClusterId, now: datetime) -> Authority:
+    if (directory / AUTHORITY_FILE).exists():
+        return load_authority(directory, cluster)
+    shutil.rmtree(directory, ignore_errors=True)  # a key without its certificate signed nothing
+    return create_authority(directory, cluster, now)

@@ -1,0 +1,74 @@
+"""What can go wrong around a node.
+
+NodeError
+├── DataDirectoryRefused       it belongs to another cluster or node, or is not what was written
+├── DataDirectoryInUse         another process has it open
+├── PortTaken                  somebody else listens there
+├── SelfTestFailed             this build must not open a log
+├── CertificateUnusable        our own certificate, key or authority cannot be used
+└── PeerRefused                the other side of a connection is not who it must be
+    ├── PeerUntrusted              its certificate is of an authority that we do not know
+    ├── PeerCertificateExpired     its certificate is past its end, or not valid yet
+    ├── PeerWithoutIdentity        its certificate names no node, or more than one
+    ├── PeerOfAnotherCluster       it belongs to another cluster
+    └── PeerIsAnotherNode          it is another node than the one that was called
+"""
+
+from __future__ import annotations
+
+
+class NodeError(Exception):
+    """Root of the room's errors: a sentence for people, and `facts` for machines."""
+
+    def __init__(self, reason: str, **facts: object) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.facts = facts
+
+    def __str__(self) -> str:
+        details = ", ".join(f"{name}={value}" for name, value in self.facts.items())
+        return f"{self.reason} ({details})" if details else self.reason
+
+
+class DataDirectoryRefused(NodeError):
+    """The data directory belongs to another cluster or node, or is not what was written."""
+
+
+class DataDirectoryInUse(NodeError):
+    """Another process has the data directory open."""
+
+
+class PortTaken(NodeError):
+    """Somebody else listens on the port."""
+
+
+class SelfTestFailed(NodeError):
+    """A vector of the specification did not come out: this build must not open a log."""
+
+
+class CertificateUnusable(NodeError):
+    """Our own certificate, key or authority cannot be used."""
+
+
+class PeerRefused(NodeError):
+    """The other side of a connection is not who it must be."""
+
+
+class PeerUntrusted(PeerRefused):
+    """The peer's certificate is of an authority that this node does not know."""
+
+
+class PeerCertificateExpired(PeerRefused):
+    """The peer's certificate is past its end, or not valid yet."""
+
+
+class PeerWithoutIdentity(PeerRefused):
+    """The peer's certificate names no node, or more than one."""
+
+
+class PeerOfAnotherCluster(PeerRefused):
+    """The peer belongs to another cluster."""
+
+
+class PeerIsAnotherNode(PeerRefused):
+    """The peer is another node than the one that was called."""

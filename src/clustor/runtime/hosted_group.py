@@ -1,0 +1,133 @@
+"""One replica on this node's disk: its plans in order, its jobs, its storages."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from clustor.log.types import IoWriterMode, LogId, PartitionId
+from clustor.raft.membership import Configuration
+from clustor.raft.output import Note
+from clustor.raft.types import ReplicaId
+from clustor.replica import (
+    DiskToken,
+    DiskWork,
+    Home,
+    NoReplica,
+    Replica,
+    ReplicaSettings,
+)
+from clustor.runtime.disk import Completion, DirectoryStorage, Disk, PlanToken
+
+Entropy: TypeAlias = Callable[[int], bytes]
+
+LOG_ID_BYTES: Final = 16
+_NS_PER_MS: Final = 1_000_000
+
+journal = logging.getLogger("clustor.node")
+
+
+class HostedGroup:
+    """A replica and the two directories it lives in. The node's loop owns it."""
+
+    def __init__(self, disk: Disk, partition_id: PartitionId, state: Path, identity: Path) -> None:
+        self.partition_id = partition_id
+        self._disk = disk
+        self.storage = DirectoryStorage(state)
+        self._identity_storage = DirectoryStorage(identity)
+        self._partitions = {
+            Home.PARTITION: disk.open_partition(state),
+            Home.NODE: disk.open_partition(identity),
+        }
+        self._waiting: deque[DiskWork] = deque()
+        self._under_way: deque[DiskToken] = deque()
+        self._home = Home.PARTITION  # of the plans under way
+        self.syncs = 0
+        """How many syncs its plans have done."""
+        self._replica: Replica | None = None
+        self._last_note: Note | None = None
+
+    @property
+    def replica(self) -> Replica:
+        assert self._replica is not None, "not opened"
+        return self._replica
+
+    def numbers(self) -> tuple[int, int]:
+        """Return the disk's numbers of both directories, by which completions find this group."""
+        home, node = self._partitions[Home.PARTITION], self._partitions[Home.NODE]
+        return home.number, node.number
+
+    def open(
+        self,
+        settings: ReplicaSettings,
+        replica_id: ReplicaId,
+        bootstrap: Configuration,
+        entropy: Entropy,
+        now_ms: int,
+    ) -> None:
+        """Open the replica that was here, or make a new one where none ever was."""
+        storages = (self.storage, self._identity_storage)
+        try:
+            self._replica = Replica.open(settings, *storages, now_ms=now_ms)
+        except NoReplica:
+            self._replica = Replica.create(
+                settings,
+                *storages,
+                replica_id=replica_id,
+                partition_id=self.partition_id,
+                log_id=LogId(entropy(LOG_ID_BYTES)),
+                bootstrap=bootstrap,
+                now_ms=now_ms,
+            )
+
+    def say(self, note: Note) -> None:
+        """Write a note to the journal, unless it only repeats the last one."""
+        if note != self._last_note:
+            self._last_note = note
+            facts = " ".join(f"{name}={value}" for name, value in note.facts)
+            journal.info("group %d: %s %s", self.partition_id, note.kind, facts)
+
+    def submit(self, works: list[DiskWork]) -> None:
+        """Start plans in order. The disk orders those of one directory; across both we do."""
+        self._waiting.extend(works)
+        self._start()
+
+    def completed(self, completion: Completion) -> None:
+        """Take the disk's word on the oldest plan under way."""
+        token = self._under_way.popleft()
+        assert PlanToken(token) == completion.token, "plans of one directory end in their order"
+        replica = self.replica
+        if completion.error is not None:
+            replica.disk_failed(token, completion.error)
+            self._waiting.clear()
+            return
+        self.syncs += len(completion.sync_durations)
+        slowest = max(completion.sync_durations, default=0)
+        replica.disk_done(token, slowest / _NS_PER_MS)
+        self._start()
+
+    def use_mode(self, mode: IoWriterMode) -> None:
+        """Let the ledger say how the disk writes now."""
+        self.replica.log.io_writer_mode = mode
+
+    @property
+    def idle(self) -> bool:
+        """Whether no plan is waiting or under way."""
+        return not self._waiting and not self._under_way
+
+    def close(self) -> None:
+        """Close the files; no plan may be under way."""
+        for partition in self._partitions.values():
+            self._disk.close_partition(partition)
+        self.storage.close()
+        self._identity_storage.close()
+
+    def _start(self) -> None:
+        while self._waiting and (not self._under_way or self._waiting[0].home is self._home):
+            work = self._waiting.popleft()
+            self._home = work.home
+            self._under_way.append(work.token)
+            self._disk.submit(self._partitions[work.home], work.plan, PlanToken(work.token))

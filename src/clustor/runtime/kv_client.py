@@ -1,0 +1,260 @@
+"""A client of the key-value store: pipelined, follows the leader, never applies a write twice.
+
+Each write in flight has a lane: a client id and a sequence that the store remembers. A write is
+sent again under the same pair, so that the store answers it from memory if it was applied. A lane
+carries one write at a time, because the store remembers only the last one of each client id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import AsyncIterator, Sequence
+from typing import Final, Self
+
+import msgspec
+
+from clustor.kv import (
+    CasRevision,
+    CasValue,
+    ClientId,
+    Command,
+    Delete,
+    ErrorCode,
+    Found,
+    Get,
+    Key,
+    Page,
+    Put,
+    Range,
+    Record,
+    Refused,
+    Reply,
+    decode_reply,
+    encode_command,
+)
+from clustor.runtime.kv_link import KvLink, LinkLost, admin_addresses
+from clustor.runtime.kv_stream import Operation, Status, WatchEvents, WatchRequest
+from clustor.runtime.transport import Address
+
+TIMEOUT_SECONDS: Final = 10.0
+_PAUSE_SECONDS: Final = 0.02
+_PAUSE_SECONDS_MAX: Final = 0.25
+_LANE_ID_BYTES: Final = 12
+
+_events_decoder = msgspec.msgpack.Decoder(WatchEvents)
+
+
+class KvUnavailable(Exception):
+    """No leader answered in time. `maybe_applied`: the write may have happened, or may yet."""
+
+    def __init__(self, reason: str, *, maybe_applied: bool) -> None:
+        super().__init__(reason)
+        self.maybe_applied = maybe_applied
+
+
+class KvRejected(Exception):
+    """The store refused the command; nothing was changed."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class WatchCompacted(Exception):
+    """The events that the watch asked for are gone; `oldest` is where one can start."""
+
+    def __init__(self, oldest: int) -> None:
+        super().__init__(f"the history begins at revision {oldest}")
+        self.oldest = oldest
+
+
+class _Lane:
+    __slots__ = ("client_id", "sequence")
+
+    def __init__(self) -> None:
+        self.client_id = ClientId(os.urandom(_LANE_ID_BYTES))
+        self.sequence = 0
+
+
+class KvClient:
+    """Requests may be made concurrently; each waits at most `timeout_seconds`."""
+
+    def __init__(
+        self,
+        addresses: Sequence[Address],
+        *,
+        partition: int = 1,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+    ) -> None:
+        assert addresses, "no address to begin with"
+        self._addresses = list(addresses)
+        self._partition = partition
+        self._timeout = timeout_seconds
+        self._lanes: list[_Lane] = []
+        self._link: KvLink | None = None
+        self._linking = asyncio.Lock()
+        self._random = random.Random(os.urandom(16))  # noqa: S311  # spreads retries
+        self._next = 0
+        self.redirects = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection; open requests fail."""
+        if self._link is not None:
+            self._link.close()
+
+    # Commands.
+
+    async def get(self, key: bytes) -> Record | None:
+        """Return the newest record of a key, as of some moment during this call."""
+        reply = await self.execute(Get(Key(key)))
+        assert isinstance(reply, Found)
+        return reply.record
+
+    async def put(self, key: bytes, value: bytes, *, ttl_ms: int = 0) -> Reply:
+        """Write; the reply means: fsynced on a quorum."""
+        return await self.execute(Put(Key(key), value, ttl_ms))
+
+    async def delete(self, key: bytes) -> Reply:
+        return await self.execute(Delete(Key(key)))
+
+    async def cas_value(self, key: bytes, expected: bytes | None, value: bytes) -> Reply:
+        """Put if the key holds `expected` (None: is absent)."""
+        return await self.execute(CasValue(Key(key), expected, value))
+
+    async def cas_revision(self, key: bytes, expected: int, value: bytes) -> Reply:
+        """Put if the key was last changed at `expected` (0: is absent)."""
+        return await self.execute(CasRevision(Key(key), expected, value))
+
+    async def range(self, start: bytes, end: bytes | None, limit: int) -> Page:
+        reply = await self.execute(Range(start, end, limit))
+        assert isinstance(reply, Page)
+        return reply
+
+    async def execute(self, command: Command) -> Reply:
+        """Run a command once, however often it has to be sent.
+
+        Raises KvUnavailable and KvRejected. A reply of the store, Conflict included, is returned.
+        """
+        if isinstance(command, Get | Range):
+            return await self._execute(encode_command(command), writes=False)
+        while True:
+            lane = self._lanes.pop() if self._lanes else _Lane()
+            lane.sequence += 1
+            command.client_id, command.sequence = lane.client_id, lane.sequence
+            reply = await self._execute(encode_command(command), writes=True)
+            if not _lane_forgotten(reply):
+                self._lanes.append(lane)
+                return reply
+
+    async def _execute(self, body: bytes, *, writes: bool) -> Reply:
+        doubtful = False
+        pause = _PAUSE_SECONDS
+        try:
+            async with asyncio.timeout(self._timeout):
+                while True:
+                    link = await self._connected()
+                    try:
+                        status, answer = await link.request(
+                            self._partition, Operation.COMMAND, body
+                        )
+                    except LinkLost:
+                        doubtful = writes
+                        continue
+                    if status == Status.APPLIED:
+                        return self._applied(decode_reply(answer), doubtful=doubtful)
+                    if status == Status.UNKNOWN:
+                        doubtful = writes
+                    elif status == Status.REFUSED:
+                        _raise_final(answer.decode())
+                    elif await self._redirect(link, answer.decode()):
+                        continue
+                    await asyncio.sleep(pause * self._random.random())
+                    pause = min(2 * pause, _PAUSE_SECONDS_MAX)
+        except TimeoutError:
+            raise KvUnavailable("no leader answered in time", maybe_applied=doubtful) from None
+
+    def _applied(self, reply: Reply, *, doubtful: bool) -> Reply:
+        if doubtful and _lane_forgotten(reply):
+            raise KvUnavailable("the store no longer knows this request", maybe_applied=True)
+        if isinstance(reply, Refused) and not _lane_forgotten(reply):
+            raise KvRejected(f"{reply.code.name} (actual={reply.actual}, limit={reply.limit})")
+        return reply
+
+    # Watching.
+
+    async def watch(self, prefixes: Sequence[bytes], revision: int) -> AsyncIterator[WatchEvents]:
+        """Give what happens after `revision`, without a gap, over reconnections.
+
+        Any node serves it: what it shows is committed. Raises WatchCompacted.
+        """
+        while True:
+            link = await self._connected()
+            wanted = msgspec.msgpack.encode(WatchRequest(revision, list(prefixes)))
+            try:
+                async for status, body in link.stream(self._partition, wanted):
+                    if status == Status.COMPACTED:
+                        raise WatchCompacted(int.from_bytes(body, "little"))
+                    if status != Status.EVENTS:
+                        raise KvRejected(body.decode())
+                    found = _events_decoder.decode(body)
+                    revision = found.through
+                    yield found
+            except LinkLost:
+                await asyncio.sleep(_PAUSE_SECONDS * self._random.random())
+
+    # Connections.
+
+    async def _connected(self) -> KvLink:
+        if self._link is not None and self._link.is_open:
+            return self._link
+        async with self._linking:
+            while self._link is None or not self._link.is_open:
+                address = self._addresses[self._next % len(self._addresses)]
+                try:
+                    self._link = await KvLink.open(address)
+                except OSError:
+                    self._next += 1
+                    await asyncio.sleep(_PAUSE_SECONDS * self._random.random())
+                else:
+                    await self._learn(address)
+            return self._link
+
+    async def _learn(self, address: Address) -> None:
+        """Ask the node where the others are, once."""
+        if len(self._addresses) == 1:
+            self._addresses += [each for each in await admin_addresses(address) if each != address]
+
+    async def _redirect(self, link: KvLink, leader: str) -> bool:
+        """Go where the leader is said to be, or to the next node; say whether that was news."""
+        if link is not self._link:
+            return True  # somebody else already moved on
+        host, _, port = leader.rpartition(":")
+        self._link = None
+        link.drain()
+        if not host:
+            self._next += 1
+            return False
+        target = Address(host, int(port))
+        if target not in self._addresses:
+            self._addresses.append(target)
+        self._next = self._addresses.index(target)
+        self.redirects += 1
+        return target != link.address
+
+
+def _lane_forgotten(reply: Reply) -> bool:
+    return isinstance(reply, Refused) and reply.code is ErrorCode.CLIENT_UNKNOWN
+
+
+def _raise_final(reason: str) -> None:
+    """Raise for what waiting does not mend; Overloaded and Transferring pass."""
+    if reason in ("TooLarge", "NoSuchGroup", "TooManyWatches"):
+        raise KvRejected(reason)

@@ -1,0 +1,308 @@
+"""The key-value store as clients see it: commands in, replies out, watches fed.
+
+A command waits in its group's replica; its reply is staged for its connection and leaves with
+the end of the turn, every connection written once. Reads go through the log like writes: they
+see the state at their own index, which is linearizable by itself.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+import msgspec
+
+from clustor.kv import (
+    CasRevision,
+    CasValue,
+    Compacted,
+    ErrorCode,
+    Events,
+    Expire,
+    Get,
+    KvMachine,
+    Put,
+    Range,
+    Refused,
+    Revision,
+    Txn,
+    TxnPut,
+    decode_command,
+    encode_command,
+)
+from clustor.kv import encode_reply as encode_kv_reply
+from clustor.kv.commands import Command
+from clustor.log.types import PartitionId
+from clustor.replica import Applied, NotLeader, ReplicaOutput, RequestId, Unknown
+from clustor.runtime.hosted_group import HostedGroup
+from clustor.runtime.kv_stream import (
+    Operation,
+    Request,
+    Status,
+    StreamViolation,
+    WatchEvents,
+    WatchRequest,
+    encode_reply,
+)
+
+if TYPE_CHECKING:
+    from clustor.runtime.node import Node
+
+_ID_BITS: Final = 32
+_ID_MASK: Final = (1 << _ID_BITS) - 1
+# Plain numbers where each request passes.
+_COMMAND: Final = int(Operation.COMMAND)
+_APPLIED: Final = int(Status.APPLIED)
+_NODE_ITSELF: Final = 0  # the connection number of the node's own commands
+_EXPIRE_LIMIT: Final = 1024
+_EVENTS_PER_REPLY: Final = 1024
+WATCHES_MAX: Final = 1024  # of one connection
+
+_MALFORMED: Final = encode_kv_reply(Refused(ErrorCode.MALFORMED))
+_encode = msgspec.msgpack.encode
+_watch_decoder = msgspec.msgpack.Decoder(WatchRequest)
+
+
+class Client(Protocol):
+    """A connection that replies are staged for."""
+
+    @property
+    def writable(self) -> bool: ...
+    def stage(self, reply: bytes) -> None: ...
+    def release(self, count: int) -> None: ...
+    def flush(self) -> None: ...
+
+
+class _Watch:
+    """What one watch of one client has seen."""
+
+    __slots__ = ("client", "prefixes", "request_id", "revision")
+
+    def __init__(self, client: Client, request_id: int, wanted: WatchRequest) -> None:
+        self.client = client
+        self.request_id = request_id
+        self.revision = Revision(wanted.revision)
+        self.prefixes = wanted.prefixes
+
+
+class KvService:
+    """All clients of all groups of one node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._clients: dict[int, Client] = {}
+        self._next_number = _NODE_ITSELF + 1
+        self._watches: dict[PartitionId, dict[tuple[int, int], _Watch]] = {}
+        self._seen: dict[PartitionId, Revision] = {}
+        self._dirty: dict[Client, None] = {}
+        self._expiring: set[PartitionId] = set()
+
+    def joined(self, client: Client) -> int:
+        """Give a new connection its number."""
+        number = self._next_number
+        self._next_number += 1
+        self._clients[number] = client
+        return number
+
+    def left(self, number: int) -> None:
+        """Forget a connection; what it asked for goes on, unanswered."""
+        client = self._clients.pop(number, None)
+        if client is not None:
+            self._dirty.pop(client, None)
+        for watches in self._watches.values():
+            for key in [key for key in watches if key[0] == number]:
+                del watches[key]
+
+    # Requests.
+
+    def on_requests(self, number: int, requests: list[Request]) -> None:
+        """Take what a connection brought in one turn. Raises StreamViolation."""
+        client = self._clients[number]
+        base = number << _ID_BITS
+        groups: dict[int, HostedGroup] = cast("dict[int, HostedGroup]", self._node.groups)
+        for request_id, partition, operation, body in requests:
+            group = groups.get(partition)
+            if group is None:
+                self._answer(client, request_id, Status.REFUSED, b"NoSuchGroup")
+            elif operation == _COMMAND:
+                self._on_command(client, group, base | request_id, body)
+            elif operation == Operation.WATCH:
+                self._on_watch(client, group, (number, request_id), body)
+            elif operation == Operation.CANCEL:
+                self._cancel(client, group, (number, request_id))
+            else:
+                raise StreamViolation(f"unknown operation {operation}")
+
+    def _on_command(self, client: Client, group: HostedGroup, request: int, body: bytes) -> None:
+        request_id = request & _ID_MASK
+        if self._node.stopping:
+            self._answer(client, request_id, Status.NOT_LEADER, b"")
+            return
+        try:
+            command = decode_command(body)
+        except (msgspec.DecodeError, RecursionError):
+            self._answer(client, request_id, Status.APPLIED, _MALFORMED)
+            return
+        if type(command) is not Put or command.ttl_ms or command.now_ms:
+            body = _stamped(command, body)
+        group.replica.propose(cast("RequestId", request), body)
+        self._node.touch(group)
+
+    def _answer(self, client: Client, request_id: int, status: Status, body: bytes) -> None:
+        client.stage(encode_reply(request_id, status, body))
+        client.release(1)
+        client.flush()
+
+    # Watches.
+
+    def _on_watch(
+        self, client: Client, group: HostedGroup, key: tuple[int, int], body: bytes
+    ) -> None:
+        partition = group.partition_id
+        try:
+            wanted = _watch_decoder.decode(body)
+        except msgspec.DecodeError:
+            raise StreamViolation("a watch that cannot be read") from None
+        watches = self._watches.setdefault(partition, {})
+        if sum(1 for number, _ in watches if number == key[0]) >= WATCHES_MAX:
+            self._answer(client, key[1], Status.REFUSED, b"TooManyWatches")
+            return
+        watches[key] = _Watch(client, key[1], wanted)
+        self._feed(partition, key, _machine(group))
+
+    def _cancel(self, client: Client, group: HostedGroup, key: tuple[int, int]) -> None:
+        if self._watches.get(group.partition_id, {}).pop(key, None) is not None:
+            client.release(2)  # the watch and its cancellation
+        else:
+            client.release(1)
+
+    def _feed_all(self, group: HostedGroup) -> None:
+        watches = self._watches.get(group.partition_id)
+        if not watches:
+            return
+        machine = _machine(group)
+        if self._seen.get(group.partition_id) != machine.revision:
+            self._seen[group.partition_id] = machine.revision
+            for key in list(watches):
+                self._feed(group.partition_id, key, machine)
+
+    def _feed(self, partition: PartitionId, key: tuple[int, int], machine: KvMachine) -> None:
+        watch = self._watches[partition][key]
+        more = True
+        while more and watch.client.writable:  # a slow watcher goes on in `on_writable`
+            found = machine.events_since(watch.revision, watch.prefixes, limit=_EVENTS_PER_REPLY)
+            if isinstance(found, Compacted):
+                oldest = found.oldest_available.to_bytes(8, "little")
+                watch.client.stage(encode_reply(watch.request_id, Status.COMPACTED, oldest))
+                watch.client.release(1)
+                del self._watches[partition][key]
+            if not isinstance(found, Events):
+                break  # ended, or ahead of this replica: later
+            more = found.more
+            if found.events:
+                body = _encode(WatchEvents(found.events, found.through))
+                watch.client.stage(encode_reply(watch.request_id, Status.EVENTS, body))
+                watch.client.flush()
+            watch.revision = found.through
+        watch.client.flush()
+
+    def on_writable(self, number: int) -> None:
+        """Go on with the watches of a connection that reads again."""
+        for partition, watches in self._watches.items():
+            for key in [key for key in watches if key[0] == number]:
+                self._feed(partition, key, _machine(self._node.groups[partition]))
+
+    # Outputs.
+
+    def on_output(self, group: HostedGroup, output: ReplicaOutput) -> None:
+        """Stage the replies of one group's turn, and feed its watches."""
+        for outcome in output.replies:
+            if isinstance(outcome, Applied):
+                self._on_applied(group, outcome)
+                continue
+            if isinstance(outcome, NotLeader):
+                leader = self._node.admin_address(outcome.leader_id)
+                status, body = Status.NOT_LEADER, leader.encode()
+            elif isinstance(outcome, Unknown):
+                status, body = Status.UNKNOWN, b""
+            else:
+                status, body = Status.REFUSED, outcome.reason.encode()
+            for request in outcome.request_ids:
+                self._reply(group, request, status, body)
+        self._feed_all(group)
+
+    def _on_applied(self, group: HostedGroup, applied: Applied) -> None:
+        """Stage the replies of a batch, one run of a connection's requests after another."""
+        replies = applied.replies
+        first, request_ids = 0, applied.request_ids
+        while first < len(request_ids):
+            number = request_ids[first] >> _ID_BITS
+            client = self._clients.get(number)
+            at = first
+            while at < len(request_ids) and request_ids[at] >> _ID_BITS == number:
+                if client is not None:
+                    client.stage(encode_reply(request_ids[at] & _ID_MASK, _APPLIED, replies[at]))
+                at += 1
+            if client is not None:
+                client.release(at - first)
+                self._dirty[client] = None
+            elif number == _NODE_ITSELF:
+                self._expiring.discard(group.partition_id)
+            first = at
+
+    def _reply(self, group: HostedGroup, request: int, status: Status, body: bytes) -> None:
+        number = request >> _ID_BITS
+        client = self._clients.get(number)
+        if client is not None:
+            client.stage(encode_reply(request & _ID_MASK, status, body))
+            client.release(1)
+            self._dirty[client] = None
+        elif number == _NODE_ITSELF:
+            self._expiring.discard(group.partition_id)
+
+    def flush(self) -> None:
+        """Write to every client that something was staged for, once."""
+        if self._dirty:
+            dirty, self._dirty = self._dirty, {}
+            for client in dirty:
+                client.flush()
+
+    def on_tick(self) -> None:
+        """Let leaders delete the keys whose time has come."""
+        for partition, group in self._node.groups.items():
+            if not group.replica.leads or partition in self._expiring:
+                continue
+            due_ms = _machine(group).next_expiry_ms()
+            now_ms = _wall_ms()
+            if due_ms is not None and due_ms <= now_ms:
+                self._expiring.add(partition)
+                command = encode_command(Expire(now_ms, _EXPIRE_LIMIT))
+                group.replica.propose(RequestId(_NODE_ITSELF), command)
+
+
+def _machine(group: HostedGroup) -> KvMachine:
+    machine = group.replica.machine
+    assert isinstance(machine, KvMachine)
+    return machine
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _stamped(command: Command, body: bytes) -> bytes:
+    """Put this node's time on a command: nobody else's moves the store's clock.
+
+    Only what can expire needs a time, so most commands pass as they came.
+    """
+    if isinstance(command, Get | Range):
+        return body
+    expires = isinstance(command, Expire)
+    if isinstance(command, Put | CasRevision | CasValue):
+        expires = command.ttl_ms > 0
+    elif isinstance(command, Txn):
+        expires = any(isinstance(part, TxnPut) and part.ttl_ms for part in command.operations)
+    if not expires and not command.now_ms:
+        return body
+    command.now_ms = _wall_ms() if expires else 0
+    return encode_command(command)

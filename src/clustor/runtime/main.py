@@ -1,0 +1,173 @@
+"""The process of one node: `python -m clustor.runtime.main --cluster FILE --node N --data DIR`.
+
+Exit codes: 0 stopped as asked, 2 wrong flags, 3 the data directory is another's or cannot be
+read, 4 keys, 5 a port is taken, 6 a certificate, 7 the self-test, 8 a replica that must not start,
+70 an error of our own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import uvloop
+
+from clustor.log.config import LogConfig
+from clustor.log.errors import KeyUnavailable, LogError
+from clustor.raft.errors import DataLost
+from clustor.replica import ReplicaError
+from clustor.runtime.admin import AdminServer
+from clustor.runtime.cluster_file import ClusterFile, read_cluster_file
+from clustor.runtime.data_directory import DataDirectory, open_data_directory
+from clustor.runtime.disk import DiskError, open_disk
+from clustor.runtime.errors import (
+    CertificateUnusable,
+    DataDirectoryInUse,
+    DataDirectoryRefused,
+    NodeError,
+    PeerRefused,
+    PortTaken,
+    SelfTestFailed,
+)
+from clustor.runtime.keystore import load_keyring
+from clustor.runtime.memory import keep_freed_memory
+from clustor.runtime.node import Node, NodeSettings
+from clustor.runtime.pki import NodeId, own_identity
+from clustor.runtime.repair import repair_status
+from clustor.runtime.signing import load_signer
+from clustor.runtime.status import status_of
+from clustor.selftest import run_selftest
+
+EXIT_CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
+    (DataDirectoryRefused, 3),
+    (DataDirectoryInUse, 3),
+    (KeyUnavailable, 4),
+    (PortTaken, 5),
+    (CertificateUnusable, 6),
+    (PeerRefused, 6),
+    (SelfTestFailed, 7),
+    (ReplicaError, 8),
+    (DataLost, 8),
+    (LogError, 8),
+    (DiskError, 8),
+    (NodeError, 1),
+)
+
+journal = logging.getLogger("clustor.node")
+
+
+def main() -> None:
+    """Run a node until it is told to stop."""
+    if not __debug__:
+        raise SystemExit("node: refusing to run under -O: the assertions are part of the safety")
+    arguments = _arguments()
+    logging.basicConfig(
+        level=logging.INFO,
+        format=f"%(asctime)s node {arguments.node} %(message)s",
+        stream=sys.stderr,
+    )
+    try:
+        _run(arguments)
+    except tuple(kind for kind, _ in EXIT_CODES) as error:
+        sys.stderr.write(f"node {arguments.node}: {error}\n")
+        code = next(code for kind, code in EXIT_CODES if isinstance(error, kind))
+        raise SystemExit(code) from None
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="clustor-node", description="Run one node.")
+    parser.add_argument("--cluster", type=Path, required=True, help="the cluster's description")
+    parser.add_argument("--node", type=int, required=True, help="which of its nodes this is")
+    parser.add_argument("--data", type=Path, required=True, help="the node's data directory")
+    parser.add_argument("--repair", action="store_true", help="open read-only, serve status only")
+    return parser.parse_args()
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    _check_self()
+    keep_freed_memory()
+    cluster = read_cluster_file(arguments.cluster)
+    node_id = NodeId(arguments.node)
+    cluster.node(node_id)
+    data = open_data_directory(arguments.data, cluster.id, node_id)
+    identity = own_identity(data.pki)
+    if (identity.cluster_id, identity.node_id) != (cluster.id, node_id):
+        raise CertificateUnusable(
+            "our own certificate is another node's", certificate=identity.node_id, node=node_id
+        )
+    serve = _serve_repair if arguments.repair else _serve
+    uvloop.run(serve(cluster, node_id, data))
+
+
+def _check_self() -> None:
+    failed = [check.name for check in run_selftest() if not check.passed]
+    if failed:
+        raise SelfTestFailed("the self-test failed", vectors=", ".join(failed))
+
+
+async def _serve(cluster: ClusterFile, node_id: NodeId, data: DataDirectory) -> None:
+    asyncio.get_running_loop().set_exception_handler(_die)
+    settings = NodeSettings(
+        cluster,
+        node_id,
+        load_keyring(data.keys),
+        load_signer(data.keys),
+        log_config=LogConfig(segment_bytes=cluster.segment_bytes),
+    )
+    disk = open_disk(data.root)
+    for downgrade in disk.downgrades:
+        journal.info("the disk cannot write in mode %s: %s", downgrade.mode.name, downgrade.reason)
+    node = Node(settings, data, disk)
+    pid = os.getpid()
+    admin = AdminServer(lambda: status_of(node, pid), node.kv)
+    await admin.listen(settings.entry.admin)
+    await node.start()
+    journal.info("development mode: admin and KV are plaintext on %s", settings.entry.admin)
+    gc.collect()
+    gc.freeze()
+    await _asked_to_stop()
+    journal.info("stopping")
+    await node.stop()
+    admin.close()
+    disk.close()
+
+
+async def _serve_repair(cluster: ClusterFile, node_id: NodeId, data: DataDirectory) -> None:
+    keys = load_keyring(data.keys)
+    pid = os.getpid()
+    status = repair_status(cluster, node_id, data, keys, pid)
+    admin = AdminServer(lambda: status, None)
+    await admin.listen(cluster.node(node_id).admin)
+    journal.info("repair mode: read-only, status on %s", cluster.node(node_id).admin)
+    await _asked_to_stop()
+    admin.close()
+
+
+def _die(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """End the process at once: an error that nobody foresaw is ours, and a wrong node may lie.
+
+    What was acknowledged is durable; the next start recovers.
+    """
+    error = context.get("exception")
+    journal.critical("%s", context.get("message"), exc_info=error)
+    logging.shutdown()
+    os._exit(70)
+
+
+async def _asked_to_stop() -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await stop.wait()
+
+
+if __name__ == "__main__":
+    main()

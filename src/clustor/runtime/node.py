@@ -1,0 +1,316 @@
+"""A node: one loop, one disk and one transport for all the groups that it hosts.
+
+A turn of the loop: everything that was ready has been read; every group that something happened
+to gives its output once; its plans go to the disk, its messages to the peers in one write each,
+its replies to the clients in one write each. Nothing here decides anything: the replicas do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Final
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from clustor import wire as w
+from clustor.kv import KvMachine, StoreId
+from clustor.log import KeyRing, LogConfig
+from clustor.log.types import PartitionId
+from clustor.raft.membership import Configuration
+from clustor.raft.profiles import CONSISTENCY_PROFILE, Profile
+from clustor.raft.types import ReplicaId
+from clustor.replica import (
+    DiskRead,
+    ReplicaOutput,
+    ReplicaSettings,
+    decode_transfer,
+    encode_transfer,
+)
+from clustor.runtime.cluster_file import ClusterFile, NodeEntry
+from clustor.runtime.data_directory import DataDirectory
+from clustor.runtime.disk import Disk
+from clustor.runtime.hosted_group import HostedGroup
+from clustor.runtime.kv_service import KvService
+from clustor.runtime.pki import NodeId
+from clustor.runtime.raft_wire import from_packet, to_packet
+from clustor.runtime.transport import Transport
+
+TICK_SECONDS: Final = 0.010
+GRACEFUL_SHUTDOWN_TIMEOUT_MS: Final = 10_000  # clustor §14.3
+COMMIT_QUIESCENCE_MS: Final = 200
+_TRANSFER_MS_MAX: Final = 2_000
+
+journal = logging.getLogger("clustor.node")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """What a node is given when it starts."""
+
+    cluster: ClusterFile
+    node_id: NodeId
+    keys: KeyRing
+    signer: Ed25519PrivateKey
+    profile: Profile = CONSISTENCY_PROFILE
+    log_config: LogConfig = LogConfig()
+
+    @property
+    def entry(self) -> NodeEntry:
+        return self.cluster.node(self.node_id)
+
+
+class Node:
+    """The groups of one process. Everything happens in the thread of its loop."""
+
+    def __init__(self, settings: NodeSettings, data: DataDirectory, disk: Disk) -> None:
+        self.settings = settings
+        self.cluster = settings.cluster
+        self.node_id = settings.node_id
+        self._data = data
+        self.disk = disk
+        self._loop = asyncio.get_running_loop()
+        self._random = random.Random(int.from_bytes(os.urandom(16), "little"))  # noqa: S311  # timing only
+        self.groups: dict[PartitionId, HostedGroup] = {}
+        self._by_number: dict[int, HostedGroup] = {}
+        self._touched: dict[HostedGroup, None] = {}
+        self._turn_due = False
+        self._ticking: asyncio.TimerHandle | None = None
+        self.stopping = False
+        self.transport = Transport(
+            self.cluster.id, self.node_id, data.pki, self._on_packet, self._random.random
+        )
+        self.kv = KvService(self)
+
+    def now_ms(self) -> int:
+        """Return the loop's monotonic clock, the only one that replicas see."""
+        return int(self._loop.time() * 1000)
+
+    # Beginning and end.
+
+    async def start(self) -> None:
+        """Open every group, listen, dial the peers, and let time pass."""
+        for number in range(1, self.cluster.groups + 1):
+            self._open_group(PartitionId(number))
+        self._loop.add_reader(self.disk.fileno(), self._on_disk)
+        await self.transport.listen(self.settings.entry.peer)
+        for entry in self.cluster.nodes:
+            if entry.id != self.node_id:
+                self.transport.connect(entry.id, entry.peer)
+        self._touch_all()
+        self._tick()
+
+    def _open_group(self, partition: PartitionId) -> None:
+        group = HostedGroup(
+            self.disk, partition, self._data.state(partition), self._data.identity(partition)
+        )
+        voters = frozenset(ReplicaId(entry.node_id) for entry in self.cluster.nodes)
+        group.open(
+            self._replica_settings(partition),
+            ReplicaId(self.node_id),
+            Configuration(voters=voters),
+            os.urandom,
+            self.now_ms(),
+        )
+        for finding in group.replica.findings:
+            journal.info("group %d: %s: %s", partition, finding.kind, finding.detail)
+        self.groups[partition] = group
+        self._by_number |= dict.fromkeys(group.numbers(), group)
+
+    def _replica_settings(self, partition: PartitionId) -> ReplicaSettings:
+        store = sha256(f"{self.cluster.cluster_id}/{partition}".encode()).digest()[:16]
+        return ReplicaSettings(
+            profile=self.settings.profile,
+            keys=self.settings.keys,
+            new_machine=lambda: KvMachine(StoreId(store)),
+            draw=self._random.randint,
+            entropy=os.urandom,
+            signer=self.settings.signer,
+            trusted_keys=tuple(
+                Ed25519PublicKey.from_public_bytes(bytes.fromhex(entry.signing_key))
+                for entry in self.cluster.nodes
+            ),
+            log_config=self.settings.log_config,
+            io_writer_mode=self.disk.mode,
+        )
+
+    async def stop(self) -> None:
+        """Hand leadership over, let what was begun end, and close; bounded (clustor §14.3)."""
+        self.stopping = True
+        deadline_ms = self.now_ms() + GRACEFUL_SHUTDOWN_TIMEOUT_MS
+        await self._hand_over(self.now_ms() + _TRANSFER_MS_MAX)
+        await self._quiesce(deadline_ms)
+        self._close_turns()
+        await self.transport.close()
+        for group in self.groups.values():
+            if group.idle:
+                group.close()
+        self._data.close()
+
+    async def _hand_over(self, deadline_ms: int) -> None:
+        while self.now_ms() < deadline_ms:
+            leading = [group for group in self.groups.values() if group.replica.leads]
+            if not leading:
+                return
+            for group in leading:
+                self._transfer(group)
+            await asyncio.sleep(2 * TICK_SECONDS)
+
+    def _transfer(self, group: HostedGroup) -> None:
+        """Hand over to the replica that is furthest; a transfer that runs is left alone."""
+        core = group.replica.group.core
+        reachable = self.transport.connected()
+        others = [
+            (progress.match_index, member)
+            for member, progress in core.progress.items()
+            if NodeId(member) in reachable and member in core.config.voters
+        ]
+        if others:
+            group.replica.transfer(max(others)[1])
+            self.touch(group)
+
+    async def _quiesce(self, deadline_ms: int) -> None:
+        """Wait until nothing was under way for a while."""
+        quiet_since = self.now_ms()
+        while (now := self.now_ms()) < deadline_ms:
+            if not all(group.idle for group in self.groups.values()):
+                quiet_since = now
+            elif now - quiet_since >= COMMIT_QUIESCENCE_MS:
+                return
+            await asyncio.sleep(TICK_SECONDS)
+
+    def _close_turns(self) -> None:
+        if self._ticking is not None:
+            self._ticking.cancel()
+            self._ticking = None
+        self._loop.remove_reader(self.disk.fileno())
+
+    # Inputs.
+
+    def touch(self, group: HostedGroup) -> None:
+        """Let the group give its output at the end of this turn."""
+        if group not in self._touched:
+            self._touched[group] = None
+        if not self._turn_due:
+            self._turn_due = True
+            self._loop.call_soon(self._turn)
+
+    def _touch_all(self) -> None:
+        for group in self.groups.values():
+            self.touch(group)
+
+    def _tick(self) -> None:
+        self._ticking = self._loop.call_later(TICK_SECONDS, self._tick)
+        now_ms = self.now_ms()
+        for group in self.groups.values():
+            group.replica.tick(now_ms)
+        self.kv.on_tick()
+        self._touch_all()
+
+    def _on_packet(self, peer: NodeId, packet: w.Packet) -> None:
+        group = self.groups.get(PartitionId(packet.route.partition_id))
+        if group is None or int(packet.route.target_replica_id) != self.node_id:
+            return  # a group that is not here, or an older incarnation was meant
+        body = packet.message
+        if isinstance(body, w.SnapshotTransfer):
+            try:
+                transfer = decode_transfer(bytes(body.data))
+            except msgspec.DecodeError:
+                journal.warning("node %d sent a transfer that cannot be read", peer)
+                return
+            group.replica.receive_transfer(ReplicaId(peer), transfer)
+        else:
+            message = from_packet(packet)
+            if message is None:
+                return
+            group.replica.receive(message)
+        self.touch(group)
+
+    def _on_disk(self) -> None:
+        mode = self.disk.mode
+        for completion in self.disk.completions():
+            group = self._by_number[completion.partition.number]
+            group.completed(completion)
+            self.touch(group)
+        if self.disk.mode is not mode:
+            journal.warning("the disk now writes in mode %s", self.disk.mode.name)
+            for group in self.groups.values():
+                group.use_mode(self.disk.mode)
+
+    # Outputs.
+
+    def _turn(self) -> None:
+        self._turn_due = False
+        touched, self._touched = self._touched, {}
+        for group in touched:
+            self._carry_out(group, group.replica.take())
+        self.transport.flush()
+        self.kv.flush()
+
+    def _carry_out(self, group: HostedGroup, output: ReplicaOutput) -> None:
+        if output.disk:
+            group.submit(output.disk)
+        if output.messages:
+            self._send(group, output)
+        for target, transfer in output.transfers:
+            self._send_transfer(group, target, encode_transfer(transfer))
+        for read in output.disk_reads:
+            self._read(group, read)
+        self.kv.on_output(group, output)
+        if output.role is not None:
+            role = output.role
+            journal.info(
+                "group %d: %s in term %d, leader %s: %s",
+                *(group.partition_id, role.role, role.term, role.leader_id or "none", role.reason),
+            )
+        for note in output.notes:
+            group.say(note)
+        if output.failed is not None:
+            journal.error("group %d has stopped: %s", group.partition_id, output.failed)
+
+    def _send(self, group: HostedGroup, output: ReplicaOutput) -> None:
+        partition = group.partition_id
+        epoch = group.replica.group.core.message_epoch
+        for target, message in output.messages:
+            self.transport.send(NodeId(target), to_packet(partition, target, message, epoch))
+
+    def _send_transfer(self, group: HostedGroup, target: ReplicaId, data: bytes) -> None:
+        core = group.replica.group.core
+        route = w.Route(
+            w.PartitionId(group.partition_id),
+            w.ReplicaId(self.node_id),
+            w.ReplicaId(target),
+            w.Term(core.hard.term),
+            w.DurabilityModeEpoch(core.message_epoch),
+        )
+        self.transport.send(NodeId(target), w.Packet(route, w.SnapshotTransfer(data)))
+
+    def _read(self, group: HostedGroup, read: DiskRead) -> None:
+        """Run a job beside the loop: it is rare, and may read megabytes."""
+        running = self._loop.run_in_executor(None, read.job.run, group.storage)
+
+        def ended(future: asyncio.Future[object]) -> None:
+            error = None if future.cancelled() else future.exception()
+            if isinstance(error, Exception):
+                group.replica.disk_read_failed(read.token, error)
+            elif not future.cancelled():
+                group.replica.disk_read(read.token, future.result())
+            self.touch(group)
+
+        running.add_done_callback(ended)
+
+    def admin_address(self, replica: ReplicaId | None) -> str:
+        """Return where clients reach that replica's node, or nothing."""
+        for entry in self._entries():
+            if replica is not None and entry.node_id == replica:
+                return str(entry.admin)
+        return ""
+
+    def _entries(self) -> Iterable[NodeEntry]:
+        return self.cluster.nodes

@@ -1,0 +1,320 @@
+"""Who a node is to its peers: an authority for development, node certificates, TLS contexts.
+
+A certificate names its node by one SPIFFE URI, `spiffe://<cluster>/node/<id>` (clustor §12.1).
+Host names say nothing here: a peer is believed for its URI and its authority alone, and both
+sides of every connection are checked, under TLS 1.3.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import ssl
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final, NewType
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from clustor.runtime.errors import (
+    CertificateUnusable,
+    PeerCertificateExpired,
+    PeerIsAnotherNode,
+    PeerOfAnotherCluster,
+    PeerRefused,
+    PeerUntrusted,
+    PeerWithoutIdentity,
+)
+
+ClusterId = NewType("ClusterId", str)
+NodeId = NewType("NodeId", int)
+
+PKI_DIRECTORY: Final = "pki"
+AUTHORITY_FILE: Final = "ca.pem"
+AUTHORITY_KEY_FILE: Final = "ca.key"
+CERTIFICATE_FILE: Final = "node.pem"
+KEY_FILE: Final = "node.key"
+
+AUTHORITY_LIFETIME: Final = timedelta(days=365)
+# Beyond a day, below which clustor §12.1 demands a fresh revocation feed; short all the same.
+NODE_LIFETIME: Final = timedelta(days=30)
+_RENEW_BEFORE: Final = timedelta(days=10)
+_SKEW: Final = timedelta(minutes=5)
+_LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
+
+_CLUSTER: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_SPIFFE: Final = re.compile(rf"spiffe://({_CLUSTER.pattern})/node/([1-9][0-9]{{0,18}})")
+
+# OpenSSL's X509_V_ERR_… numbers, as `ssl` reports them.
+_OUT_OF_TIME: Final = frozenset({9, 10})
+_UNKNOWN_AUTHORITY: Final = frozenset({2, 7, 18, 19, 20, 21})
+
+
+@dataclass(frozen=True, slots=True)
+class PeerIdentity:
+    """What a certificate says about its owner."""
+
+    cluster_id: ClusterId
+    node_id: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """A development authority: it signs the certificates of one cluster's nodes."""
+
+    cluster_id: ClusterId
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+
+def cluster_id(name: str) -> ClusterId:
+    """Check a cluster's name: one DNS label in small letters, as SPIFFE wants it."""
+    if not _CLUSTER.fullmatch(name):
+        raise CertificateUnusable("a cluster's name is one DNS label in small letters", name=name)
+    return ClusterId(name)
+
+
+def spiffe_uri(cluster: ClusterId, node: NodeId) -> str:
+    """Return the name under which a node is known to its peers."""
+    return f"spiffe://{cluster}/node/{node}"
+
+
+def create_authority(directory: Path, cluster: ClusterId, now: datetime) -> Authority:
+    """Make the authority of a new cluster in `directory`. What is there is never replaced."""
+    directory.mkdir(parents=True, mode=0o700, exist_ok=True)
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = _name(f"{cluster} development authority")
+    certificate = (
+        _unsigned(name, name, key.public_key(), now, AUTHORITY_LIFETIME)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(signs_certificates=True), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    _write_new(directory / AUTHORITY_KEY_FILE, _key_pem(key), 0o600)
+    _write_new(directory / AUTHORITY_FILE, _pem(certificate), 0o644)
+    return Authority(cluster, certificate, key)
+
+
+def load_authority(directory: Path, cluster: ClusterId) -> Authority:
+    """Read the authority that `create_authority` made for this cluster."""
+    certificate = _load_certificate(directory / AUTHORITY_FILE)
+    key = _load_key(directory / AUTHORITY_KEY_FILE)
+    if certificate.subject != _name(f"{cluster} development authority"):
+        raise CertificateUnusable("an authority of another cluster", directory=str(directory))
+    return Authority(cluster, certificate, key)
+
+
+def issue_node(
+    authority: Authority,
+    node: NodeId,
+    directory: Path,
+    now: datetime,
+    *,
+    lifetime: timedelta = NODE_LIFETIME,
+    hosts: tuple[str, ...] = _LOOPBACK_HOSTS,
+) -> None:
+    """Give a node a new key and certificate in `directory`, in the place of older ones."""
+    directory.mkdir(parents=True, mode=0o700, exist_ok=True)
+    key = ec.generate_private_key(ec.SECP256R1())
+    names: list[x509.GeneralName] = [
+        x509.UniformResourceIdentifier(spiffe_uri(authority.cluster_id, node))
+    ]
+    names += [_host_name(host) for host in hosts]
+    subject = _name(f"{authority.cluster_id} node {node}")
+    usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    certificate = (
+        _unsigned(subject, authority.certificate.subject, key.public_key(), now, lifetime)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .sign(authority.key, hashes.SHA256())
+    )
+    _replace(directory / KEY_FILE, _key_pem(key), 0o600)
+    _replace(directory / CERTIFICATE_FILE, _pem(certificate), 0o644)
+    _replace(directory / AUTHORITY_FILE, _pem(authority.certificate), 0o644)
+
+
+def needs_certificate(directory: Path, now: datetime) -> bool:
+    """Say whether a node's certificate is missing, or soon to end."""
+    if not (directory / CERTIFICATE_FILE).exists() or not (directory / KEY_FILE).exists():
+        return True
+    ends = _load_certificate(directory / CERTIFICATE_FILE).not_valid_after_utc
+    return now >= ends - _RENEW_BEFORE
+
+
+def own_identity(directory: Path) -> PeerIdentity:
+    """Return who the certificate in `directory` says this node is."""
+    certificate = _load_certificate(directory / CERTIFICATE_FILE)
+    try:
+        return identity_of(certificate.public_bytes(serialization.Encoding.DER))
+    except PeerWithoutIdentity as error:
+        raise CertificateUnusable("our own certificate names no node") from error
+
+
+def server_context(directory: Path) -> ssl.SSLContext:
+    """Return the TLS context for connections that peers open to this node."""
+    return _context(directory, ssl.PROTOCOL_TLS_SERVER)
+
+
+def client_context(directory: Path) -> ssl.SSLContext:
+    """Return the TLS context for connections that this node opens to peers."""
+    return _context(directory, ssl.PROTOCOL_TLS_CLIENT)
+
+
+def identity_of(certificate_der: bytes | None) -> PeerIdentity:
+    """Read the one SPIFFE identity of a certificate that TLS has already verified."""
+    if certificate_der is None:
+        raise PeerWithoutIdentity("the peer showed no certificate")
+    try:
+        certificate = x509.load_der_x509_certificate(certificate_der)
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        uris = names.value.get_values_for_type(x509.UniformResourceIdentifier)
+    except (ValueError, x509.ExtensionNotFound) as error:
+        raise PeerWithoutIdentity("the peer's certificate names no node") from error
+    found = _SPIFFE.fullmatch(uris[0]) if len(uris) == 1 else None
+    if found is None:
+        raise PeerWithoutIdentity("the peer's certificate names no node", uris=len(uris))
+    return PeerIdentity(ClusterId(found[1]), NodeId(int(found[2])))
+
+
+def check_peer(
+    certificate_der: bytes | None, cluster: ClusterId, expected: NodeId | None
+) -> NodeId:
+    """Return which node the peer is, or raise PeerRefused; None expects any node."""
+    identity = identity_of(certificate_der)
+    if identity.cluster_id != cluster:
+        raise PeerOfAnotherCluster(
+            "the peer belongs to another cluster", peer=identity.cluster_id, ours=cluster
+        )
+    if expected is not None and identity.node_id != expected:
+        raise PeerIsAnotherNode(
+            "the peer is another node", peer=identity.node_id, expected=expected
+        )
+    return identity.node_id
+
+
+def refusal_of(error: ssl.SSLError) -> PeerRefused:
+    """Name why a TLS handshake failed."""
+    code = getattr(error, "verify_code", None)
+    reason = str(getattr(error, "verify_message", "") or error.reason or error)
+    if code in _OUT_OF_TIME:
+        return PeerCertificateExpired("the peer's certificate is out of its time", tls=reason)
+    if code in _UNKNOWN_AUTHORITY:
+        return PeerUntrusted("the peer's certificate is of an unknown authority", tls=reason)
+    return PeerRefused("the TLS handshake failed", tls=reason)
+
+
+def _context(directory: Path, protocol: int) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False  # the SPIFFE URI is the name; see `check_peer`
+    context.verify_mode = ssl.CERT_REQUIRED
+    try:
+        context.load_cert_chain(directory / CERTIFICATE_FILE, directory / KEY_FILE)
+        context.load_verify_locations(directory / AUTHORITY_FILE)
+    except (OSError, ssl.SSLError) as error:
+        raise CertificateUnusable(
+            "our own certificate cannot be used", directory=str(directory), cause=error
+        ) from error
+    return context
+
+
+def _unsigned(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    now: datetime,
+    lifetime: timedelta,
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _SKEW)
+        .not_valid_after(now + lifetime)
+    )
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _host_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
+def _load_certificate(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise CertificateUnusable("cannot read a certificate", file=str(path)) from error
+
+
+def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except (OSError, ValueError) as error:
+        raise CertificateUnusable("cannot read a key", file=str(path)) from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise CertificateUnusable("a key of another kind", file=str(path))
+    return key
+
+
+def _write_new(path: Path, data: bytes, mode: int) -> None:
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    except FileExistsError:
+        raise CertificateUnusable("it is there already", file=str(path)) from None
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _replace(path: Path, data: bytes, mode: int) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.unlink(missing_ok=True)
+    _write_new(temporary, data, mode)
+    temporary.replace(path)
+
+
+def utc_now() -> datetime:
+    """Return the wall clock, for certificates."""
+    return datetime.now(UTC)

@@ -1,0 +1,123 @@
+"""What a node says about itself on `GET /status`: one JSON object, made to be compared."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from clustor.raft.reads import FailedClause, read_gate_predicate
+from clustor.runtime.hosted_group import HostedGroup
+
+if TYPE_CHECKING:
+    from clustor.runtime.node import Node
+
+
+class MemberStatus(msgspec.Struct, frozen=True):
+    """How far the leader believes another replica to be."""
+
+    replica_id: int
+    match_index: int
+    lag_entries: int
+    lag_bytes: int
+
+
+class GroupStatus(msgspec.Struct, frozen=True):
+    """One replica of one group, as its own node sees it."""
+
+    partition_id: int
+    replica_id: int
+    state: str  # Running, Mending, Failed, or in repair mode the log's own state
+    role: str
+    term: int
+    leader_id: int | None
+    voters: list[int]
+    commit_index: int
+    wal_committed_index: int  # known to leaders
+    durable_index: int
+    applied_index: int
+    last_index: int
+    durability_mode: str
+    gate: str  # Open or Shut: whether a linearizable read needs no log entry
+    failed_clause: str
+    io_writer_mode: str
+    syncs: int
+    members: list[MemberStatus] = []
+    problem: str | None = None
+
+
+class NodeAddress(msgspec.Struct, frozen=True):
+    node_id: int
+    peer: str
+    admin: str
+
+
+class NodeStatus(msgspec.Struct, frozen=True):
+    """One node."""
+
+    cluster_id: str
+    node_id: int
+    pid: int
+    mode: str  # Serving, Stopping or Repair
+    connected_to: list[int]
+    nodes: list[NodeAddress]
+    groups: list[GroupStatus]
+
+
+def status_of(node: Node, pid: int) -> NodeStatus:
+    """Look at everything once."""
+    return NodeStatus(
+        cluster_id=node.cluster.cluster_id,
+        node_id=node.node_id,
+        pid=pid,
+        mode="Stopping" if node.stopping else "Serving",
+        connected_to=[int(peer) for peer in node.transport.connected()],
+        nodes=[
+            NodeAddress(entry.node_id, str(entry.peer), str(entry.admin))
+            for entry in node.cluster.nodes
+        ],
+        groups=[_group_status(group) for group in node.groups.values()],
+    )
+
+
+def _group_status(hosted: HostedGroup) -> GroupStatus:
+    replica = hosted.replica
+    group, core = replica.group, replica.group.core
+    clause = read_gate_predicate(group.access.gate_state())
+    running = "Running" if replica.ready else "Mending"
+    return GroupStatus(
+        partition_id=hosted.partition_id,
+        replica_id=core.id,
+        state="Failed" if replica.failed is not None else running,
+        role=str(core.role),
+        term=core.hard.term,
+        leader_id=core.leader_id,
+        voters=sorted(core.config.voters),
+        commit_index=core.commit_index,
+        wal_committed_index=core.wal_committed_index,
+        durable_index=core.local_wal_durable_index,
+        applied_index=replica.applied_index,
+        last_index=core.log.last_index,
+        durability_mode=core.durability_mode().name,
+        gate="Open" if clause is FailedClause.NONE else "Shut",
+        failed_clause=str(clause),
+        io_writer_mode=replica.log.io_writer_mode.name,
+        syncs=hosted.syncs,
+        members=_members(hosted) if core.leads else [],
+        problem=replica.failed,
+    )
+
+
+def _members(hosted: HostedGroup) -> list[MemberStatus]:
+    core = hosted.replica.group.core
+    committed_bytes = core.log.bytes_through(core.commit_index)
+    return [
+        MemberStatus(
+            replica_id=member,
+            match_index=progress.match_index,
+            lag_entries=max(0, core.commit_index - progress.match_index),
+            lag_bytes=max(0, committed_bytes - core.log.bytes_through(progress.match_index)),
+        )
+        for member, progress in sorted(core.progress.items())
+        if member != core.id
+    ]

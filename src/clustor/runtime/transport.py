@@ -1,0 +1,430 @@
+"""Connections between nodes: one in each direction, mutual TLS, frames, batches.
+
+A node speaks on the connections that it opened and listens on those that were opened to it.
+Both sides begin with a handshake frame; nothing else is read before it was negotiated. What all
+groups have for one peer in one turn of the loop leaves as one batch in one write. No task, future
+or callback per message: `send` queues, `flush` writes, and received packets go to one function.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeAlias, cast
+
+from clustor import wire as w
+from clustor.runtime.errors import PeerRefused, PortTaken
+from clustor.runtime.pki import (
+    ClusterId,
+    NodeId,
+    check_peer,
+    client_context,
+    server_context,
+)
+from clustor.runtime.send_queue import SendQueue
+from clustor.runtime.tls import TlsPipe
+
+QUEUE_BYTES_MAX: Final = 32 << 20
+WRITE_BUFFER_BYTES_MAX: Final = 8 << 20
+HANDSHAKE_SECONDS_MAX: Final = 5.0
+_FIRST_PAUSE_SECONDS: Final = 0.02
+_LAST_PAUSE_SECONDS: Final = 1.0
+_PREFIX_BYTES: Final = 4
+
+OnPacket: TypeAlias = Callable[[NodeId, w.Packet], None]
+Jitter: TypeAlias = Callable[[], float]
+"""Chance, given at construction: uniform in [0, 1)."""
+
+journal = logging.getLogger("clustor.transport")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class Reception:
+    """Bytes of one connection become its handshake, then packets. Pure but for its callback."""
+
+    def __init__(self, on_packet: Callable[[w.Packet], None]) -> None:
+        self._on_packet = on_packet
+        self._head = bytearray()
+        self._stream: w.FrameStream | None = None
+        self._body = bytearray()  # of a frame that comes in parts
+        self.negotiated: w.Negotiated | None = None
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes; raises WireError, after everything valid before it was delivered."""
+        if self._stream is None:
+            self._head += data
+            self._take_handshake()
+            return
+        self._stream.receive_data(data)
+        self._pull(self._stream)
+
+    def _take_handshake(self) -> None:
+        body = w.take_frame(self._head, body_bytes_max=w.EXPLAIN_BODY_BYTES_MAX)
+        if body is None:
+            return
+        self.negotiated = w.negotiate(w.local_handshake(), w.decode_handshake(body))
+        self._stream = w.FrameStream(body_bytes_max=self.negotiated.dialect.body_bytes_max)
+        if self._head:
+            rest, self._head = bytes(self._head), bytearray()
+            self.receive(rest)
+
+    def _pull(self, stream: w.FrameStream) -> None:
+        while (event := stream.next_event()) is not None:
+            if isinstance(event, w.WholeFrame):
+                self._deliver(event.body)
+            else:
+                self._body += event.data
+                if len(self._body) == event.body_bytes:
+                    body, self._body = bytes(self._body), bytearray()
+                    self._deliver(body)
+
+    def _deliver(self, body: bytes) -> None:
+        assert self.negotiated is not None
+        for packet in w.decode_packets(body, self.negotiated.dialect):
+            self._on_packet(packet)
+
+
+def _hello() -> bytes:
+    body = w.encode_handshake(w.local_handshake())
+    return w.encode_frame(body, body_bytes_max=w.EXPLAIN_BODY_BYTES_MAX)
+
+
+class _Connection(asyncio.Protocol):
+    """What both directions share: TLS, then the peer's identity, then its handshake."""
+
+    def __init__(self, owner: Transport, tls: ssl.SSLContext, *, server_side: bool) -> None:
+        self._owner = owner
+        self._transport: asyncio.Transport | None = None
+        self._pipe = TlsPipe(tls, server_side=server_side)
+        self._reception = Reception(self.on_packet)
+        self._identified = False
+        self._paused = False
+        self._timeout: asyncio.TimerHandle | None = None
+        self.peer = NodeId(0)
+
+    @property
+    def ready(self) -> bool:
+        """Whether both handshakes are over."""
+        return self._transport is not None and self._reception.negotiated is not None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(WRITE_BUFFER_BYTES_MAX)
+        loop = asyncio.get_running_loop()
+        late = PeerRefused("the peer did not finish its handshake in time")
+        self._timeout = loop.call_later(HANDSHAKE_SECONDS_MAX, self.refuse, late)
+        if not self._pipe.server_side:
+            self._pipe.start()
+            self._write_out()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            plain = self._pipe.receive(data)
+            if self._pipe.established and not self._identified:
+                self._identified = True
+                self.identify(self._pipe.certificate())
+                self.write(_hello())
+            self._write_out()
+            if plain:
+                was_ready = self.ready
+                self._reception.receive(plain)
+                if self.ready and not was_ready:
+                    self._stop_timeout()
+                    self.became_ready()
+        except (w.WireError, PeerRefused) as error:
+            self.refuse(error)
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        self._stop_timeout()
+        self._transport = None
+        self.ended()
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+
+    def write(self, data: bytes) -> None:
+        self._pipe.send(data)
+        self._write_out()
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def refuse(self, error: Exception) -> None:
+        """Say why, tell the peer as far as TLS can, and close."""
+        if self._transport is None:
+            return
+        self.refused(error)
+        self._write_out()
+        self._transport.close()
+
+    def _write_out(self) -> None:
+        data = self._pipe.take_outgoing()
+        if data and self._transport is not None:
+            self._transport.write(data)
+
+    def _stop_timeout(self) -> None:
+        if self._timeout is not None:
+            self._timeout.cancel()
+            self._timeout = None
+
+    # What each direction does in its own way.
+
+    def identify(self, certificate: bytes | None) -> None:
+        raise NotImplementedError
+
+    def became_ready(self) -> None:
+        raise NotImplementedError
+
+    def refused(self, error: Exception) -> None:
+        raise NotImplementedError
+
+    def ended(self) -> None:
+        raise NotImplementedError
+
+    def on_packet(self, packet: w.Packet) -> None:
+        raise NotImplementedError
+
+
+class _Inbound(_Connection):
+    """A connection that a peer opened: it speaks, this node listens."""
+
+    def __init__(self, owner: Transport) -> None:
+        super().__init__(owner, owner.server_tls, server_side=True)
+
+    def identify(self, certificate: bytes | None) -> None:
+        self.peer = self._owner.check(certificate, None)
+
+    def became_ready(self) -> None:
+        self._owner.inbound_opened(self)
+
+    def refused(self, error: Exception) -> None:
+        journal.warning("refused a connection from node %s: %s", self.peer or "?", error)
+
+    def ended(self) -> None:
+        self._owner.inbound_closed(self)
+
+    def on_packet(self, packet: w.Packet) -> None:
+        if int(packet.route.source_replica_id) != self.peer:
+            raise PeerRefused(
+                "a node spoke for another", peer=self.peer, source=packet.route.source_replica_id
+            )
+        self._owner.on_packet(self.peer, packet)
+
+
+class _Outbound(_Connection):
+    """A connection that this node opened to a peer: it speaks, the peer answers the handshake."""
+
+    def __init__(self, owner: Transport, line: Line) -> None:
+        super().__init__(owner, owner.client_tls, server_side=False)
+        self._line = line
+
+    def send(self, packets: list[w.Packet]) -> None:
+        """Write packets as few frames, at once."""
+        negotiated = self._reception.negotiated
+        assert negotiated is not None
+        pieces: list[bytes] = []
+        for body in w.encode_batches(packets, negotiated.dialect):
+            pieces.append(len(body).to_bytes(_PREFIX_BYTES, "little"))
+            pieces.append(body)
+        self.write(b"".join(pieces))
+
+    @property
+    def writable(self) -> bool:
+        return self.ready and not self._paused
+
+    def identify(self, certificate: bytes | None) -> None:
+        self.peer = self._owner.check(certificate, self._line.peer)
+
+    def became_ready(self) -> None:
+        self._line.opened()
+
+    def refused(self, error: Exception) -> None:
+        self._line.say(f"refused node {self._line.peer} at {self._line.address}: {error}")
+
+    def ended(self) -> None:
+        self._line.closed()
+
+    def on_packet(self, packet: w.Packet) -> None:
+        raise PeerRefused(
+            "a peer spoke where it should only listen", group=packet.route.partition_id
+        )
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._line.flush()
+
+
+class Line:
+    """The way to one peer: dialled again and again, with what waits to be said."""
+
+    def __init__(self, owner: Transport, peer: NodeId, address: Address) -> None:
+        self._owner = owner
+        self.peer = peer
+        self.address = address
+        self._queue = SendQueue(QUEUE_BYTES_MAX)
+        self._connection: _Outbound | None = None
+        self._said = ""
+        self._ended = asyncio.Event()
+        self._woken = asyncio.Event()
+        self._pause = _FIRST_PAUSE_SECONDS
+
+    @property
+    def ready(self) -> bool:
+        return self._connection is not None and self._connection.ready
+
+    def add(self, packet: w.Packet) -> None:
+        """Let a packet wait for the next flush; without a connection it is lost at once."""
+        if self.ready:
+            self._queue.add(packet)
+
+    def flush(self) -> None:
+        """Write all that waits, unless the peer does not read: then it waits, bounded."""
+        if self._connection is not None and self._connection.writable and len(self._queue):
+            self._connection.send(self._queue.take())
+
+    async def keep_open(self) -> None:
+        """Dial, wait for the end of the connection, and dial again, with longer pauses."""
+        while True:
+            if await self._dial():
+                await self._ended.wait()
+            self._woken.clear()
+            pause = self._pause * (0.5 + 0.5 * self._owner.jitter())
+            self._pause = min(2 * self._pause, _LAST_PAUSE_SECONDS)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), pause)
+
+    def wake(self) -> None:
+        """Dial now: the peer was heard."""
+        self._woken.set()
+
+    def opened(self) -> None:
+        self._pause = _FIRST_PAUSE_SECONDS
+        self.say(f"connected to node {self.peer} at {self.address}")
+
+    def closed(self) -> None:
+        self._connection = None
+        self._queue.clear()
+        self._ended.set()
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+    def say(self, line: str) -> None:
+        """Say something once: a peer that stays away is no news every second."""
+        if line != self._said:
+            self._said = line
+            journal.info(line)
+
+    async def _dial(self) -> bool:
+        self._ended.clear()
+        connection = _Outbound(self._owner, self)
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.create_connection(lambda: connection, self.address.host, self.address.port)
+        except OSError as error:
+            self.say(f"cannot reach node {self.peer} at {self.address}: {error}")
+            return False
+        self._connection = connection
+        return True
+
+
+class Transport:
+    """All connections of one node."""
+
+    def __init__(
+        self, cluster: ClusterId, node: NodeId, pki: Path, on_packet: OnPacket, jitter: Jitter
+    ) -> None:
+        self._cluster = cluster
+        self._node = node
+        self.client_tls = client_context(pki)
+        self.server_tls = server_context(pki)
+        self.on_packet = on_packet
+        self.jitter = jitter
+        self._lines: dict[NodeId, Line] = {}
+        self._inbound: set[_Inbound] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self._dirty: set[Line] = set()
+
+    async def listen(self, address: Address) -> None:
+        """Take connections from peers; raises PortTaken."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(
+                lambda: _Inbound(self), address.host, address.port, reuse_address=True
+            )
+        except OSError as error:
+            raise PortTaken("cannot listen for peers", address=str(address), cause=error) from error
+
+    def connect(self, peer: NodeId, address: Address) -> None:
+        """Keep a connection to a peer from now on."""
+        line = Line(self, peer, address)
+        self._lines[peer] = line
+        task = asyncio.get_running_loop().create_task(line.keep_open())
+        self._tasks.add(task)
+
+    def send(self, peer: NodeId, packet: w.Packet) -> None:
+        """Let a packet leave with the next flush. It may be lost, as every packet may."""
+        line = self._lines.get(peer)
+        if line is not None:
+            line.add(packet)
+            self._dirty.add(line)
+
+    def flush(self) -> None:
+        """Write to every peer that something waits for, once."""
+        if self._dirty:
+            for line in self._dirty:
+                line.flush()
+            self._dirty.clear()
+
+    def connected(self) -> list[NodeId]:
+        """Name the peers that this node can speak to now."""
+        return sorted(peer for peer, line in self._lines.items() if line.ready)
+
+    async def close(self) -> None:
+        """End every connection. What was written is given to the kernel first."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for line in self._lines.values():
+            line.close()
+        for inbound in list(self._inbound):
+            inbound.close()
+        if self._server is not None:
+            self._server.close()
+
+    # What connections ask of their owner.
+
+    def check(self, certificate: bytes | None, expected: NodeId | None) -> NodeId:
+        """Return who a certificate names, or raise PeerRefused."""
+        peer = check_peer(certificate, self._cluster, expected)
+        if peer == self._node:
+            raise PeerRefused("a peer with our own identity", peer=peer)
+        return peer
+
+    def inbound_opened(self, inbound: _Inbound) -> None:
+        self._inbound.add(inbound)
+        line = self._lines.get(inbound.peer)
+        if line is not None and not line.ready:
+            line.wake()
+
+    def inbound_closed(self, inbound: _Inbound) -> None:
+        self._inbound.discard(inbound)

@@ -1,0 +1,153 @@
+"""Read a partition: from an index or a time, in bounded chunks, off the loop.
+
+The loop takes a `PartitionView`, which nothing changes any more; a reader in any thread reads
+from it. What comes back are the very bytes that were appended: a chunk's `payloads` is a window
+on the decrypted run, not copied and not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from clustor.log.types import PartitionId
+from clustor.segmented.errors import IndexOutOfRange
+from clustor.segmented.files import PartitionFiles, Piece
+from clustor.segmented.index import SparseIndex
+from clustor.segmented.metadata import SegmentMeta
+from clustor.segmented.runs import ROW, ROW_BYTES
+from clustor.segmented.store import Store
+from clustor.segmented.types import (
+    PartitionLogIndex,
+    StoredBatch,
+    StoreId,
+    TimestampMs,
+    TopicPartitionId,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """A partition at one moment. Files may be removed later; reading then raises ViewExpired."""
+
+    group: PartitionId
+    store_id: StoreId
+    partition: TopicPartitionId
+    start_index: int
+    readable_next: int  # what stands behind is not on a quorum yet
+    segments: tuple[SegmentMeta, ...]
+    pieces: tuple[Chunk, ...]  # still in memory, in order, behind the segments
+    open_index: SparseIndex | None  # of the last segment, where the writer has it
+
+    def check(self, index: int) -> None:
+        """Raise IndexOutOfRange unless `index` can be read, now or as the next one to come."""
+        if not self.start_index <= index <= self.readable_next:
+            raise IndexOutOfRange(
+                "no such index", index=index, start=self.start_index, next=self.readable_next
+            )
+
+
+class Chunk:
+    """Consecutive batches: their table, and their bytes back to back."""
+
+    __slots__ = ("_table", "first_index", "next_index", "payloads")
+
+    def __init__(
+        self, first_index: int, next_index: int, table: memoryview, payloads: memoryview
+    ) -> None:
+        self.first_index = first_index
+        self.next_index = next_index
+        self._table = table
+        self.payloads = payloads
+
+    @classmethod
+    def of_piece(cls, piece: Piece, from_index: int, bytes_max: int | None) -> Chunk | None:
+        """Copy what a piece holds from an index on, in about so many bytes; None for nothing."""
+        part = piece.part(from_index, bytes_max)
+        if part is None:
+            return None
+        plaintext = memoryview(part.plaintext())
+        split = len(part.table)
+        return cls(part.first_index, part.next_index, plaintext[:split], plaintext[split:])
+
+    @property
+    def size_bytes(self) -> int:
+        """What the chunk takes in memory."""
+        return len(self._table) + len(self.payloads)
+
+    def rows(self) -> Iterator[tuple[int, int, int, int]]:
+        """Yield `(first_index, count, length, timestamp)` of each batch."""
+        return ROW.iter_unpack(self._table)
+
+    def batches(self) -> Iterator[StoredBatch]:
+        """Yield each batch with its own copy of its bytes."""
+        position = 0
+        for first, count, length, timestamp in self.rows():
+            payload = bytes(self.payloads[position : position + length])
+            yield StoredBatch(PartitionLogIndex(first), count, TimestampMs(timestamp), payload)
+            position += length
+
+    def between(self, from_index: int, next_index: int) -> Chunk | None:
+        """Return what reaches over `from_index` and ends by `next_index`, in whole batches."""
+        if from_index <= self.first_index and self.next_index <= next_index:
+            return self
+        skip_rows = keep_rows = skip_bytes = keep_bytes = 0
+        first = last = -1
+        for row_first, count, length, _ in self.rows():
+            if row_first + count <= from_index:
+                skip_rows += 1
+                skip_bytes += length
+            elif row_first + count <= next_index:
+                first = row_first if first < 0 else first
+                last = row_first + count
+                keep_rows += 1
+                keep_bytes += length
+        if not keep_rows:
+            return None
+        table = self._table[skip_rows * ROW_BYTES : (skip_rows + keep_rows) * ROW_BYTES]
+        return Chunk(first, last, table, self.payloads[skip_bytes : skip_bytes + keep_bytes])
+
+
+def take_view(
+    store: Store,
+    partition: TopicPartitionId,
+    readable_next: int,
+    from_index: int = 0,
+    bytes_max: int | None = None,
+) -> PartitionView:
+    """Take a view of what may be read. Raises UnknownPartition."""
+    files = store.files(partition)
+    return PartitionView(
+        group=store.record.group,
+        store_id=store.record.store_id,
+        partition=files.partition,
+        start_index=files.start_index,
+        readable_next=min(readable_next, files.next_index),
+        segments=_present(files),
+        pieces=tuple(_in_memory(files, from_index, bytes_max)),
+        open_index=_open_index(files),
+    )
+
+
+def _in_memory(files: PartitionFiles, from_index: int, bytes_max: int | None) -> Iterator[Chunk]:
+    left = bytes_max
+    for piece in (*files.in_flight, files.tail):
+        chunk = Chunk.of_piece(piece, from_index, left)
+        if chunk is None:
+            continue
+        yield chunk
+        if left is not None:
+            left -= chunk.size_bytes
+            if left <= 0:
+                return
+
+
+def _present(files: PartitionFiles) -> tuple[SegmentMeta, ...]:
+    return tuple(at for at in files.readable if at.next_index > files.start_index)
+
+
+def _open_index(files: PartitionFiles) -> SparseIndex | None:
+    """Return the writer's index if it is that of the last file that can be read."""
+    if not files.readable or files.readable[-1].file_seq != files.segments[-1].file_seq:
+        return None
+    return files.index

@@ -1,0 +1,65 @@
+"""Asking nodes for their status over the admin port."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterable
+from typing import Any, Final
+
+from clustor.runtime.transport import Address
+
+TIMEOUT_SECONDS: Final = 2.0
+
+
+class AdminUnreachable(Exception):
+    """No node answered."""
+
+
+def parse_address(text: str) -> Address:
+    """Read HOST:PORT, or raise ValueError with one clear sentence."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65_536:
+        raise ValueError(f"not an address like 127.0.0.1:7011: {text}")
+    return Address(host.strip("[]"), int(port))
+
+
+def fetch_status(address: Address) -> dict[str, Any]:
+    """Return one node's status, or raise AdminUnreachable."""
+    connection = http.client.HTTPConnection(address.host, address.port, timeout=TIMEOUT_SECONDS)
+    try:
+        connection.request("GET", "/status")
+        response = connection.getresponse()
+        body = response.read()
+        if response.status != 200:
+            raise AdminUnreachable(f"{address} answered {response.status}")
+        status: dict[str, Any] = json.loads(body)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise AdminUnreachable(f"cannot reach {address}: {error}") from error
+    finally:
+        connection.close()
+    return status
+
+
+def cluster_status(addresses: Iterable[Address]) -> dict[str, Any]:
+    """Ask the first node that answers who the others are, then ask them all."""
+    known: dict[str, Any] | None = None
+    problem = "no address"
+    for address in addresses:
+        try:
+            known = fetch_status(address)
+            break
+        except AdminUnreachable as error:
+            problem = str(error)
+    if known is None:
+        raise AdminUnreachable(problem)
+    nodes: list[dict[str, Any]] = []
+    for entry in known["nodes"]:
+        if entry["node_id"] == known["node_id"]:
+            nodes.append(known)
+            continue
+        try:
+            nodes.append(fetch_status(parse_address(entry["admin"])))
+        except AdminUnreachable as error:
+            nodes.append({"node_id": entry["node_id"], "error": str(error)})
+    return {"cluster_id": known["cluster_id"], "nodes": nodes}

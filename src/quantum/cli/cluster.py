@@ -1,0 +1,146 @@
+"""`quantum cluster`: a development cluster on this machine, and what a cluster is doing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from clustor.runtime.cluster_file import CLUSTER_FILE, PORTS_PER_NODE, read_cluster_file
+from clustor.runtime.development import NODES_MAX, PORT_MAX, prepare_cluster
+from clustor.runtime.errors import NodeError
+from clustor.runtime.pki import cluster_id, utc_now
+from quantum.cli.admin_client import AdminUnreachable, cluster_status, parse_address
+from quantum.cli.exits import Exit, fail
+from quantum.cli.node_exits import exit_of_node
+from quantum.cli.supervisor import Supervisor
+
+app = typer.Typer(
+    help="Run a development cluster on this machine, or look at a cluster.",
+    no_args_is_help=True,
+)
+
+DataDir = Annotated[Path, typer.Option("--data", help="The cluster's directory.")]
+
+
+@app.command()
+def up(
+    *,
+    data: DataDir,
+    nodes: Annotated[int, typer.Option(min=1, max=NODES_MAX, help="How many nodes.")] = 3,
+    base_port: Annotated[
+        int, typer.Option(min=1024, max=PORT_MAX, help="Node i has the ports BASE+10·i and up.")
+    ] = 7000,
+    groups: Annotated[int, typer.Option(min=1, max=1024, help="How many Raft groups.")] = 1,
+    name: Annotated[str, typer.Option(help="The name of a new cluster.")] = "dev",
+    restart: Annotated[
+        bool, typer.Option("--restart/--no-restart", help="Start a node that died again.")
+    ] = True,
+) -> None:
+    """Start N real nodes on loopback and keep them running until Ctrl-C.
+
+    Peers speak mutual TLS; the admin ports are plaintext and for loopback only. A node that dies
+    is started again after a second. Exit code 3: the directory is not this cluster's. 4: keys.
+    8: a port is taken. 9: a certificate. 10: the self-test failed. 11: a replica must not start.
+    """
+    if base_port + PORTS_PER_NODE * (nodes + 1) > PORT_MAX:
+        fail(f"there are not enough ports above {base_port}", Exit.USAGE)
+    try:
+        cluster = prepare_cluster(
+            data,
+            cluster_id(name),
+            nodes=nodes,
+            base_port=base_port,
+            groups=groups,
+            now=utc_now(),
+        )
+    except NodeError as error:
+        fail(str(error), exit_of_node(error))
+    typer.echo("development mode: peers use mutual TLS, admin and KV are plaintext on loopback")
+    raise typer.Exit(Supervisor(data, cluster, restart=restart).run())
+
+
+@app.command()
+def status(
+    admin: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="The admin address of any node.")
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="The cluster's directory, instead.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show every replica of every group: who leads, how far each one is, and what is shut.
+
+    Exit code 0: every group has a leader. 1: one has none. 12: no node answered.
+    """
+    found = _statuses(admin, data)
+    if as_json:
+        typer.echo(json.dumps(found))
+    else:
+        _print(found)
+    leaders = {
+        group["partition_id"]
+        for node in found["nodes"]
+        for group in node.get("groups", [])
+        if group["role"] == "Leader"
+    }
+    seen = {group["partition_id"] for node in found["nodes"] for group in node.get("groups", [])}
+    raise typer.Exit(0 if leaders == seen else Exit.FAILED)
+
+
+def _statuses(admin: str | None, data: Path | None) -> dict[str, Any]:
+    if (admin is None) == (data is None):
+        fail("give either --admin or --data", Exit.USAGE)
+    try:
+        if admin is not None:
+            addresses = [parse_address(admin)]
+        else:
+            assert data is not None
+            addresses = [entry.admin for entry in read_cluster_file(data / CLUSTER_FILE).nodes]
+        return cluster_status(addresses)
+    except ValueError as error:
+        fail(str(error), Exit.USAGE)
+    except NodeError as error:
+        fail(str(error), exit_of_node(error))
+    except AdminUnreachable as error:
+        fail(str(error), Exit.UNREACHABLE)
+
+
+def _print(found: dict[str, Any]) -> None:
+    table = Table(title=f"Cluster {found['cluster_id']}")
+    for heading in ("group", "node", "role", "term", "leader"):
+        table.add_column(heading)
+    for heading in ("commit", "durable", "applied", "lag"):
+        table.add_column(heading, justify="right")
+    for heading in ("mode", "gate", "state"):
+        table.add_column(heading)
+    for row in sorted(_rows(found["nodes"]), key=lambda row: (row[0], row[1])):
+        table.add_row(*map(str, row))
+    Console(soft_wrap=True).print(table)
+    for node in found["nodes"]:
+        if "error" in node:
+            typer.echo(f"node {node['node_id']} does not answer: {node['error']}")
+
+
+def _rows(nodes: list[dict[str, Any]]) -> list[tuple[object, ...]]:
+    commits: dict[int, int] = {}
+    for node in nodes:
+        for group in node.get("groups", []):
+            partition = group["partition_id"]
+            commits[partition] = max(commits.get(partition, 0), group["commit_index"])
+    return [
+        (
+            *(group["partition_id"], node["node_id"], group["role"], group["term"]),
+            group["leader_id"] or "-",
+            *(group["commit_index"], group["durable_index"], group["applied_index"]),
+            max(0, commits[group["partition_id"]] - group["applied_index"]),
+            group["durability_mode"],
+            group["gate"] if group["gate"] == "Open" else f"Shut: {group['failed_clause']}",
+            group["problem"] or group["state"],
+        )
+        for node in nodes
+        for group in node.get("groups", [])
+    ]

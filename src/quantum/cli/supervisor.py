@@ -1,0 +1,131 @@
+"""Keeping the node processes of a development cluster running."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+import typer
+
+from clustor.runtime.cluster_file import CLUSTER_FILE, ClusterFile, NodeEntry
+from clustor.runtime.development import node_directory
+from quantum.cli.exits import Exit
+from quantum.cli.node_exits import FINAL_NODE_EXITS
+
+RESTART_SECONDS: Final = 1.0
+STOP_SECONDS_MAX: Final = 12.0  # clustor's graceful shutdown is bounded at 10
+
+
+class Supervisor:
+    """Start every node, start a dead one again, stop them all when told to."""
+
+    def __init__(self, root: Path, cluster: ClusterFile, *, restart: bool) -> None:
+        self._root = root
+        self._cluster = cluster
+        self._restart = restart
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._due: dict[int, float] = {}  # when a dead node is started again
+        self._stopping = False
+        self._woken, self._wake = os.pipe()
+        os.set_blocking(self._wake, False)
+
+    def run(self) -> int:
+        """Run until a signal comes or a node cannot run at all; return the exit code."""
+        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._on_stop)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        for entry in self._cluster.nodes:
+            self._start(entry)
+        code = 0
+        while not self._stopping and (self._running or self._due):
+            self._wait()
+            code = code or self._reap()
+            if code:
+                break
+            self._start_due()
+        self._stop_all()
+        return code
+
+    def _on_stop(self, _number: int, _frame: FrameType | None) -> None:
+        self._stopping = True
+
+    def _wait(self) -> None:
+        """Sleep until a signal, or until a node is due."""
+        soonest = min(self._due.values(), default=None)
+        timeout = None if soonest is None else max(0.0, soonest - time.monotonic())
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._woken, selectors.EVENT_READ)
+            if selector.select(timeout):
+                os.read(self._woken, 4096)
+
+    def _start(self, entry: NodeEntry) -> None:
+        command = [sys.executable, "-m", "clustor.runtime.main"]
+        command += ["--cluster", str(self._root / CLUSTER_FILE), "--node", str(entry.node_id)]
+        command += ["--data", str(node_directory(self._root, entry.id))]
+        log = self._root / f"node-{entry.node_id}.log"
+        with log.open("ab") as output:
+            # A group of its own: Ctrl-C is for this process, which stops the nodes. Not a session
+            # of its own: Linux would then schedule each node against everything else as one.
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                process_group=0,
+            )
+        self._running[entry.node_id] = process
+        typer.echo(f"node {entry.node_id} pid={process.pid} peer={entry.peer} admin={entry.admin}")
+        sys.stdout.flush()
+
+    def _reap(self) -> int:
+        """Take note of nodes that ended; return an exit code if one cannot run at all."""
+        for node_id, process in list(self._running.items()):
+            ended = process.poll()
+            if ended is None:
+                continue
+            del self._running[node_id]
+            final = FINAL_NODE_EXITS.get(ended)
+            if final is not None:
+                typer.echo(f"quantum: {self._last_words(node_id)}", err=True)
+                return int(final)
+            typer.echo(f"node {node_id} ended with {_describe(ended)}")
+            if self._restart:
+                self._due[node_id] = time.monotonic() + RESTART_SECONDS
+        return 0 if self._running or self._due else int(Exit.FAILED)
+
+    def _last_words(self, node_id: int) -> str:
+        lines = (self._root / f"node-{node_id}.log").read_text(errors="replace").splitlines()
+        return lines[-1] if lines else f"node {node_id} ended without a word"
+
+    def _start_due(self) -> None:
+        now = time.monotonic()
+        for node_id in [node_id for node_id, due in self._due.items() if due <= now]:
+            del self._due[node_id]
+            entry = next(each for each in self._cluster.nodes if each.node_id == node_id)
+            self._start(entry)
+
+    def _stop_all(self) -> None:
+        """Ask every node to stop, and wait for each as long as a graceful stop may take."""
+        deadline = time.monotonic() + STOP_SECONDS_MAX
+        for process in self._running.values():
+            process.terminate()
+        for node_id, process in self._running.items():
+            try:
+                process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                typer.echo(f"node {node_id} did not stop in time and was killed")
+        self._running.clear()
+
+
+def _describe(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -1,0 +1,89 @@
+"""A data directory belongs to one node and is open once."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from clustor.log.types import PartitionId
+from clustor.runtime.data_directory import open_data_directory
+from clustor.runtime.development import node_directory, prepare_cluster
+from clustor.runtime.errors import DataDirectoryInUse, DataDirectoryRefused
+from clustor.runtime.pki import ClusterId, NodeId, own_identity, utc_now
+
+DEV = ClusterId("dev")
+
+
+def test_a_new_directory_becomes_the_nodes_own_and_stays_it(tmp_path: Path) -> None:
+    first = open_data_directory(tmp_path / "data", DEV, NodeId(1))
+    assert first.state(PartitionId(7)).is_dir()
+    first.close()
+    open_data_directory(tmp_path / "data", DEV, NodeId(1)).close()
+
+
+@pytest.mark.parametrize(("cluster", "node"), [("dev", 2), ("prod", 1)])
+def test_a_foreign_directory_is_refused(tmp_path: Path, cluster: str, node: int) -> None:
+    open_data_directory(tmp_path, DEV, NodeId(1)).close()
+    with pytest.raises(DataDirectoryRefused) as refused:
+        open_data_directory(tmp_path, ClusterId(cluster), NodeId(node))
+    assert refused.value.facts["owner"] == "dev/1"
+
+
+def test_a_directory_is_open_once(tmp_path: Path) -> None:
+    first = open_data_directory(tmp_path, DEV, NodeId(1))
+    with pytest.raises(DataDirectoryInUse):
+        open_data_directory(tmp_path, DEV, NodeId(1))
+    first.close()
+
+
+def test_replicas_without_an_owner_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    with pytest.raises(DataDirectoryRefused):
+        open_data_directory(tmp_path, DEV, NodeId(1))
+
+
+def test_an_owner_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "node.json").write_text("{")
+    with pytest.raises(DataDirectoryRefused):
+        open_data_directory(tmp_path, DEV, NodeId(1))
+
+
+def prepare(root: Path, nodes: int = 3, groups: int = 1) -> None:
+    prepare_cluster(root, DEV, nodes=nodes, base_port=7000, groups=groups, now=utc_now())
+
+
+def test_a_cluster_is_prepared_once_and_taken_up_again(tmp_path: Path) -> None:
+    root = tmp_path / "cluster"
+    prepare(root)
+    pki = node_directory(root, NodeId(2)) / "pki"
+    assert own_identity(pki).node_id == 2
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    prepare(root)
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+    secrets = [path for path in before if path.suffix == ".key" or path.name == "keyring.json"]
+    assert secrets
+    assert {stat.S_IMODE(path.stat().st_mode) for path in secrets} == {0o600}
+
+
+def test_an_interrupted_preparation_is_finished(tmp_path: Path) -> None:
+    root = tmp_path / "cluster"
+    prepare(root)
+    (root / "cluster.json").unlink()
+    ring = (root / "node-1" / "keys" / "keyring.json").read_bytes()
+    prepare(root)
+    assert (root / "node-1" / "keys" / "keyring.json").read_bytes() == ring
+
+
+@pytest.mark.parametrize(("nodes", "groups"), [(5, 1), (3, 2)])
+def test_a_cluster_of_another_shape_is_refused(tmp_path: Path, nodes: int, groups: int) -> None:
+    prepare(tmp_path / "cluster")
+    with pytest.raises(DataDirectoryRefused):
+        prepare(tmp_path / "cluster", nodes, groups)
+
+
+def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    with pytest.raises(DataDirectoryRefused):
+        prepare(tmp_path)

@@ -1,0 +1,160 @@
+"""A real cluster of real processes, started by the real command, for tests and benchmarks."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from clustor.runtime.transport import Address
+from quantum.cli.admin_client import AdminUnreachable, fetch_status
+from tests.clustor.runtime.waiting import free_base_port
+
+DEADLINE_SECONDS = 90.0
+_NODE_LINE = re.compile(r"node (\d+) pid=(\d+) peer=(\S+) admin=(\S+)")
+_COMMAND = "from quantum.cli.cluster import app; app()"
+
+
+class ClusterProcess:
+    """`quantum cluster up` in a process of its own; leave the context to stop it."""
+
+    def __init__(
+        self, data: Path, *, nodes: int = 3, groups: int = 1, restart: bool = True
+    ) -> None:
+        self.data = data
+        self.nodes = nodes
+        self.base_port = free_base_port(nodes)
+        self._arguments = ["up", "--data", str(data), "--nodes", str(nodes)]
+        self._arguments += ["--base-port", str(self.base_port), "--groups", str(groups)]
+        self._arguments += [] if restart else ["--no-restart"]
+        self.pids: dict[int, int] = {}
+        self.starts: dict[int, int] = {}
+        self.lines: list[str] = []
+        self._process: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _COMMAND, *self._arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
+        self._reader.start()
+
+    def stop(self) -> int:
+        """Ask the command to stop, and return its exit code."""
+        process = self._process
+        if process is None:
+            return 0
+        if process.poll() is None:
+            process.terminate()
+        code = process.wait(60)
+        assert self._reader is not None
+        self._reader.join(10)
+        assert process.stdout is not None
+        process.stdout.close()
+        self._process = None
+        return code
+
+    def wait(self) -> int:
+        """Return the exit code of a command that ends by itself."""
+        assert self._process is not None
+        self._process.wait(DEADLINE_SECONDS)
+        return self.stop()
+
+    def kill(self, node: int) -> None:
+        """End a node as a power cut would end its process."""
+        os.kill(self.pids[node], signal.SIGKILL)
+
+    def admin(self, node: int) -> Address:
+        return Address("127.0.0.1", self.base_port + 10 * node + 1)
+
+    def admins(self) -> list[Address]:
+        return [self.admin(node) for node in range(1, self.nodes + 1)]
+
+    def status(self, node: int) -> dict[str, Any] | None:
+        """Return a node's status, or None while it does not answer."""
+        try:
+            return fetch_status(self.admin(node))
+        except AdminUnreachable:
+            return None
+
+    def group(self, node: int, partition: int = 1) -> dict[str, Any] | None:
+        status = self.status(node)
+        if status is None:
+            return None
+        found: dict[str, Any] = status["groups"][partition - 1]
+        return found
+
+    def leader(self, partition: int = 1, *, but: int = 0) -> int | None:
+        """Return the node that leads in the highest term, if one does."""
+        leading: list[tuple[int, int]] = []
+        for node in range(1, self.nodes + 1):
+            group = self.group(node, partition) if node != but else None
+            if group is not None and group["role"] == "Leader":
+                leading.append((group["term"], node))
+        return max(leading)[1] if leading else None
+
+    def wait_for_leader(self, partition: int = 1, *, but: int = 0) -> int:
+        def led() -> bool:
+            return self.leader(partition, but=but) is not None
+
+        self.until(led, "a leader")
+        found = self.leader(partition, but=but)
+        return found if found is not None else self.wait_for_leader(partition, but=but)
+
+    def caught_up(self, node: int, partition: int = 1) -> bool:
+        """Say whether a node has applied what is committed somewhere now."""
+        groups = [self.group(each, partition) for each in range(1, self.nodes + 1)]
+        mine = groups[node - 1]
+        newest = max((group["commit_index"] for group in groups if group is not None), default=0)
+        return mine is not None and mine["state"] == "Running" and mine["applied_index"] >= newest
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Return as soon as the condition holds; fail with the nodes' last words otherwise."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while not condition():
+            assert time.monotonic() < deadline, f"never: {what}\n{self.last_words()}"
+            time.sleep(0.005)
+
+    def last_words(self) -> str:
+        logs = sorted(self.data.glob("node-*.log"))
+        return "\n".join(f"{log.name}: {line}" for log in logs for line in _tail(log)) + "\n".join(
+            self.lines
+        )
+
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            self.lines.append(line.rstrip())
+            found = _NODE_LINE.match(line)
+            if found is not None:
+                node = int(found[1])
+                self.pids[node] = int(found[2])
+                self.starts[node] = self.starts.get(node, 0) + 1
+
+
+def _tail(log: Path) -> list[str]:
+    return log.read_text(errors="replace").splitlines()[-15:]

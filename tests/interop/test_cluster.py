@@ -1,0 +1,218 @@
+"""Real nodes, real disks, real `kill -9`: what was acknowledged is there, and in one order."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import statistics
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from clustor.kv import Conflict
+from clustor.runtime.kv_client import KvClient, KvUnavailable
+from clustor.sim import linearizability
+from clustor.sim.history import History, Process
+from clustor.sim.models import Cas, Get, KeyValue, KvCall, Put
+from tests.clustor.runtime.waiting import until
+from tests.interop.cluster_process import ClusterProcess
+
+WORKERS = 6
+KEYS = 4
+BUDGET = 5_000_000
+
+
+class Load:
+    """Workers that write, compare and read; what they saw, and what was acknowledged."""
+
+    def __init__(self, client: KvClient) -> None:
+        self.client = client
+        self.history: History[KvCall] = History()
+        self.acknowledged: dict[bytes, bytes] = {}
+        self.stopping = False
+        self._processes = itertools.count()
+
+    async def run(self, worker: int) -> None:
+        process = Process(next(self._processes))
+        for turn in itertools.count():
+            if self.stopping:
+                return
+            try:
+                await self._turn(process, worker, turn)
+            except KvUnavailable as error:
+                if error.maybe_applied:
+                    self.history.unknown(process)
+                    process = Process(next(self._processes))  # an unknown call stays open
+                else:
+                    self.history.did_not_happen(process)
+
+    async def _turn(self, process: Process, worker: int, turn: int) -> None:
+        key, value = b"shared-%d" % (turn % KEYS), b"%d:%d" % (worker, turn)
+        if turn % 3 == 0:
+            self.history.invoke(process, Put(key, value))
+            await self.client.put(key, value)
+            self.history.ok(process)
+        elif turn % 3 == 1:
+            self.history.invoke(process, Get(key))
+            record = await self.client.get(key)
+            self.history.ok(process, None if record is None else record.value)
+        else:
+            expected = b"%d:%d" % ((worker + 1) % WORKERS, turn - 2)
+            self.history.invoke(process, Cas(key, expected, value))
+            reply = await self.client.cas_value(key, expected, value)
+            self.history.ok(process, not isinstance(reply, Conflict))
+        own = b"own-%d-%d" % (worker, turn)
+        await self.client.put(own, value)
+        self.acknowledged[own] = value
+
+    def has_more_than(self, acknowledged: int) -> bool:
+        return len(self.acknowledged) > acknowledged
+
+    async def check(self) -> None:
+        """Nothing acknowledged is missing or other than it was, and one order explains it all."""
+        there: dict[bytes, bytes] = {}
+        start, more = b"own-", True
+        while more:
+            page = await self.client.range(start, b"own.", 10_000)
+            there |= {bytes(record.key): record.value for record in page.records}
+            start, more = page.records[-1].key + b"\0", page.more
+        lost = {key for key, value in self.acknowledged.items() if there.get(key) != value}
+        assert not lost
+        print(f"\n{len(self.acknowledged)} writes acknowledged and there")
+        verdict = linearizability.check(self.history.operations(), KeyValue(), budget=BUDGET)
+        assert isinstance(verdict, linearizability.Ok), verdict
+
+
+async def kill_leaders(cluster: ClusterProcess, kills: int) -> list[float]:
+    """Kill the leader again and again under load; return the seconds to each new leader."""
+    seconds: list[float] = []
+    async with KvClient(cluster.admins(), timeout_seconds=60) as client:
+        load = Load(client)
+        workers = [asyncio.create_task(load.run(worker)) for worker in range(WORKERS)]
+        for nth in range(kills):
+            before = len(load.acknowledged)
+            seconds.append(await asyncio.to_thread(_kill_one, cluster))
+            await until(partial(load.has_more_than, before), f"writes after kill {nth}")
+        load.stopping = True
+        await asyncio.gather(*workers)
+        await load.check()
+        assert len(load.acknowledged) > kills
+    return seconds
+
+
+def _kill_one(cluster: ClusterProcess) -> float:
+    leader = cluster.wait_for_leader()
+    starts = cluster.starts[leader]
+    began = time.monotonic()
+    cluster.kill(leader)
+    cluster.wait_for_leader(but=leader)
+    seconds = time.monotonic() - began
+    cluster.until(lambda: cluster.starts[leader] > starts, "the node is started again")
+    cluster.until(lambda: cluster.caught_up(leader), "the node has caught up")
+    return seconds
+
+
+def report(seconds: list[float]) -> None:
+    listed = " ".join(f"{each:.2f}" for each in seconds)
+    print(f"\nseconds to a new leader: median {statistics.median(seconds):.2f} ({listed})")
+
+
+async def test_no_acknowledged_write_is_lost_when_leaders_are_killed(tmp_path: Path) -> None:
+    with ClusterProcess(tmp_path / "cluster") as cluster:
+        report(await kill_leaders(cluster, 5))
+
+
+@pytest.mark.soak
+async def test_twenty_leaders_killed_in_a_row(tmp_path: Path) -> None:
+    with ClusterProcess(tmp_path / "cluster") as cluster:
+        report(await kill_leaders(cluster, 20))
+
+
+async def test_everything_is_there_after_all_nodes_were_killed_and_started(tmp_path: Path) -> None:
+    data = tmp_path / "cluster"
+    with ClusterProcess(data, restart=False) as cluster:
+        cluster.wait_for_leader()
+        async with KvClient(cluster.admins(), timeout_seconds=60) as client:
+            await asyncio.gather(*(client.put(b"key-%d" % n, b"%d" % n) for n in range(200)))
+        for node in (1, 2, 3):
+            cluster.kill(node)
+        assert cluster.wait() != 0
+    with ClusterProcess(data) as cluster:
+        cluster.wait_for_leader()
+        async with KvClient(cluster.admins(), timeout_seconds=60) as client:
+            page = await client.range(b"key-", b"key.", 1000)
+        assert {record.key: record.value for record in page.records} == {
+            b"key-%d" % n: b"%d" % n for n in range(200)
+        }
+
+
+async def test_a_cluster_stops_gracefully_and_goes_on_with_many_groups(tmp_path: Path) -> None:
+    data = tmp_path / "cluster"
+    for turn in range(2):
+        cluster = ClusterProcess(data, groups=4)
+        cluster.start()
+        for partition in range(1, 5):
+            cluster.wait_for_leader(partition)
+            async with KvClient(
+                cluster.admins(), partition=partition, timeout_seconds=60
+            ) as client:
+                record = await client.get(b"turn")
+                assert (record is None) == (turn == 0)
+                await client.put(b"turn", b"%d of %d" % (turn, partition))
+        assert cluster.stop() == 0
+        assert not any("killed" in line for line in cluster.lines), cluster.lines
+
+
+async def test_a_retried_write_is_applied_once(tmp_path: Path) -> None:
+    """A compare-and-set that succeeded answers so again, also when it is sent again."""
+    with ClusterProcess(tmp_path / "cluster") as cluster:
+        leader = cluster.wait_for_leader()
+        async with KvClient(cluster.admins(), timeout_seconds=60) as client:
+            await client.put(b"counter", b"0")
+            wins = 0
+            killer = asyncio.create_task(asyncio.to_thread(cluster.kill, leader))
+            for value in range(60):
+                reply = await client.cas_value(b"counter", b"%d" % value, b"%d" % (value + 1))
+                wins += not isinstance(reply, Conflict)
+            await killer
+            assert wins == 60
+            record = await client.get(b"counter")
+            assert record is not None and record.value == b"60"
+
+
+async def test_a_watch_sees_every_revision_once_and_in_order(tmp_path: Path) -> None:
+    with ClusterProcess(tmp_path / "cluster") as cluster:
+        leader = cluster.wait_for_leader()
+        seen: list[int] = []
+
+        async def follow() -> None:
+            async with KvClient(cluster.admins()) as watcher:
+                async for found in watcher.watch([b"w-"], 0):
+                    seen.extend(record.mod_revision for record in found.events)
+                    if len(seen) >= 100:
+                        return
+
+        async with KvClient(cluster.admins(), timeout_seconds=60) as client:
+            following = asyncio.create_task(follow())
+            for value in range(100):
+                if value == 50:
+                    cluster.kill(leader)
+                await client.put(b"w-%d" % value, b"")
+            await asyncio.wait_for(following, 60)
+        assert seen == sorted(set(seen))
+        assert len(seen) == 100
+
+
+async def test_a_key_with_a_time_to_live_ends(tmp_path: Path) -> None:
+    with ClusterProcess(tmp_path / "cluster", nodes=1) as cluster:
+        cluster.wait_for_leader()
+        async with KvClient(cluster.admins(), timeout_seconds=60) as client:
+            await client.put(b"short", b"life", ttl_ms=1)
+            await client.put(b"long", b"life", ttl_ms=3_600_000)
+            async for found in client.watch([b"short"], 0):
+                if found.events and found.events[-1].is_delete:
+                    break
+            assert await client.get(b"short") is None
+            assert await client.get(b"long") is not None

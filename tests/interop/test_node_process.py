@@ -1,0 +1,71 @@
+"""The process of one node: how it refuses to start, and how it only looks."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.interop.cluster_process import ClusterProcess
+
+
+def node_command(data: Path, *flags: str, node: int = 1) -> list[str]:
+    return [
+        *(sys.executable, "-m", "clustor.runtime.main", "--cluster", str(data / "cluster.json")),
+        *("--node", str(node), "--data", str(data / f"node-{node}"), *flags),
+    ]
+
+
+def digests(root: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and path.suffix != ".log"
+    }
+
+
+def ran_once(data: Path) -> ClusterProcess:
+    with ClusterProcess(data, nodes=1) as cluster:
+        cluster.wait_for_leader()
+    return cluster
+
+
+def test_repair_mode_shows_everything_and_changes_nothing(tmp_path: Path) -> None:
+    data = tmp_path / "c"
+    cluster = ran_once(data)
+    before = digests(data)
+    process = subprocess.Popen(node_command(data, "--repair"), stderr=subprocess.DEVNULL)
+    try:
+        cluster.until(lambda: cluster.status(1) is not None, "the node answers")
+        status = cluster.status(1)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    assert status is not None
+    assert status["mode"] == "Repair"
+    (group,) = status["groups"]
+    assert (group["state"], group["failed_clause"]) == ("Healthy", "RepairMode")
+    assert group["durable_index"] == group["last_index"] > 0
+    assert digests(data) == before
+
+
+def test_a_node_refuses_to_run_without_its_assertions(tmp_path: Path) -> None:
+    command = node_command(tmp_path)
+    command.insert(1, "-O")
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    assert "refusing to run under -O" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_data_directory_is_open_once(tmp_path: Path) -> None:
+    data = tmp_path / "c"
+    with ClusterProcess(data, nodes=1) as cluster:
+        cluster.wait_for_leader()
+        ended = subprocess.run(node_command(data), capture_output=True, text=True, timeout=60)
+        assert ended.returncode == 3
+        assert "another process has the data directory open" in ended.stderr
+        os.kill(cluster.pids[1], 0)  # the first one lives on
