@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from clustor.log.errors import LogError
 from clustor.log.log import Log
 from clustor.log.steps import FileName, Storage, plan_replace
 from clustor.log.types import Entry, EntryKind, LogId, LogIndex, PartitionId
@@ -21,14 +20,13 @@ from clustor.raft.leadership import Refused as GroupRefused
 from clustor.raft.membership import Configuration
 from clustor.raft.messages import Message
 from clustor.raft.output import (
-    EntriesFetch,
     LogAppend,
     Output,
     PersistHardState,
     RoleChange,
     SnapshotInstall,
 )
-from clustor.raft.reads import ReadGranted, ReadKind, ReadRefusal, ReadRequest
+from clustor.raft.reads import ReadKind, ReadRequest
 from clustor.raft.reconfiguration import MembershipRequest
 from clustor.raft.transition import Transition
 from clustor.raft.types import (
@@ -44,10 +42,11 @@ from clustor.replica.batch import decode_batch
 from clustor.replica.disk_queue import DiskQueue
 from clustor.replica.documents import plan_hard_state, plan_identity
 from clustor.replica.emitting import Shelf
-from clustor.replica.jobs import ReadEntries, frozen_map
+from clustor.replica.fetching import Fetching
 from clustor.replica.machine import StateMachine
 from clustor.replica.opening import Opened, prepare_new, prepare_open, prepare_rejoin
 from clustor.replica.proposals import Proposals
+from clustor.replica.read_gate import ReadGate
 from clustor.replica.reading import Reader
 from clustor.replica.settings import ReplicaSettings
 from clustor.replica.snapshots import Snapshots
@@ -56,9 +55,6 @@ from clustor.replica.types import (
     DiskToken,
     Home,
     NotLeader,
-    ReadDenied,
-    ReadOutcome,
-    ReadReady,
     ReadToken,
     Refused,
     ReplicaOutput,
@@ -104,11 +100,13 @@ class Replica:
             self.log,
             self._installed,
         )
+        self._fetching = Fetching(
+            settings.keys, self.group, self.log, self._reader, self.log_damaged
+        )
         self._batches_out = 0
         self._probe_due_ms = 0
         self._proposals = Proposals(settings.profile.payload_bytes_max, settings.waiting_bytes_max)
-        self._open_reads: dict[RequestId, LogIndex | None] = {}  # granted at, None: not yet
-        self._reads: list[ReadOutcome] = []
+        self._read_gate = ReadGate()
         self._role: RoleChange | None = None
         self._failure_told = False
         self._disk.submit(opened.plan, self._mended(last=not opened.writes_identity))
@@ -225,9 +223,9 @@ class Replica:
     def read(self, request_id: RequestId, deadline_ms: int) -> None:
         """Ask to read what is newest; an answer comes with an output, at the deadline at last."""
         if not self.ready:
-            self._deny(request_id)
+            self._read_gate.deny(request_id, self.leader_id)
             return
-        self._open_reads[request_id] = None
+        self._read_gate.ask(request_id)
         self.group.read(ReadRequest(ReadId(request_id), ReadKind.READ_INDEX, deadline_ms))
 
     def control_plane(self, update: ControlPlaneUpdate) -> None:
@@ -311,9 +309,7 @@ class Replica:
         self._disk.abandon()
         self._reader.abandon()
         self._proposals.lose(None, None)
-        for request_id in self._open_reads:
-            self._deny(request_id)
-        self._open_reads.clear()
+        self._read_gate.deny_all()
         if was_leading:
             self._role = RoleChange(Role.FOLLOWER, self.group.core.hard.term, None, reason)
 
@@ -330,7 +326,7 @@ class Replica:
         output.disk = self._disk.take()
         output.disk_reads = self._reader.take()
         output.replies = self._proposals.take()
-        output.reads, self._reads = self._reads, []
+        output.reads = self._read_gate.take()
         if self.failed is not None and not self._failure_told:
             self._failure_told = True
             output.failed, output.role = self.failed, self._role
@@ -361,7 +357,7 @@ class Replica:
             self._snapshots.install(found.install)
         output.messages = found.messages
         for fetch in found.fetches:
-            self._fetch(fetch)
+            self._fetching.begin(fetch)
         if found.apply:
             self._apply(found.apply)
         if found.acked is not None:
@@ -369,19 +365,8 @@ class Replica:
         self._proposals.release()
         if found.role is not None:
             self._role_changed(found.role)
-        for answer in found.reads:
-            if isinstance(answer, ReadGranted):
-                self._open_reads[RequestId(answer.read_id)] = answer.index
-            else:
-                self._open_reads.pop(RequestId(answer.read_id), None)
-                denied = ReadDenied(
-                    RequestId(answer.read_id),
-                    answer.refusal,
-                    answer.failed_clause,
-                    self.leader_id,
-                )
-                self._reads.append(denied)
-        self._serve_reads()
+        self._read_gate.answered(found.reads, self.leader_id)
+        self._read_gate.serve(self.applied_index)
         if found.emit_snapshot is not None:
             self._snapshots.emit()
         if found.compact_through is not None:
@@ -426,42 +411,6 @@ class Replica:
     def _role_changed(self, change: RoleChange) -> None:
         term = change.term if change.role is Role.LEADER else None
         self._proposals.lose(term, change.leader_id)
-
-    # Reads.
-
-    def _serve_reads(self) -> None:
-        for request_id, index in list(self._open_reads.items()):
-            if index is not None and index <= self.applied_index:
-                del self._open_reads[request_id]
-                self._reads.append(ReadReady(request_id, self.applied_index))
-
-    def _deny(self, request_id: RequestId) -> None:
-        self._reads.append(ReadDenied(request_id, ReadRefusal.NOT_LEADER, leader_id=self.leader_id))
-
-    # Entries for slow followers.
-
-    def _fetch(self, fetch: EntriesFetch) -> None:
-        job = ReadEntries(
-            self.settings.keys,
-            frozen_map(self.log.entries),
-            fetch.first_index,
-            fetch.last_index,
-            fetch.bytes_max,
-        )
-
-        def failed(error: Exception) -> None:
-            if fetch.first_index <= self.group.core.log.base_index:
-                self.group.fetched(fetch, [])  # compacted meanwhile: a snapshot takes its place
-            elif isinstance(error, LogError | FileNotFoundError):
-                self.log_damaged(str(error))
-            else:
-                self._fail(f"the disk failed: {error}")
-
-        def found(entries: object) -> None:
-            assert isinstance(entries, list)
-            self.group.fetched(fetch, entries)
-
-        self._reader.submit(job, found, failed)
 
 
 def _commands(entry: Entry) -> list[bytes]:
