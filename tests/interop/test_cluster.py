@@ -152,18 +152,17 @@ async def test_everything_is_there_after_all_nodes_were_killed_and_started(tmp_p
 async def test_a_cluster_stops_gracefully_and_goes_on_with_many_groups(tmp_path: Path) -> None:
     data = tmp_path / "cluster"
     for turn in range(2):
-        cluster = ClusterProcess(data, groups=4)
-        cluster.start()
-        for partition in range(1, 5):
-            cluster.wait_for_leader(partition)
-            async with KvClient(
-                cluster.admins(), partition=partition, timeout_seconds=60
-            ) as client:
-                record = await client.get(b"turn")
-                assert (record is None) == (turn == 0)
-                await client.put(b"turn", b"%d of %d" % (turn, partition))
-        assert cluster.stop() == 0
-        assert not any("killed" in line for line in cluster.lines), cluster.lines
+        with ClusterProcess(data, groups=4) as cluster:
+            for partition in range(1, 5):
+                cluster.wait_for_leader(partition)
+                async with KvClient(
+                    cluster.admins(), partition=partition, timeout_seconds=60
+                ) as client:
+                    record = await client.get(b"turn")
+                    assert (record is None) == (turn == 0)
+                    await client.put(b"turn", b"%d of %d" % (turn, partition))
+            assert cluster.stop() == 0
+            assert not any("killed" in line for line in cluster.lines), cluster.lines
 
 
 class LossyProxy:
