@@ -84,8 +84,8 @@ def test_a_cluster_that_is_not_there_is_named() -> None:
 
 
 def ends_with(cluster: ClusterProcess, code: Exit, says: str) -> None:
-    cluster.start()
-    assert cluster.wait() == code, cluster.lines
+    with cluster:
+        assert cluster.wait() == code, cluster.lines
     assert says in cluster.lines[-1], cluster.lines
     assert not any("Traceback" in line for line in cluster.lines)
 
