@@ -7,8 +7,6 @@ when the whole plan is durable, a reply leaves when the group allows it and the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from clustor.log.log import Log
 from clustor.log.steps import FileName, Storage, plan_replace
 from clustor.log.types import Entry, EntryKind, LogId, LogIndex, PartitionId
@@ -109,11 +107,8 @@ class Replica:
         self._read_gate = ReadGate()
         self._role: RoleChange | None = None
         self._failure_told = False
-        self._disk.submit(opened.plan, self._mended(last=not opened.writes_identity))
-        if opened.writes_identity:
-            self._disk.submit(
-                plan_identity(opened.identity), self._mended(last=True), home=Home.NODE
-            )
+        self._writes_identity = opened.writes_identity
+        self._disk.submit(opened.plan, self._mended)
 
     # Beginnings. Each returns a replica whose first output is what must be durable first; until
     # that is done it neither speaks nor listens.
@@ -168,11 +163,13 @@ class Replica:
         opened = prepare_rejoin(settings, partition, node, log_id=log_id, rejoin_epoch=rejoin_epoch)
         return cls(settings, opened, now_ms)
 
-    def _mended(self, *, last: bool) -> Callable[[], None]:
-        def done() -> None:
-            self._mending = not last
-
-        return done
+    def _mended(self) -> None:
+        """Write the identity after the data: it says that there is some."""
+        if self._writes_identity:
+            self._writes_identity = False
+            self._disk.submit(plan_identity(self.identity), self._mended, home=Home.NODE)
+        else:
+            self._mending = False
 
     @property
     def ready(self) -> bool:
