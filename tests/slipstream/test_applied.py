@@ -33,6 +33,16 @@ from tests.slipstream.fold_cases import FOLDS, contents, put
 ALL = WatchScope.all()
 
 
+@pytest.fixture(params=["memory", "nats"])
+def lab(request: pytest.FixtureRequest) -> Lab:
+    """The backends whose revisions start at 1 in every bucket, as the figures here do.
+
+    Clustor's are shared by all buckets: `test_clustor.py` and `test_clustor_kill.py` watch there.
+    """
+    found: Lab = request.getfixturevalue(f"{request.param}_lab")
+    return found
+
+
 @pytest.fixture
 async def bucket(lab: Lab) -> Bucket:
     return await lab.bucket()

@@ -29,6 +29,10 @@ _STREAM_NOT_FOUND: Final = 10059
 _NOT_READY: Final = frozenset({None, 10008, 10039})
 
 
+_ANSWER_SECONDS_MAX = 2.0
+"""After this long without an answer, a question is asked again."""
+
+
 @dataclass(frozen=True, slots=True)
 class StreamFacts:
     """What a stream says of itself. `identity` names this life of it: name and time of birth."""
@@ -102,6 +106,9 @@ class BucketLink:
     ) -> None:
         self.client = client
         self.jetstream: JetStreamContext = client.jetstream(timeout=operation_seconds)
+        self._impatient: JetStreamContext = client.jetstream(
+            timeout=min(operation_seconds, _ANSWER_SECONDS_MAX)
+        )
         self.bucket = bucket
         self.stream = f"KV_{bucket}"
         self.subject_prefix = f"$KV.{bucket}."
@@ -118,6 +125,24 @@ class BucketLink:
             return result
         raise AssertionError("timed() never swallows an error")
 
+    async def ask(
+        self, operation: str, question: Callable[[JetStreamContext], Awaitable[_Answer]]
+    ) -> _Answer:
+        """Ask what may be asked twice, within the connection's bound.
+
+        An answer can die with its server; after a reconnect nobody sends it again.
+        """
+        async with timed(operation, self._operation_seconds):
+            while True:
+                try:
+                    result = await question(self._impatient)
+                except nats.errors.TimeoutError:
+                    _honour_cancellation()
+                    continue
+                _honour_cancellation()
+                return result
+        raise AssertionError("timed() never swallows an error")
+
     @property
     def operation_seconds(self) -> float:
         """The bound of every operation."""
@@ -125,7 +150,7 @@ class BucketLink:
 
     async def facts(self) -> StreamFacts:
         """Ask the stream what it holds now."""
-        info = await self.timed("stream info", self.jetstream.stream_info(self.stream))
+        info = await self.ask("stream info", lambda jetstream: jetstream.stream_info(self.stream))
         born = info.created.isoformat() if info.created is not None else ""
         digest = hashlib.blake2b(f"{self.stream}\n{born}".encode(), digest_size=8).digest()
         return StreamFacts(digest, info.state.first_seq, info.state.last_seq)
@@ -133,8 +158,9 @@ class BucketLink:
     async def witness_at(self, revision: int) -> int | None:
         """Give the server's stamp on a revision in microseconds, None when it is no longer held."""
         try:
-            message = await self.timed(
-                "read a revision", self.jetstream.get_msg(self.stream, seq=revision)
+            message = await self.ask(
+                "read a revision",
+                lambda jetstream: jetstream.get_msg(self.stream, seq=revision),
             )
         except StoreFailure as error:
             if isinstance(error.__cause__, nats.js.errors.NotFoundError):
