@@ -1,6 +1,6 @@
 """The append path beside a bare loop of pwrite + fdatasync of the same bytes, in one run.
 
-    python bench/log.py [--seconds 1] [--rounds 3]
+    python -m bench.log [--seconds 1] [--rounds 3]
 
 The bare loop writes the same number of bytes to two pre-written files and syncs each, as
 clustor §10.5 orders it; everything above that is ours. Both run alternately, and medians are

@@ -1,6 +1,6 @@
 """Puts through three real nodes on this machine, each acknowledged by a quorum's fsync.
 
-    python bench/raft.py [--seconds 3] [--rounds 3] [--in-flight 1 64 512]
+    python -m bench.raft [--seconds 3] [--rounds 3] [--in-flight 1 64 512]
 
 One client on one connection keeps so many puts of 256 B in flight. A three-node etcd is given the
 same load in the same run, turn by turn, where `etcd` is installed; medians are printed. CPU is

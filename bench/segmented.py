@@ -5,7 +5,7 @@ two rows is what the table names. Files and logs are there before the clock star
 the segmented log includes its checkpoint: each run ends with one, so that every byte is durable in
 the log and in its partition. The rate before it is what producers see while none runs.
 
-    .venv/bin/python bench/segmented.py [--mebibytes 1024] [--directory /somewhere]
+    python -m bench.segmented [--mebibytes 1024] [--directory /somewhere]
 """
 
 from __future__ import annotations

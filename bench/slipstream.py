@@ -1,6 +1,6 @@
 """Slipstream beside itself: three folds, ACK subjects against the client's parser, latency.
 
-Run it from the root: `python bench/slipstream.py [--keys 1000000]`. Each fold runs in a process
+Run it from the root: `python -m bench.slipstream [--keys 1000000]`. Each fold runs in a process
 of its own, so that its memory is its own; the NATS server of the last table is the one that the
 development dependencies bring.
 """
