@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -102,7 +103,7 @@ def _hello() -> bytes:
     return w.encode_frame(body, body_bytes_max=w.EXPLAIN_BODY_BYTES_MAX)
 
 
-class _Connection(asyncio.Protocol):
+class _Connection(asyncio.Protocol, ABC):
     """What both directions share: TLS, then the peer's identity, then its handshake."""
 
     def __init__(self, owner: Transport, tls: ssl.SSLContext, *, server_side: bool) -> None:
@@ -186,20 +187,25 @@ class _Connection(asyncio.Protocol):
 
     # What each direction does in its own way.
 
+    @abstractmethod
     def identify(self, certificate: bytes | None) -> None:
-        raise NotImplementedError
+        """Take the peer's certificate, or refuse it."""
 
+    @abstractmethod
     def became_ready(self) -> None:
-        raise NotImplementedError
+        """Both sides agree on a dialect."""
 
+    @abstractmethod
     def refused(self, error: Exception) -> None:
-        raise NotImplementedError
+        """The handshake ended in an error."""
 
+    @abstractmethod
     def ended(self) -> None:
-        raise NotImplementedError
+        """The connection is gone."""
 
+    @abstractmethod
     def on_packet(self, packet: w.Packet) -> None:
-        raise NotImplementedError
+        """Take one packet."""
 
 
 class _Inbound(_Connection):
