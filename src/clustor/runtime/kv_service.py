@@ -8,6 +8,7 @@ see the state at their own index, which is linearizable by itself.
 from __future__ import annotations
 
 import time
+from hashlib import sha256
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import msgspec
@@ -26,6 +27,7 @@ from clustor.kv import (
     Record,
     Refused,
     Revision,
+    StoreId,
     Txn,
     TxnPut,
     decode_command,
@@ -45,6 +47,7 @@ from clustor.runtime.kv_stream import (
     WatchRequest,
     encode_reply,
 )
+from clustor.runtime.pki import NodeId
 
 if TYPE_CHECKING:
     from clustor.runtime.node import Node
@@ -99,6 +102,7 @@ class KvService:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._groups: dict[PartitionId, HostedGroup] = {}
         self._clients: dict[int, Client] = {}
         self._next_number = _NODE_ITSELF + 1
         self._watches: dict[PartitionId, dict[tuple[int, int], _Watch]] = {}
@@ -106,6 +110,12 @@ class KvService:
         self._dirty: dict[Client, None] = {}
         self._expiring: set[PartitionId] = set()
         self._ticks = 0
+
+    def host(self, partition: PartitionId) -> None:
+        """Keep a store in a group of this number, on every node."""
+        name = f"{self._node.cluster.cluster_id}/{partition}"
+        store = StoreId(sha256(name.encode()).digest()[:16])
+        self._groups[partition] = self._node.host(partition, lambda: KvMachine(store), self)
 
     def joined(self, client: Client) -> int:
         """Give a new connection its number."""
@@ -129,7 +139,7 @@ class KvService:
         """Take what a connection brought in one turn. Raises StreamViolation."""
         client = self._clients[number]
         base = number << _ID_BITS
-        groups: dict[int, HostedGroup] = cast("dict[int, HostedGroup]", self._node.groups)
+        groups: dict[int, HostedGroup] = cast("dict[int, HostedGroup]", self._groups)
         for request_id, partition, operation, body in requests:
             group = groups.get(partition)
             if group is None:
@@ -220,7 +230,7 @@ class KvService:
         """Go on with the watches of a connection that reads again."""
         for partition, watches in self._watches.items():
             for key in [key for key in watches if key[0] == number]:
-                self._feed(partition, key, _machine(self._node.groups[partition]))
+                self._feed(partition, key, _machine(self._groups[partition]))
 
     def _tell(self, watch: _Watch, events: list[Record]) -> None:
         body = _encode(WatchEvents(events, watch.revision))
@@ -299,7 +309,7 @@ class KvService:
     def on_tick(self) -> None:
         """Let leaders delete the keys whose time has come, and answer polls that waited long."""
         self._ticks += 1
-        for partition, group in self._node.groups.items():
+        for partition, group in self._groups.items():
             if self._ticks % _POLL_TICKS_MAX == 0:
                 self._answer_polls(group)
             if not group.replica.leads or partition in self._expiring:
@@ -310,6 +320,12 @@ class KvService:
                 self._expiring.add(partition)
                 command = encode_command(Expire(now_ms, _EXPIRE_LIMIT))
                 group.replica.propose(RequestId(_NODE_ITSELF), command)
+
+    def on_peer_data(self, peer: NodeId, data: bytes) -> None:
+        """Stores say nothing to each other but through their groups."""
+
+    def on_peer_lost(self, peer: NodeId) -> None:
+        """Nothing rests on a peer."""
 
 
 def _machine(group: HostedGroup) -> KvMachine:

@@ -21,6 +21,7 @@ import uvloop
 
 from clustor.log.config import LogConfig
 from clustor.log.errors import KeyUnavailable, LogError
+from clustor.log.types import PartitionId
 from clustor.raft.errors import DataLost
 from clustor.replica import ReplicaError
 from clustor.runtime.admin import AdminServer
@@ -37,6 +38,7 @@ from clustor.runtime.errors import (
     SelfTestFailed,
 )
 from clustor.runtime.keystore import load_keyring
+from clustor.runtime.kv_service import KvService
 from clustor.runtime.memory import keep_freed_memory
 from clustor.runtime.node import Node, NodeSettings
 from clustor.runtime.pki import NodeId, own_identity
@@ -125,9 +127,13 @@ async def _serve(cluster: ClusterFile, node_id: NodeId, data: DataDirectory) -> 
     for downgrade in disk.downgrades:
         journal.info("the disk cannot write in mode %s: %s", downgrade.mode.name, downgrade.reason)
     node = Node(settings, data, disk)
+    kv = KvService(node)
+    node.serve(kv)
     pid = os.getpid()
-    admin = AdminServer(lambda: status_of(node, pid), node.kv)
+    admin = AdminServer(lambda: status_of(node, pid), kv)
     await admin.listen(settings.entry.admin)
+    for number in range(1, cluster.groups + 1):
+        kv.host(PartitionId(number))
     await node.start()
     journal.info("development mode: admin and KV are plaintext on %s", settings.entry.admin)
     gc.collect()

@@ -13,14 +13,12 @@ import os
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Final
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from clustor import wire as w
-from clustor.kv import KvMachine, StoreId
 from clustor.log import KeyRing, LogConfig
 from clustor.log.types import PartitionId
 from clustor.raft.membership import Configuration
@@ -28,6 +26,7 @@ from clustor.raft.profiles import CONSISTENCY_PROFILE, Profile
 from clustor.raft.types import ReplicaId
 from clustor.replica import (
     DiskRead,
+    NewMachine,
     ReplicaOutput,
     ReplicaSettings,
     decode_transfer,
@@ -37,9 +36,9 @@ from clustor.runtime.cluster_file import ClusterFile, NodeEntry
 from clustor.runtime.data_directory import DataDirectory
 from clustor.runtime.disk import Disk
 from clustor.runtime.hosted_group import HostedGroup
-from clustor.runtime.kv_service import KvService
 from clustor.runtime.pki import NodeId
 from clustor.runtime.raft_wire import from_packet, to_packet
+from clustor.runtime.service import Service
 from clustor.runtime.transport import Transport
 
 TICK_SECONDS: Final = 0.010
@@ -84,9 +83,15 @@ class Node:
         self._ticking: asyncio.TimerHandle | None = None
         self.stopping = False
         self.transport = Transport(
-            self.cluster.id, self.node_id, data.pki, self._on_packet, self._random.random
+            self.cluster.id,
+            self.node_id,
+            data.pki,
+            on_packet=self._on_packet,
+            on_lost=self._on_lost,
+            jitter=self._random.random,
         )
-        self.kv = KvService(self)
+        self._services: list[Service] = []
+        self._hosted_by: dict[PartitionId, Service] = {}
 
     def now_ms(self) -> int:
         """Return the loop's monotonic clock, the only one that replicas see."""
@@ -94,10 +99,26 @@ class Node:
 
     # Beginning and end.
 
+    def serve(self, service: Service) -> int:
+        """Add a service, and return the number by which `send_service` knows it on every node."""
+        self._services.append(service)
+        return len(self._services) - 1
+
+    def host(
+        self,
+        partition: PartitionId,
+        new_machine: NewMachine,
+        service: Service,
+        voters: frozenset[ReplicaId] | None = None,
+    ) -> HostedGroup:
+        """Open a group, or make it where it never was, with a replica on every node by default."""
+        group = self._open_group(partition, new_machine, voters)
+        self._hosted_by[partition] = service
+        self.touch(group)
+        return group
+
     async def start(self) -> None:
-        """Open every group, listen, dial the peers, and let time pass."""
-        for number in range(1, self.cluster.groups + 1):
-            self._open_group(PartitionId(number))
+        """Listen, dial the peers, and let time pass."""
         self._loop.add_reader(self.disk.fileno(), self._on_disk)
         await self.transport.listen(self.settings.entry.peer)
         for entry in self.cluster.nodes:
@@ -106,13 +127,16 @@ class Node:
         self._touch_all()
         self._tick()
 
-    def _open_group(self, partition: PartitionId) -> None:
+    def _open_group(
+        self, partition: PartitionId, new_machine: NewMachine, voters: frozenset[ReplicaId] | None
+    ) -> HostedGroup:
         group = HostedGroup(
             self.disk, partition, self._data.state(partition), self._data.identity(partition)
         )
-        voters = frozenset(ReplicaId(entry.node_id) for entry in self.cluster.nodes)
+        if voters is None:
+            voters = frozenset(ReplicaId(entry.node_id) for entry in self.cluster.nodes)
         group.open(
-            self._replica_settings(partition),
+            self._replica_settings(new_machine),
             ReplicaId(self.node_id),
             Configuration(voters=voters),
             os.urandom,
@@ -122,13 +146,13 @@ class Node:
             journal.info("group %d: %s: %s", partition, finding.kind, finding.detail)
         self.groups[partition] = group
         self._by_number |= dict.fromkeys(group.numbers(), group)
+        return group
 
-    def _replica_settings(self, partition: PartitionId) -> ReplicaSettings:
-        store = sha256(f"{self.cluster.cluster_id}/{partition}".encode()).digest()[:16]
+    def _replica_settings(self, new_machine: NewMachine) -> ReplicaSettings:
         return ReplicaSettings(
             profile=self.settings.profile,
             keys=self.settings.keys,
-            new_machine=lambda: KvMachine(StoreId(store)),
+            new_machine=new_machine,
             draw=self._random.randint,
             entropy=os.urandom,
             signer=self.settings.signer,
@@ -197,6 +221,9 @@ class Node:
         """Let the group give its output at the end of this turn."""
         if group not in self._touched:
             self._touched[group] = None
+        self._turn_soon()
+
+    def _turn_soon(self) -> None:
         if not self._turn_due:
             self._turn_due = True
             self._loop.call_soon(self._turn)
@@ -210,10 +237,16 @@ class Node:
         now_ms = self.now_ms()
         for group in self.groups.values():
             group.replica.tick(now_ms)
-        self.kv.on_tick()
+        for service in self._services:
+            service.on_tick()
         self._touch_all()
 
     def _on_packet(self, peer: NodeId, packet: w.Packet) -> None:
+        if isinstance(packet.message, w.ServiceMessage):
+            number = int(packet.route.partition_id)
+            if number < len(self._services):
+                self._services[number].on_peer_data(peer, bytes(packet.message.data))
+            return
         group = self.groups.get(PartitionId(packet.route.partition_id))
         if group is None or int(packet.route.target_replica_id) != self.node_id:
             return  # a group that is not here, or an older incarnation was meant
@@ -231,6 +264,10 @@ class Node:
                 return
             group.replica.receive(message)
         self.touch(group)
+
+    def _on_lost(self, peer: NodeId) -> None:
+        for service in self._services:
+            service.on_peer_lost(peer)
 
     def _on_disk(self) -> None:
         mode = self.disk.mode
@@ -250,8 +287,9 @@ class Node:
         touched, self._touched = self._touched, {}
         for group in touched:
             self._carry_out(group, group.replica.take())
+        for service in self._services:
+            service.flush()
         self.transport.flush()
-        self.kv.flush()
 
     def _carry_out(self, group: HostedGroup, output: ReplicaOutput) -> None:
         if output.disk:
@@ -262,7 +300,7 @@ class Node:
             self._send_transfer(group, target, encode_transfer(transfer))
         for read in output.disk_reads:
             self._read(group, read)
-        self.kv.on_output(group, output)
+        self._hosted_by[group.partition_id].on_output(group, output)
         if output.role is not None:
             role = output.role
             journal.info(
@@ -279,6 +317,21 @@ class Node:
         epoch = group.replica.group.core.message_epoch
         for target, message in output.messages:
             self.transport.send(NodeId(target), to_packet(partition, target, message, epoch))
+
+    def send_service(self, number: int, peer: NodeId, data: bytes) -> None:
+        """Let bytes leave for a peer's service with this turn; they may be lost, or come late.
+
+        What one node sends to one service of a peer arrives in order, or a part of it not at all.
+        """
+        route = w.Route(
+            w.PartitionId(number),
+            w.ReplicaId(self.node_id),
+            w.ReplicaId(peer),
+            w.Term(0),
+            w.DurabilityModeEpoch(0),
+        )
+        self.transport.send(peer, w.Packet(route, w.ServiceMessage(data)))
+        self._turn_soon()
 
     def _send_transfer(self, group: HostedGroup, target: ReplicaId, data: bytes) -> None:
         core = group.replica.group.core

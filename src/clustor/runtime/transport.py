@@ -38,6 +38,8 @@ _LAST_PAUSE_SECONDS: Final = 1.0
 _PREFIX_BYTES: Final = 4
 
 OnPacket: TypeAlias = Callable[[NodeId, w.Packet], None]
+OnLost: TypeAlias = Callable[[NodeId], None]
+"""A connection to or from a peer ended: what was on its way may be lost."""
 Jitter: TypeAlias = Callable[[], float]
 """Chance, given at construction: uniform in [0, 1)."""
 
@@ -328,6 +330,7 @@ class Line:
         self._connection = None
         self._queue.clear()
         self._ended.set()
+        self._owner.on_lost(self.peer)
 
     def close(self) -> None:
         if self._connection is not None:
@@ -356,13 +359,21 @@ class Transport:
     """All connections of one node."""
 
     def __init__(
-        self, cluster: ClusterId, node: NodeId, pki: Path, on_packet: OnPacket, jitter: Jitter
+        self,
+        cluster: ClusterId,
+        node: NodeId,
+        pki: Path,
+        *,
+        on_packet: OnPacket,
+        on_lost: OnLost,
+        jitter: Jitter,
     ) -> None:
         self._cluster = cluster
         self._node = node
         self.client_tls = client_context(pki)
         self.server_tls = server_context(pki)
         self.on_packet = on_packet
+        self.on_lost = on_lost
         self.jitter = jitter
         self._lines: dict[NodeId, Line] = {}
         self._inbound: set[_Inbound] = set()
@@ -433,4 +444,6 @@ class Transport:
             line.wake()
 
     def inbound_closed(self, inbound: _Inbound) -> None:
-        self._inbound.discard(inbound)
+        if inbound in self._inbound:
+            self._inbound.discard(inbound)
+            self.on_lost(inbound.peer)

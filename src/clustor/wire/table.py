@@ -85,6 +85,7 @@ TABLE: tuple[Row, ...] = (
     _row(0x22, m.RepairEntries, Family.RAFT, "§9.4"),
     _row(0x23, m.RepairingAck, Family.RAFT, "§9.4"),
     _row(0x24, m.SnapshotTransfer, Family.RAFT, "§9.5"),
+    _row(0x25, m.ServiceMessage, Family.RAFT, "App. A"),
     _row(0x40, e.RoutingEpochMismatch, Family.ENVELOPE, "§11.1"),
     _row(0x41, e.ModeConflict, Family.ENVELOPE, "§11.1"),
     _row(0x42, e.ControlPlaneUnavailable, Family.ENVELOPE, "§11.1"),
