@@ -21,7 +21,7 @@ from quantum.topics import ANY_LEVEL, ANY_REST, RESERVED, has_wildcard
 V = TypeVar("V")
 
 PAGE_TOPICS = 256
-LEAPS_PER_TOPIC = 64
+LEAPS_PER_TOPIC = 16
 _BELOW = b"\0"
 _PAST = b"\1"  # after a key: behind everything below it, and before every other key
 _PAST_RESERVED = bytes([RESERVED[0] + 1])
