@@ -178,7 +178,7 @@ class World:
         if not restless:
             return
         client = self.rng.choice(restless)
-        key = self.rng.choice((b"a/#", b"+/1", b"b/2", b"#", b"$share/mixed/s/#"))
+        key = self.rng.choice((b"a/#", b"+/1", b"b/2", b"#", *[b"$share/mixed/s/#"] * 3))
         if key in client.since:
             client.unsubscribe(key)
             return
