@@ -25,6 +25,7 @@ from clustor.log.types import PartitionId
 from clustor.raft.errors import DataLost
 from clustor.replica import ReplicaError
 from clustor.runtime.admin import AdminServer
+from clustor.runtime.admin_commands import AdminCommands
 from clustor.runtime.cluster_file import ClusterFile, read_cluster_file
 from clustor.runtime.data_directory import DataDirectory, open_data_directory
 from clustor.runtime.disk import DiskError, open_disk
@@ -104,8 +105,10 @@ def _run(arguments: argparse.Namespace) -> None:
         raise CertificateUnusable(
             "our own certificate is another node's", certificate=identity.node_id, node=node_id
         )
-    serve = _serve_repair if arguments.repair else _serve
-    uvloop.run(serve(cluster, node_id, data))
+    if arguments.repair:
+        uvloop.run(_serve_repair(cluster, node_id, data))
+    else:
+        uvloop.run(_serve(cluster, node_id, data, arguments.cluster))
 
 
 def _check_self() -> None:
@@ -114,7 +117,7 @@ def _check_self() -> None:
         raise SelfTestFailed("the self-test failed", vectors=", ".join(failed))
 
 
-async def _serve(cluster: ClusterFile, node_id: NodeId, data: DataDirectory) -> None:
+async def _serve(cluster: ClusterFile, node_id: NodeId, data: DataDirectory, file: Path) -> None:
     asyncio.get_running_loop().set_exception_handler(_die)
     settings = NodeSettings(
         cluster,
@@ -130,7 +133,8 @@ async def _serve(cluster: ClusterFile, node_id: NodeId, data: DataDirectory) -> 
     kv = KvService(node)
     node.serve(kv)
     pid = os.getpid()
-    admin = AdminServer(lambda: status_of(node, pid), kv)
+    commands = AdminCommands(node, lambda: read_cluster_file(file))
+    admin = AdminServer(lambda: status_of(node, pid), kv, commands)
     await admin.listen(settings.entry.admin)
     for number in range(1, cluster.groups + 1):
         kv.host(PartitionId(number))

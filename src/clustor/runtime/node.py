@@ -36,6 +36,7 @@ from clustor.runtime.cluster_file import ClusterFile, NodeEntry
 from clustor.runtime.data_directory import DataDirectory
 from clustor.runtime.disk import Disk
 from clustor.runtime.hosted_group import HostedGroup
+from clustor.runtime.members import record_membership
 from clustor.runtime.pki import NodeId
 from clustor.runtime.raft_wire import from_packet, to_packet
 from clustor.runtime.service import Service
@@ -92,6 +93,9 @@ class Node:
         )
         self._services: list[Service] = []
         self._hosted_by: dict[PartitionId, Service] = {}
+        self._trusted: list[Ed25519PublicKey] = []
+        self._rejoin_epochs = data.take_rejoin()
+        self._trust(self.cluster)
 
     def now_ms(self) -> int:
         """Return the loop's monotonic clock, the only one that replicas see."""
@@ -111,7 +115,7 @@ class Node:
         service: Service,
         voters: frozenset[ReplicaId] | None = None,
     ) -> HostedGroup:
-        """Open a group, or make it where it never was, with a replica on every node by default."""
+        """Open a group, or make it where it never was, with the founders as its first voters."""
         group = self._open_group(partition, new_machine, voters)
         self._hosted_by[partition] = service
         self.touch(group)
@@ -134,13 +138,15 @@ class Node:
             self.disk, partition, self._data.state(partition), self._data.identity(partition)
         )
         if voters is None:
-            voters = frozenset(ReplicaId(entry.node_id) for entry in self.cluster.nodes)
+            voters = frozenset(map(ReplicaId, self.cluster.founders))
+        mine = ReplicaId(self.node_id)
         group.open(
             self._replica_settings(new_machine),
-            ReplicaId(self.node_id),
-            Configuration(voters=voters),
+            mine,
+            Configuration(voters=voters) if mine in voters else None,
             os.urandom,
             self.now_ms(),
+            rejoin_epoch=self._rejoin_epochs.get(partition),
         )
         for finding in group.replica.findings:
             journal.info("group %d: %s: %s", partition, finding.kind, finding.detail)
@@ -156,13 +162,27 @@ class Node:
             draw=self._random.randint,
             entropy=os.urandom,
             signer=self.settings.signer,
-            trusted_keys=tuple(
-                Ed25519PublicKey.from_public_bytes(bytes.fromhex(entry.signing_key))
-                for entry in self.cluster.nodes
-            ),
+            trusted_keys=self._trusted,
             log_config=self.settings.log_config,
             io_writer_mode=self.disk.mode,
         )
+
+    def adopt_cluster(self, cluster: ClusterFile) -> None:
+        """Learn which nodes there are now: speak to new ones, and no longer to those that left."""
+        before = {entry.id for entry in self.cluster.nodes}
+        self.cluster = cluster
+        self._trust(cluster)
+        for entry in cluster.nodes:
+            if entry.id not in before and entry.id != self.node_id:
+                self.transport.connect(entry.id, entry.peer)
+        for gone in before - {entry.id for entry in cluster.nodes}:
+            self.transport.disconnect(gone)
+
+    def _trust(self, cluster: ClusterFile) -> None:
+        """Believe the snapshots of all nodes; the replicas look at this very list."""
+        self._trusted[:] = [
+            Ed25519PublicKey.from_public_bytes(bytes.fromhex(key)) for key in cluster.signing_keys
+        ]
 
     async def stop(self) -> None:
         """Hand leadership over, let what was begun end, and close; bounded (clustor §14.3)."""
@@ -301,6 +321,9 @@ class Node:
         for read in output.disk_reads:
             self._read(group, read)
         self._hosted_by[group.partition_id].on_output(group, output)
+        if output.record_membership is not None:
+            record_membership(group, output.record_membership)
+            self.touch(group)
         if output.role is not None:
             role = output.role
             journal.info(

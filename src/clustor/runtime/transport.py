@@ -398,7 +398,7 @@ class Transport:
         self.jitter = jitter
         self._lines: dict[NodeId, Line] = {}
         self._inbound: set[_Inbound] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[NodeId, asyncio.Task[None]] = {}
         self._server: asyncio.Server | None = None
         self._dirty: set[Line] = set()
 
@@ -416,8 +416,16 @@ class Transport:
         """Keep a connection to a peer from now on."""
         line = Line(self, peer, address)
         self._lines[peer] = line
-        task = asyncio.get_running_loop().create_task(line.keep_open())
-        self._tasks.add(task)
+        self._tasks[peer] = asyncio.get_running_loop().create_task(line.keep_open())
+
+    def disconnect(self, peer: NodeId) -> None:
+        """Speak to a peer no more, and let it speak here no more on what is open."""
+        line, task = self._lines.pop(peer, None), self._tasks.pop(peer, None)
+        if line is not None and task is not None:
+            task.cancel()
+            line.close()
+        for inbound in [each for each in self._inbound if each.peer == peer]:
+            inbound.close()
 
     def send(self, peer: NodeId, packet: w.Packet) -> None:
         """Let a packet leave with the next flush. It may be lost, as every packet may."""
@@ -439,9 +447,9 @@ class Transport:
 
     async def close(self) -> None:
         """End every connection. What was written is given to the kernel first."""
-        for task in self._tasks:
+        for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         for line in self._lines.values():
             line.close()
         for inbound in list(self._inbound):
