@@ -6,11 +6,13 @@ at their start and when they are told to, and by the command line.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from clustor.raft.profiles import CONSISTENCY_PROFILE, Profile
 from clustor.runtime.errors import DataDirectoryRefused
 from clustor.runtime.pki import ClusterId, NodeId
 from clustor.runtime.transport import Address
@@ -59,7 +61,19 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nodes: tuple[NodeEntry, ...]
     segment_bytes: int = DEVELOPMENT_SEGMENT_BYTES
     removed: tuple[NodeEntry, ...] = ()
+    snapshot_log_bytes: int = CONSISTENCY_PROFILE.replication.snapshot_log_bytes_target
+    snapshot_bytes_per_second: int = CONSISTENCY_PROFILE.replication.snapshot_bytes_per_second_max
     format_version: int = 1
+
+    @property
+    def profile(self) -> Profile:
+        """The profile of its groups: the specification's, with what this cluster tightens."""
+        numbers = replace(
+            CONSISTENCY_PROFILE.replication,
+            snapshot_log_bytes_target=self.snapshot_log_bytes,
+            snapshot_bytes_per_second_max=self.snapshot_bytes_per_second,
+        )
+        return replace(CONSISTENCY_PROFILE, replication=numbers)
 
     @property
     def id(self) -> ClusterId:

@@ -124,6 +124,7 @@ async def _serve(cluster: ClusterFile, node_id: NodeId, data: DataDirectory, fil
         node_id,
         load_keyring(data.keys),
         load_signer(data.keys),
+        profile=cluster.profile,
         log_config=LogConfig(segment_bytes=cluster.segment_bytes),
     )
     disk = open_disk(data.root)

@@ -25,10 +25,12 @@ from clustor.raft.membership import Configuration
 from clustor.raft.profiles import CONSISTENCY_PROFILE, Profile
 from clustor.raft.types import ReplicaId
 from clustor.replica import (
+    ChunkSent,
     DiskRead,
     NewMachine,
     ReplicaOutput,
     ReplicaSettings,
+    Transfer,
     decode_transfer,
     encode_transfer,
 )
@@ -40,6 +42,7 @@ from clustor.runtime.members import record_membership
 from clustor.runtime.pki import NodeId
 from clustor.runtime.raft_wire import from_packet, to_packet
 from clustor.runtime.service import Service
+from clustor.runtime.snapshot_pace import SnapshotPace
 from clustor.runtime.transport import Transport
 
 TICK_SECONDS: Final = 0.010
@@ -94,6 +97,7 @@ class Node:
         self._services: list[Service] = []
         self._hosted_by: dict[PartitionId, Service] = {}
         self._trusted: list[Ed25519PublicKey] = []
+        self._pace = SnapshotPace(settings.profile.replication.snapshot_bytes_per_second_max)
         self._rejoin_epochs = data.take_rejoin()
         self._trust(self.cluster)
 
@@ -307,6 +311,9 @@ class Node:
         touched, self._touched = self._touched, {}
         for group in touched:
             self._carry_out(group, group.replica.take())
+        if self._pace.waiting:
+            for partition, target, chunk in self._pace.take(self.now_ms()):
+                self._send_transfer(self.groups[partition], target, chunk)
         for service in self._services:
             service.flush()
         self.transport.flush()
@@ -316,8 +323,13 @@ class Node:
             group.submit(output.disk)
         if output.messages:
             self._send(group, output)
+        for send in output.snapshot_sends:
+            self._pace.allow(group.partition_id, send.replica_id, send.bytes_per_second_max)
         for target, transfer in output.transfers:
-            self._send_transfer(group, target, encode_transfer(transfer))
+            if isinstance(transfer, ChunkSent):
+                self._pace.add(group.partition_id, target, transfer)
+            else:
+                self._send_transfer(group, target, transfer)
         for read in output.disk_reads:
             self._read(group, read)
         self._hosted_by[group.partition_id].on_output(group, output)
@@ -356,7 +368,7 @@ class Node:
         self.transport.send(peer, w.Packet(route, w.ServiceMessage(data)))
         self._turn_soon()
 
-    def _send_transfer(self, group: HostedGroup, target: ReplicaId, data: bytes) -> None:
+    def _send_transfer(self, group: HostedGroup, target: ReplicaId, transfer: Transfer) -> None:
         core = group.replica.group.core
         route = w.Route(
             w.PartitionId(group.partition_id),
@@ -365,7 +377,8 @@ class Node:
             w.Term(core.hard.term),
             w.DurabilityModeEpoch(core.message_epoch),
         )
-        self.transport.send(NodeId(target), w.Packet(route, w.SnapshotTransfer(data)))
+        packet = w.Packet(route, w.SnapshotTransfer(encode_transfer(transfer)))
+        self.transport.send(NodeId(target), packet)
 
     def _read(self, group: HostedGroup, read: DiskRead) -> None:
         """Run a job beside the loop: it is rare, and may read megabytes."""

@@ -55,6 +55,7 @@ class GroupStatus(msgspec.Struct, frozen=True):
     rolled_back: str = ""  # why the last change that this leader began was given up
     routing_epoch: int = 0  # of the newest committed change of members
     rejoining: bool = False  # its data was lost: it has no vote until it is a member anew
+    first_index: int = 1  # older entries are in a snapshot only
     state_digest: str = ""  # of a key-value store: equal for replicas of equal state
 
 
@@ -124,6 +125,7 @@ def _group_status(hosted: HostedGroup) -> GroupStatus:
         rolled_back=hosted.rolled_back,
         routing_epoch=core.hard.routing_epoch,
         rejoining=core.hard.rejoining,
+        first_index=core.log.base_index + 1,
         state_digest=_state_digest(replica.machine),
     )
 
