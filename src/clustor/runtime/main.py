@@ -126,6 +126,7 @@ async def _serve(cluster: ClusterFile, node_id: NodeId, data: DataDirectory, fil
         load_signer(data.keys),
         profile=cluster.profile,
         log_config=LogConfig(segment_bytes=cluster.segment_bytes),
+        flow=cluster.flow,
     )
     disk = open_disk(data.root)
     for downgrade in disk.downgrades:
