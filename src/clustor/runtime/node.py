@@ -28,6 +28,7 @@ from clustor.replica import (
     ChunkSent,
     DiskRead,
     NewMachine,
+    NodeInflight,
     ReplicaOutput,
     ReplicaSettings,
     Transfer,
@@ -99,6 +100,7 @@ class Node:
         self._services: list[Service] = []
         self._hosted_by: dict[PartitionId, Service] = {}
         self._trusted: list[Ed25519PublicKey] = []
+        self._inflight = NodeInflight()
         self._pace = SnapshotPace(settings.profile.replication.snapshot_bytes_per_second_max)
         self._rejoin_epochs = data.take_rejoin()
         self._trust(self.cluster)
@@ -172,6 +174,7 @@ class Node:
             trusted_keys=self._trusted,
             log_config=self.settings.log_config,
             io_writer_mode=self.disk.mode,
+            node_inflight=self._inflight,
         )
 
     def adopt_cluster(self, cluster: ClusterFile) -> None:
@@ -340,6 +343,11 @@ class Node:
             self._read(group, read)
         self._hosted_by[group.partition_id].on_output(group, output)
         group.admission.measure()
+        if output.delay is not None:
+            began, delay = self._loop.time(), output.delay
+            self._loop.call_later(
+                delay.delay_ms / 1000, self._write_delayed, group, delay.number, began
+            )
         if output.record_membership is not None:
             record_membership(group, output.record_membership)
             self.touch(group)
@@ -353,6 +361,10 @@ class Node:
             group.say(note)
         if output.failed is not None:
             journal.error("group %d has stopped: %s", group.partition_id, output.failed)
+
+    def _write_delayed(self, group: HostedGroup, number: int, began: float) -> None:
+        group.replica.write_delayed(number, (self._loop.time() - began) * 1000)
+        self.touch(group)
 
     def _send(self, group: HostedGroup, output: ReplicaOutput) -> None:
         partition = group.partition_id
