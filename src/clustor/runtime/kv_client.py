@@ -273,22 +273,32 @@ class KvClient:
     async def watch(self, prefixes: Sequence[bytes], revision: int) -> AsyncIterator[WatchEvents]:
         """Give what happens after `revision`, without a gap, over reconnections.
 
-        Any node serves it: what it shows is committed. Raises WatchCompacted.
+        Any node serves it that keeps up with its group: what it shows is committed. One that
+        gives no sign of life is left for another. Raises WatchCompacted.
         """
+        silence = min(_POLL_SILENCE_SECONDS, self._timeout)
         while True:
             link = await self._connected()
             wanted = msgspec.msgpack.encode(WatchRequest(revision, list(prefixes)))
+            events = link.stream(self._partition, wanted)
             try:
-                async for status, body in link.stream(self._partition, wanted):
+                while True:
+                    async with asyncio.timeout(silence):
+                        status, body = await anext(events)
                     if status == Status.COMPACTED:
                         raise WatchCompacted(int.from_bytes(body, "little"))
                     if status != Status.EVENTS:
                         raise KvRejected(body.decode())
                     found = _events_decoder.decode(body)
                     revision = found.through
-                    yield found
+                    if found.events:
+                        yield found
+            except TimeoutError:
+                self._give_up(link)
             except LinkLost:
                 await asyncio.sleep(_PAUSE_SECONDS * self._random.random())
+            finally:
+                await events.aclose()
 
     async def poll(
         self,
