@@ -221,9 +221,10 @@ class Node:
         """Let the group give its output at the end of this turn."""
         if group not in self._touched:
             self._touched[group] = None
-        self._turn_soon()
+        self.turn_soon()
 
-    def _turn_soon(self) -> None:
+    def turn_soon(self) -> None:
+        """Let the turn end soon: a service staged something."""
         if not self._turn_due:
             self._turn_due = True
             self._loop.call_soon(self._turn)
@@ -284,6 +285,8 @@ class Node:
 
     def _turn(self) -> None:
         self._turn_due = False
+        for service in self._services:
+            service.prepare()
         touched, self._touched = self._touched, {}
         for group in touched:
             self._carry_out(group, group.replica.take())
@@ -331,7 +334,7 @@ class Node:
             w.DurabilityModeEpoch(0),
         )
         self.transport.send(peer, w.Packet(route, w.ServiceMessage(data)))
-        self._turn_soon()
+        self.turn_soon()
 
     def _send_transfer(self, group: HostedGroup, target: ReplicaId, data: bytes) -> None:
         core = group.replica.group.core

@@ -28,6 +28,8 @@ class ShareGroup:
     filter: bytes
     members: dict[tuple[int, bytes], Member] = field(default_factory=dict)
     turn: int = 0
+    unlogged_turn: int = 0
+    """Counts what is not logged (QoS 0): the leader's own, and no part of the state."""
 
     def join(self, member: Member) -> None:
         """Take a member in, or note what changed about it."""
@@ -46,3 +48,11 @@ class ShareGroup:
         chosen = candidates[self.turn % len(candidates)]
         self.turn += 1
         return chosen
+
+    def pick_unlogged(self) -> Member | None:
+        """Return whose turn it is for a message that is not logged: a connected member."""
+        candidates = [member for member in self.members.values() if member.online]
+        if not candidates:
+            return None
+        self.unlogged_turn += 1
+        return candidates[self.unlogged_turn % len(candidates)]

@@ -113,6 +113,13 @@ class PacketReader:
         if position == len(self._buffer):
             self._let_go()
 
+    def take_all(self) -> bytes:
+        """Take everything that is held, whole packets or not: another will read it."""
+        self._let_go()
+        held, self._buffer, self._position, self._held = self._buffer, b"", 0, 0
+        self._needed = _HEADER_BYTES_MIN
+        return held
+
     def _locate(self) -> tuple[int, int] | None:
         """Find the bounds of the next body in `_buffer`, joining what arrived if that helps."""
         if self._held < self._needed:
