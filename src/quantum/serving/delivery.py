@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from quantum.broker.message import Message
+from quantum.mqtt import NO_PROPERTIES, Properties, PropertyScope, encode_properties
 from quantum.mqtt.hot import SharedPublish
 from quantum.mqtt.primitives import encode_variable
 
@@ -56,3 +58,21 @@ def property_block(
         parts += (_TOPIC_ALIAS, alias.to_bytes(2, "big"))
     block = b"".join(parts)
     return encode_variable(len(block)) + block
+
+
+def forwardable(properties: Properties) -> bytes:
+    """Encode the properties that travel with a message, without those of one hop."""
+    if properties is NO_PROPERTIES:
+        return b""
+    kept = replace(
+        properties,
+        topic_alias=None,
+        message_expiry_interval=None,
+        subscription_identifiers=(),
+        will_delay_interval=None,
+    )
+    block = encode_properties(kept, PropertyScope.PUBLISH)
+    at = 0
+    while block[at] > 127:
+        at += 1
+    return block[at + 1 :]

@@ -12,7 +12,7 @@ class MqttLimits:
     packet_bytes_max: int = 1_000_000
     connect_bytes_max: int = 128 << 10
     receive_maximum: int = 1_024  # publishes above QoS 0 that a client may have open
-    topic_alias_maximum: int = 64
+    topic_alias_maximum: int = 10
     keep_alive_seconds_max: int = 65_535
     session_expiry_seconds_default: int = 259_200  # of a persistent session before MQTT 5
     session_expiry_seconds_max: int = 604_800

@@ -30,6 +30,7 @@ from quantum.broker import (
     SendPubrec,
     SendPubrel,
     SendVolatile,
+    decode_record,
     encode_command,
     encode_publishes,
 )
@@ -102,6 +103,21 @@ class Prg:
         return self.tenant.now_ms()
 
     # Into the log.
+
+    def unsettle(self, client_id: bytes) -> Callable[[], None]:
+        """Note that something about a client is on its way into the log; call what is returned
+        when it is over."""
+        busy = self.busy_clients
+        busy[client_id] = busy.get(client_id, 0) + 1
+
+        def settled() -> None:
+            left = busy[client_id] - 1
+            if left:
+                busy[client_id] = left
+            else:
+                del busy[client_id]
+
+        return settled
 
     def propose(self, command: bytes, completion: Completion | None = None) -> None:
         """Let a command wait for the end of this turn."""
@@ -182,10 +198,8 @@ class Prg:
 
         def released(reasons: bytes | None) -> None:
             if reasons is not None:
-                for connection, (_, packet_id), reason in zip(
-                    owners, releases, reasons, strict=True
-                ):
-                    connection.send_pubcomp(packet_id, reason)
+                for connection, (_, packet_id) in zip(owners, releases, strict=True):
+                    connection.send_pubcomp(packet_id)
 
         self._submit(encode_command(Release(now_ms, releases)), released)
 
@@ -234,6 +248,7 @@ class Prg:
 
                 def told(_reply: bytes | None, stream: StreamOut = stream) -> None:
                     stream.telling = False
+                    self.tenant.touch(self)  # more may have been taken meanwhile
 
                 self._submit(encode_command(ChannelAcked(stream.peer, stream.taken)), told)
 
@@ -315,6 +330,11 @@ class Prg:
                 stream.send()
         if self._waiters:
             self._check_waiters()
+
+    def has_subscribers(self, records: list[bytes]) -> bool:
+        """Say whether anybody wants a message of the first record's topic, as of now."""
+        message, _ = decode_record(records[0])
+        return not self.broker.route(message.topic).is_empty
 
     # Effects.
 

@@ -258,7 +258,7 @@ class BrokerService:
                 connection = None if prg is None else prg.connections.get(said.client_id)
                 if connection is not None:
                     message, _ = decode_record(said.record)
-                    connection.deliver(Outgoing(message), 0, False, ())  # noqa: FBT003
+                    connection.deliver(Outgoing(message), 0, 0, ())
             case link.Items():
                 prg = self._prg(said.tenant, said.prg)
                 if prg is not None and prg.leading:

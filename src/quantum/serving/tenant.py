@@ -37,7 +37,8 @@ class Tenant:
         self._links = links
         self._ring = ring
         self.prgs: list[Prg] = []
-        self._owners: dict[bytes, Prg] = {}
+        self.owners: dict[bytes, Prg] = {}
+        """Topics that were published to lately, all well formed, and who owns them."""
         self._waiting: dict[int, list[Callable[[], None]]] = {}
 
     def now_ms(self) -> int:
@@ -55,11 +56,11 @@ class Tenant:
 
     def owner(self, topic: bytes) -> Prg:
         """Return the partition that owns a topic."""
-        prg = self._owners.get(topic)
+        prg = self.owners.get(topic)
         if prg is None:
-            if len(self._owners) >= OWNERS_CACHED_MAX:
-                self._owners.clear()
-            prg = self._owners[topic] = self.prgs[self.topic_partition(topic)]
+            if len(self.owners) >= OWNERS_CACHED_MAX:
+                self.owners.clear()
+            prg = self.owners[topic] = self.prgs[self.topic_partition(topic)]
         return prg
 
     def topic_partition(self, topic: bytes) -> int:
@@ -141,7 +142,7 @@ class Tenant:
             connection = prg.connections.get(member.client_id)
             if connection is not None:
                 identifiers = (member.identifier,) if member.identifier else ()
-                connection.deliver(Outgoing(message), 0, False, identifiers)  # noqa: FBT003
+                connection.deliver(Outgoing(message), 0, 0, identifiers)
             return
         node = prg.leader_node
         if node is not None and not self._links.is_local(node):
