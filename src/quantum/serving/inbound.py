@@ -31,11 +31,12 @@ _BRIDGE_STATE: Final = (b"$SYS/broker/connection/", b"/state")
 class _Exchange:
     """A QoS 2 publish that is not released. `run` is None once its PUBREC has left."""
 
-    __slots__ = ("repeats", "run")
+    __slots__ = ("payload", "repeats", "run")
 
-    def __init__(self, run: Run | None) -> None:
+    def __init__(self, run: Run | None, payload: bytes = b"") -> None:
         self.run = run
-        self.repeats = 0
+        self.payload = payload
+        self.repeats = 0  # how often the same came again without the DUP flag
 
 
 class Inbound:
@@ -177,11 +178,11 @@ class Inbound:
         packet_id = message.packet_id
         exchange = self._exchanges.get(packet_id)
         if exchange is not None:
-            self._on_repeat(exchange, packet_id, is_repeat=is_repeat)
+            self._on_repeat(exchange, message, is_repeat=is_repeat)
             return
         connection = self._connection
         run = Run(connection, encode_ack(PUBREC, packet_id), 1)
-        self._exchanges[packet_id] = _Exchange(run)
+        self._exchanges[packet_id] = _Exchange(run, message.payload)
         self._wait_for(run)
         if connection.outlives:
             assert connection.prg is not None
@@ -189,17 +190,18 @@ class Inbound:
         else:
             self._log(owner, run, [message.record])
 
-    def _on_repeat(self, exchange: _Exchange, packet_id: int, *, is_repeat: bool) -> None:
+    def _on_repeat(self, exchange: _Exchange, message: Message, *, is_repeat: bool) -> None:
         """A packet id comes again before it was released: the message is here already.
 
         Once without the DUP flag is forgiven; a client that goes on has lost count.
         """
         if not is_repeat:
-            exchange.repeats += 1
+            exchange.repeats = exchange.repeats + 1 if message.payload == exchange.payload else 0
+            exchange.payload = message.payload
             if exchange.repeats > 1:
                 raise ProtocolViolation(ReasonCode.PROTOCOL_ERROR, "packet identifier in use")
         if exchange.run is None:
-            self._connection.stage(encode_ack(PUBREC, packet_id))
+            self._connection.stage(encode_ack(PUBREC, message.packet_id))
 
     def on_pubrec(self, packet_id: int, reason: int) -> None:
         """A QoS 2 publish of a session in the log is where it belongs, or was refused."""
