@@ -39,6 +39,7 @@ from quantum.mqtt.packets import (
     Will,
 )
 from quantum.mqtt.primitives import (
+    Cursor,
     is_text,
 )
 from quantum.mqtt.properties import (
@@ -92,6 +93,7 @@ __all__ = [
     "ClientId",
     "Connack",
     "Connect",
+    "Cursor",
     "Direction",
     "Disconnect",
     "MalformedPacket",

@@ -45,12 +45,14 @@ class PacketReader:
     `first_packet_bytes_max` holds. A packet above its bound is refused on its header.
     """
 
-    __slots__ = ("_buffer", "_chunks", "_held", "_limit", "_needed", "_position", "_then")
+    __slots__ = ("_arrived", "_buffer", "_held", "_limit", "_needed", "_position", "_then")
 
     def __init__(self, packet_bytes_max: int, first_packet_bytes_max: int | None = None) -> None:
         self._buffer = b""  # joined bytes; those before `_position` were taken
         self._position = 0
-        self._chunks: list[bytes] | None = None  # what came after `_buffer`, not yet joined
+        # What came after `_buffer`. A list of chunks would copy less, and let a peer that sends
+        # two bytes at a time make us hold twenty times what it sent.
+        self._arrived: bytearray | None = None
         self._held = 0  # bytes received and not taken
         self._needed = _HEADER_BYTES_MIN  # no packet is whole before so many bytes are held
         self._then = packet_bytes_max  # the bound once a packet was taken
@@ -74,10 +76,10 @@ class PacketReader:
         """Hold what the connection brought. Never raises: faults are told when pulled."""
         if not self._held:
             self._buffer, self._position = data, 0
-        elif self._chunks is None:
-            self._chunks = [data]
+        elif self._arrived is None:
+            self._arrived = bytearray(data)
         else:
-            self._chunks.append(data)
+            self._arrived += data
         self._held += len(data)
 
     def next_packet(self) -> tuple[int, bytes] | None:
@@ -125,7 +127,7 @@ class PacketReader:
         if self._held < self._needed:
             return None
         bounds = read_header(self._buffer, self._position, len(self._buffer))
-        if bounds is None and self._chunks is not None:
+        if bounds is None and self._arrived is not None:
             self._let_go()
             bounds = read_header(self._buffer, self._position, len(self._buffer))
         if bounds is None:
@@ -146,7 +148,7 @@ class PacketReader:
     def _let_go(self) -> None:
         """Join what is held into one buffer, without what was taken."""
         rest = self._buffer[self._position :]
-        if self._chunks is not None:
-            rest = b"".join((rest, *self._chunks))
-            self._chunks = None
+        if self._arrived is not None:
+            rest = b"".join((rest, self._arrived))
+            self._arrived = None
         self._buffer, self._position = rest, 0

@@ -56,7 +56,7 @@ def scan(buffer: bytes, start: int, packet_bytes_max: int, is_v5: bool) -> tuple
         stop = body + length
         if stop > end or stop - position > packet_bytes_max:
             break
-        if 0x30 <= first < 0x3E:
+        if 0x30 <= first < 0x40:
             if length < 3:
                 rows.append((SLOW, 0, position, body, body, body, stop))
                 position = stop

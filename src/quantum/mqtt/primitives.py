@@ -39,7 +39,12 @@ class Cursor:
         return self.body[position]
 
     def take_number(self, size: int) -> int:
-        return int.from_bytes(self.take_bytes(size), "big")
+        start = self.position
+        end = start + size
+        if end > self.end:
+            raise _truncated()
+        self.position = end
+        return int.from_bytes(self.body[start:end], "big")
 
     def take_bytes(self, size: int) -> bytes:
         start = self.position
@@ -54,6 +59,8 @@ class Cursor:
 
     def take_variable(self) -> int:
         """Take a variable byte integer; longer than it must be is malformed [MQTT-1.5.5-1]."""
+        if self.position < self.end and self.body[self.position] < 0x80:
+            return self.take_byte()
         value = 0
         for shift in (0, 7, 14, 21):
             byte = self.take_byte()
@@ -65,7 +72,14 @@ class Cursor:
         raise MalformedPacket(_MALFORMED, "ill-formed variable byte integer")
 
     def take_binary(self) -> bytes:
-        return self.take_bytes(self.take_number(2))
+        start = self.position + 2
+        if start > self.end:
+            raise _truncated()
+        end = start + (self.body[start - 2] << 8 | self.body[start - 1])
+        if end > self.end:
+            raise _truncated()
+        self.position = end
+        return self.body[start:end]
 
     def take_text(self) -> str:
         return decode_text(self.take_binary())

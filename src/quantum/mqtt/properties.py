@@ -10,6 +10,8 @@ from typing import Any, Final
 from quantum.mqtt.errors import MalformedPacket, MqttMisuse, ProtocolViolation
 from quantum.mqtt.primitives import (
     Cursor,
+    check_identifier,
+    decode_text,
     encode_binary,
     encode_number,
     encode_text,
@@ -249,9 +251,15 @@ def _take_value(block: Cursor, rule: PropertyRule) -> object:
 
 def _is_legal(rule: PropertyRule, value: Any) -> bool:
     if rule.kind is PropertyKind.TOPIC:
-        return is_topic_name(value)  # [MQTT-3.3.2-13], [MQTT-3.3.2-14]
+        return is_topic_name(value)  # [MQTT-3.3.2-14]
     most = _NUMBER_MAX.get(rule.kind)
     return most is None or bool(rule.minimum <= value <= most)
+
+
+def _take_topic(block: Cursor) -> bytes:
+    topic = block.take_binary()
+    check_identifier(decode_text(topic))  # ill-formed text is malformed before it is illegal
+    return topic
 
 
 _TAKE: Final[Mapping[PropertyKind, Callable[[Cursor], object]]] = {
@@ -261,7 +269,7 @@ _TAKE: Final[Mapping[PropertyKind, Callable[[Cursor], object]]] = {
     PropertyKind.FOUR_BYTES: lambda block: block.take_number(4),
     PropertyKind.VARIABLE: Cursor.take_variable,
     PropertyKind.TEXT: Cursor.take_text,
-    PropertyKind.TOPIC: Cursor.take_binary,
+    PropertyKind.TOPIC: _take_topic,
     PropertyKind.BINARY: Cursor.take_binary,
     PropertyKind.TEXT_PAIR: lambda block: (block.take_text(), block.take_text()),
 }

@@ -67,11 +67,12 @@ class RetainHandling(IntEnum):
 class ReasonCode(IntEnum):
     """Every reason code of MQTT 5 (§2.4); below 0x80 is success.
 
-    Three names share 0x00 in the standard; here SUCCESS also says 'normal disconnection'
-    and 'granted QoS 0'.
+    The standard has three names for 0x00; the other two are aliases of SUCCESS here.
     """
 
     SUCCESS = 0x00
+    NORMAL_DISCONNECTION = 0x00
+    GRANTED_QOS_0 = 0x00
     GRANTED_QOS_1 = 0x01
     GRANTED_QOS_2 = 0x02
     DISCONNECT_WITH_WILL_MESSAGE = 0x04
