@@ -82,70 +82,98 @@ class Decision:
         return self.ground is Ground.ALLOWED
 
 
+_NOT_ALLOWED = Decision(Ground.NOT_ALLOWED)
+_UNSAFE_ID = Decision(Ground.UNSAFE_ID)
+_NO_TOPIC = Decision(Ground.NO_TOPIC)
+
+
 class CompiledAcl:
     """A tenant's rules, compiled: a check costs by the levels of a name, not by the rules.
 
     It never changes its answers: a new list of rules is a new object.
     """
 
-    __slots__ = ("_automata", "rules")
+    __slots__ = ("_allowed", "_denied", "_publish", "_subscribe", "rules")
 
     def __init__(self, rules: Sequence[AclRule]) -> None:
         self.rules = tuple(rules)
-        self._automata = {
-            (effect, action): LevelAutomaton(hides_reserved=effect is Effect.ALLOW)
-            for effect in Effect
-            for action in (Action.PUBLISH, Action.SUBSCRIBE)
-        }
+        self._publish = _Sides()
+        self._subscribe = _Sides()
         for number, rule in enumerate(self.rules):
             self._add(number, rule)
+        self._allowed = [Decision(Ground.ALLOWED, rule) for rule in self.rules]
+        self._denied = [Decision(Ground.DENIED, rule) for rule in self.rules]
 
     def _add(self, number: int, rule: AclRule) -> None:
         pattern = _checked_levels(number, rule.pattern)
-        for action in (Action.PUBLISH, Action.SUBSCRIBE):
-            if action in rule.action:
-                automaton = self._automata[rule.effect, action]
-                for group in (None,) if rule.principals is None else sorted(rule.principals):
-                    automaton.add(pattern, number, group)
+        groups = (None,) if rule.principals is None else sorted(rule.principals)
+        if Action.PUBLISH in rule.action:
+            self._publish.add(rule.effect, pattern, number, groups)
+        if Action.SUBSCRIBE in rule.action:
+            self._subscribe.add(rule.effect, pattern, number, groups)
 
     def check(
         self, action: Action, principal: Principal, client_id: ClientId, name: bytes
     ) -> Decision:
         """Decide whether a client may publish to this topic or subscribe to this filter."""
         if action is Action.PUBLISH:
-            if not name or has_wildcard(name):
-                return Decision(Ground.NO_TOPIC)
-            return self._decide(action, principal, client_id, name)
-        try:
-            check_topic_filter(name)
-            shared = split_shared(name)
-        except InvalidTopicFilter:
-            return Decision(Ground.NO_TOPIC)
-        return self._decide(action, principal, client_id, name if shared is None else shared[1])
+            return self.check_publish(principal, client_id, name)
+        return self.check_subscribe(principal, client_id, name)
 
-    def _decide(
-        self, action: Action, principal: Principal, client_id: ClientId, name: bytes
-    ) -> Decision:
-        deny, allow = self._automata[Effect.DENY, action], self._automata[Effect.ALLOW, action]
+    def check_publish(self, principal: Principal, client_id: ClientId, topic: bytes) -> Decision:
+        """Decide whether a client may publish to this topic."""
+        if not topic or has_wildcard(topic):
+            return _NO_TOPIC
+        deny, allow = self._publish.deny, self._publish.allow
         client, identity = _as_level(client_id), _as_level(principal.encode())
-        if client is None and deny.holds(CLIENT, principal):
-            return Decision(Ground.UNSAFE_ID)
-        if identity is None and deny.holds(IDENTITY, principal):
-            return Decision(Ground.UNSAFE_ID)
-        given = levels(name)
-        if action is Action.PUBLISH:
-            denied = deny.find(given, principal, client, identity)
-        else:
-            denied = deny.meets(given, principal, client, identity)
+        if _is_unsafe(deny, principal, client, identity):
+            return _UNSAFE_ID
+        given = levels(topic)
+        return self._decision(
+            deny.find(given, principal, client, identity),
+            allow.find(given, principal, client, identity),
+        )
+
+    def check_subscribe(
+        self, principal: Principal, client_id: ClientId, topic_filter: bytes
+    ) -> Decision:
+        """Decide whether a client may subscribe to this filter, shared or not."""
+        try:
+            check_topic_filter(topic_filter)
+            shared = split_shared(topic_filter)
+        except InvalidTopicFilter:
+            return _NO_TOPIC
+        deny, allow = self._subscribe.deny, self._subscribe.allow
+        client, identity = _as_level(client_id), _as_level(principal.encode())
+        if _is_unsafe(deny, principal, client, identity):
+            return _UNSAFE_ID
+        given = levels(topic_filter if shared is None else shared[1])
+        return self._decision(
+            deny.meets(given, principal, client, identity),
+            allow.covers(given, principal, client, identity),
+        )
+
+    def _decision(self, denied: int | None, allowed: int | None) -> Decision:
         if denied is not None:
-            return Decision(Ground.DENIED, self.rules[denied])
-        if action is Action.PUBLISH:
-            allowed = allow.find(given, principal, client, identity)
-        else:
-            allowed = allow.covers(given, principal, client, identity)
-        if allowed is None:
-            return Decision(Ground.NOT_ALLOWED)
-        return Decision(Ground.ALLOWED, self.rules[allowed])
+            return self._denied[denied]
+        return _NOT_ALLOWED if allowed is None else self._allowed[allowed]
+
+
+class _Sides:
+    """The rules about one action."""
+
+    __slots__ = ("allow", "deny")
+
+    def __init__(self) -> None:
+        self.allow = LevelAutomaton(hides_reserved=True)
+        self.deny = LevelAutomaton(hides_reserved=False)
+
+    def add(
+        self, effect: Effect, pattern: list[bytes], number: int, groups: Sequence[str | None]
+    ) -> None:
+        automaton = self.allow if effect is Effect.ALLOW else self.deny
+        for group in groups:
+            automaton.add(pattern, number, group)
 
 
 def compile_acl(rules: Sequence[AclRule]) -> CompiledAcl:
@@ -166,6 +194,15 @@ def _checked_levels(number: int, pattern: bytes) -> list[bytes]:
         if level not in (CLIENT, IDENTITY) and (CLIENT in level or IDENTITY in level):
             raise InvalidRule("%c and %u are levels of their own", rule=number)
     return parts
+
+
+def _is_unsafe(
+    deny: LevelAutomaton, principal: Principal, client: bytes | None, identity: bytes | None
+) -> bool:
+    """Say whether a rule should deny something that this client's id cannot name."""
+    return (client is None and deny.holds(CLIENT, principal)) or (
+        identity is None and deny.holds(IDENTITY, principal)
+    )
 
 
 def _as_level(name: bytes) -> bytes | None:

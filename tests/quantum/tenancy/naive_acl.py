@@ -13,11 +13,14 @@ STRANGER = b"z"
 
 
 def universe(names: Sequence[bytes], depth_max: int) -> Iterator[bytes]:
-    """All topics of these names, and of one more."""
+    """All topics of these names, and of one more.
+
+    Also the empty one, which nobody can publish to: `/#` would match it, and a filter is held
+    to it as to any other.
+    """
     for depth in range(1, depth_max + 1):
         for parts in itertools.product((*names, STRANGER), repeat=depth):
-            if parts != (b"",):
-                yield b"/".join(parts)
+            yield b"/".join(parts)
 
 
 def _is_plain(name: bytes) -> bool:
@@ -35,7 +38,7 @@ def _covers(rule: AclRule, client: bytes, principal: bytes, topic: bytes) -> boo
     ]
     if rule.effect is Effect.DENY and topic.startswith(b"$") and filled[0] in (b"+", b"#"):
         # A denying wildcard reaches the server's own: match as if the sign were not there.
-        return matches(b"/".join(filled), topic[1:] or b"x")
+        return matches(b"/".join(filled), topic[1:])
     return matches(b"/".join(filled), topic)
 
 

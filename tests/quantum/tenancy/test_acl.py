@@ -21,10 +21,10 @@ from quantum.types import ClientId
 from tests.quantum.tenancy.naive_acl import may_publish, may_subscribe, universe
 
 NAMES = (b"a", b"b", b"", b"$s")
-TOPICS = list(universe(NAMES, 4))
-ANN, BOB, ROOT = Principal("ann"), Principal("b"), Principal("$s")
-PRINCIPALS = (ANN, BOB, ROOT)
-CLIENTS = (ClientId(b"a"), ClientId(b"c1"), ClientId(b"$s"), ClientId(b"a/b"), ClientId(b"+"))
+TOPICS = list(universe((*NAMES, b"c"), 4))
+ANN = Principal("ann")
+PRINCIPALS = (Principal("c"), Principal("b"), Principal("$s"))
+CLIENTS = (ClientId(b"a"), ClientId(b"c"), ClientId(b"$s"), ClientId(b"a/b"), ClientId(b"+"))
 PUBLISH, SUBSCRIBE, BOTH = Action.PUBLISH, Action.SUBSCRIBE, Action.BOTH
 
 
@@ -66,7 +66,7 @@ def deny(pattern: bytes, *principals: Principal, action: Action = BOTH) -> AclRu
     st.lists(rules, max_size=6),
     st.sampled_from(PRINCIPALS),
     st.sampled_from(CLIENTS),
-    st.lists(st.sampled_from(TOPICS), max_size=20),
+    st.lists(st.sampled_from(TOPICS).filter(bool), max_size=20),
 )
 def test_publishing_is_what_the_rules_say(
     acl: list[AclRule], principal: Principal, client: ClientId, topics: list[bytes]
@@ -87,10 +87,10 @@ def test_publishing_is_what_the_rules_say(
     st.sampled_from(CLIENTS),
     st.lists(filters_of(NAMES), max_size=6),
 )
-@example([allow(b"a"), allow(b"a/+"), allow(b"a/+/#")], ANN, CLIENTS[0], [b"a/#"])
-@example([allow(b"+"), allow(b"+/+/#", ANN)], ANN, CLIENTS[0], [b"#"])
-@example([allow(b"#"), deny(b"$s/#")], ANN, CLIENTS[0], [b"#", b"+/a"])
-@example([allow(b"#"), deny(b"%c/+")], ANN, CLIENTS[0], [b"+/a", b"b/a", b"#"])
+@example([allow(b"a"), allow(b"a/+"), allow(b"a/+/#")], PRINCIPALS[0], CLIENTS[0], [b"a/#"])
+@example([allow(b"+"), allow(b"+/+/#", PRINCIPALS[0])], PRINCIPALS[0], CLIENTS[0], [b"#"])
+@example([allow(b"#"), deny(b"$s/#")], PRINCIPALS[0], CLIENTS[0], [b"#", b"+/a"])
+@example([allow(b"#"), deny(b"%c/+")], PRINCIPALS[0], CLIENTS[0], [b"+/a", b"b/a", b"#"])
 def test_subscribing_needs_every_topic_of_the_filter(
     acl: list[AclRule], principal: Principal, client: ClientId, topic_filters: list[bytes]
 ) -> None:
@@ -246,7 +246,7 @@ def test_names_that_no_rule_mentions_share_one_move() -> None:
     compiled = compile_acl([allow(b"a/+/#"), allow(b"a/b/c")])
     for number in range(1000):
         assert compiled.check(PUBLISH, ANN, DEVICE, b"a/x%d/y%d" % (number, number)).allowed
-    assert len(compiled._automata[Effect.ALLOW, PUBLISH]._states) <= 5
+    assert len(compiled._publish.allow._states) <= 5
 
 
 def test_ten_thousand_rules_cost_a_check_no_more_moves_than_its_levels() -> None:
@@ -254,7 +254,7 @@ def test_ten_thousand_rules_cost_a_check_no_more_moves_than_its_levels() -> None
         [allow(b"site/%d/+/x" % number) for number in range(10_000)]
         + [allow(b"own/%d" % number, Principal(f"p{number}")) for number in range(10_000)]
     )
-    moves = compiled._automata[Effect.ALLOW, PUBLISH]
+    moves = compiled._publish.allow
     before = moves._places
     assert compiled.check(PUBLISH, Principal("p7"), DEVICE, b"site/77/a/x").allowed
     assert moves._places - before <= 12, "a move and a node or two for each level"
