@@ -26,6 +26,7 @@ from clustor.log.types import PartitionId
 from clustor.raft.errors import DataLost
 from clustor.replica import ReplicaError
 from clustor.runtime.admin import AdminServer
+from clustor.runtime.admin_commands import AdminCommands
 from clustor.runtime.cluster_file import ClusterFile, read_cluster_file
 from clustor.runtime.data_directory import DataDirectory, open_data_directory
 from clustor.runtime.disk import DiskError, open_disk
@@ -111,7 +112,7 @@ def _run(arguments: argparse.Namespace, extend: Extend | None) -> None:
     if arguments.repair:
         uvloop.run(_serve_repair(cluster, node_id, data))
     else:
-        uvloop.run(serve_node(cluster, node_id, data, extend))
+        uvloop.run(serve_node(cluster, node_id, data, arguments.cluster, extend))
 
 
 def _check_self() -> None:
@@ -121,15 +122,20 @@ def _check_self() -> None:
 
 
 async def serve_node(
-    cluster: ClusterFile, node_id: NodeId, data: DataDirectory, extend: Extend | None = None
+    cluster: ClusterFile,
+    node_id: NodeId,
+    data: DataDirectory,
+    file: Path,
+    extend: Extend | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then stop in order."""
+    """Serve until SIGTERM or SIGINT, then stop in order; `file` is the cluster's description."""
     asyncio.get_running_loop().set_exception_handler(_die)
     settings = NodeSettings(
         cluster,
         node_id,
         load_keyring(data.keys),
         load_signer(data.keys),
+        profile=cluster.profile,
         log_config=LogConfig(segment_bytes=cluster.segment_bytes),
     )
     disk = open_disk(data.root)
@@ -139,7 +145,8 @@ async def serve_node(
     kv = KvService(node)
     node.serve(kv)
     pid = os.getpid()
-    admin = AdminServer(lambda: status_of(node, pid), kv)
+    commands = AdminCommands(node, lambda: read_cluster_file(file))
+    admin = AdminServer(lambda: status_of(node, pid), kv, commands)
     await admin.listen(settings.entry.admin)
     for number in range(1, cluster.groups + 1):
         kv.host(PartitionId(number))
