@@ -16,6 +16,7 @@ from clustor.runtime.cluster_file import ADMIN_ROLE, LOOPBACK
 from clustor.runtime.node import Node
 from quantum.edge import Listener, Lobby
 from quantum.serving.service import BrokerService
+from quantum.serving.views import BrokerPages
 
 MQTT_ROLE: Final = 2
 DEVELOPMENT_TENANT: Final = "dev"
@@ -24,10 +25,11 @@ DEVELOPMENT_PRGS: Final = 3
 journal = logging.getLogger("quantum.broker")
 
 
-async def serve_mqtt(node: Node, _admin: AdminServer) -> Callable[[], None]:
+async def serve_mqtt(node: Node, admin: AdminServer) -> Callable[[], None]:
     """Host the development tenant, and listen for its clients on loopback."""
     service = BrokerService(node)
     service.add_tenant(DEVELOPMENT_TENANT, 0, DEVELOPMENT_PRGS)
+    admin.pages = BrokerPages(service)
     listener = Listener("mqtt", Lobby(), service.new_connection, tenant=DEVELOPMENT_TENANT)
     port = node.settings.entry.admin_port - ADMIN_ROLE + MQTT_ROLE
     await listener.start(LOOPBACK, port)

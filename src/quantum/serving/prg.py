@@ -26,6 +26,7 @@ from quantum.broker import (
     Message,
     PublishOnce,
     Release,
+    RemoveSession,
     Send,
     SendPubrec,
     SendPubrel,
@@ -36,6 +37,7 @@ from quantum.broker import (
 )
 from quantum.broker.items import Item
 from quantum.broker.reasons import QUOTA_EXCEEDED
+from quantum.mqtt import ReasonCode
 from quantum.serving.delivery import Outgoing
 from quantum.serving.publishing import Done, Forwards, OpenRuns, Refusals, Run, cuts
 from quantum.serving.streams import StreamIn, StreamOut
@@ -400,6 +402,18 @@ class Prg:
                     connection.session_ended(effect.epoch, effect.reason)
             case _:
                 raise AssertionError(effect)
+
+    def kick(self, client_id: bytes) -> bool:
+        """End a session because an operator wants it; say whether it is served here."""
+        if not self.leading:
+            return False
+        connection = self.connections.get(client_id)
+        known = client_id in self.broker.state.sessions
+        if connection is not None:
+            connection.disconnect(ReasonCode.ADMINISTRATIVE_ACTION, "ended by an operator")
+        if known:
+            self.propose(encode_command(RemoveSession(self.now_ms(), client_id)))
+        return known or connection is not None
 
     # Streams.
 
