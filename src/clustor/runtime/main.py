@@ -64,7 +64,7 @@ EXIT_CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (NodeError, 1),
 )
 
-Extend: TypeAlias = Callable[[Node, AdminServer], Awaitable[Callable[[], None]]]
+Extend: TypeAlias = Callable[[Node, AdminServer, Path], Awaitable[Callable[[], None]]]
 """Add services to a node before it starts; what is returned closes them before it stops."""
 
 journal = logging.getLogger("clustor.node")
@@ -150,7 +150,7 @@ async def serve_node(
     await admin.listen(settings.entry.admin)
     for number in range(1, cluster.groups + 1):
         kv.host(PartitionId(number))
-    close = await extend(node, admin) if extend is not None else None
+    close = await extend(node, admin, file) if extend is not None else None
     await node.start()
     journal.info("development mode: admin and KV are plaintext on %s", settings.entry.admin)
     gc.collect()
