@@ -353,6 +353,7 @@ class Replica:
         if found.install is not None:
             self._snapshots.install(found.install)
         output.messages = found.messages
+        output.snapshot_sends = found.snapshot_sends
         for fetch in found.fetches:
             self._fetching.begin(fetch)
         if found.apply:

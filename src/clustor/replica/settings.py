@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -30,7 +30,7 @@ class ReplicaSettings:
     draw: Draw
     entropy: Entropy
     signer: Ed25519PrivateKey  # of this node's snapshot manifests
-    trusted_keys: tuple[Ed25519PublicKey, ...]  # of every node's, this one's included
+    trusted_keys: Sequence[Ed25519PublicKey]  # of every node's, this one's included; may grow
     log_config: LogConfig = LogConfig()
     io_writer_mode: IoWriterMode = IoWriterMode.BLOCKING
     waiting_bytes_max: int = 64 << 20  # commands that wait for a batch

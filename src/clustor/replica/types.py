@@ -10,7 +10,7 @@ from clustor.log.steps import Plan, Storage
 from clustor.log.types import LogIndex
 from clustor.raft.hard_state import MembershipAck
 from clustor.raft.messages import Outbound
-from clustor.raft.output import Note, RoleChange
+from clustor.raft.output import Note, RoleChange, SnapshotSend
 from clustor.raft.reads import FailedClause, ReadRefusal
 from clustor.raft.types import DurabilityTuple, ReplicaId
 from clustor.replica.transfer import Transfer
@@ -123,6 +123,7 @@ class ReplicaOutput:
     disk: list[DiskWork] = field(default_factory=list)
     messages: list[Outbound] = field(default_factory=list)
     transfers: list[tuple[ReplicaId, Transfer]] = field(default_factory=list)
+    snapshot_sends: list[SnapshotSend] = field(default_factory=list)  # how fast chunks may leave
     disk_reads: list[DiskRead] = field(default_factory=list)
     replies: list[Outcome] = field(default_factory=list)
     reads: list[ReadOutcome] = field(default_factory=list)

@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from clustor.log.types import IoWriterMode, LogId, PartitionId
+from clustor.raft.errors import DataLost
 from clustor.raft.membership import Configuration
-from clustor.raft.output import Note
-from clustor.raft.types import ReplicaId
+from clustor.raft.output import Note, NoteKind
+from clustor.raft.types import ReplicaId, RoutingEpoch
 from clustor.replica import (
     DiskToken,
     DiskWork,
     Home,
     NoReplica,
     Replica,
+    ReplicaDamaged,
     ReplicaSettings,
 )
 from clustor.runtime.disk import Completion, DirectoryStorage, Disk, PlanToken
@@ -49,6 +51,8 @@ class HostedGroup:
         """How many syncs its plans have done."""
         self._replica: Replica | None = None
         self._last_note: Note | None = None
+        self.rolled_back = ""
+        """Why the last change of members that this replica led was given up."""
 
     @property
     def replica(self) -> Replica:
@@ -64,12 +68,19 @@ class HostedGroup:
         self,
         settings: ReplicaSettings,
         replica_id: ReplicaId,
-        bootstrap: Configuration,
+        bootstrap: Configuration | None,
         entropy: Entropy,
         now_ms: int,
+        *,
+        rejoin_epoch: RoutingEpoch | None = None,
     ) -> None:
-        """Open the replica that was here, or make a new one where none ever was."""
+        """Open the replica that was here, or make a new one where none ever was.
+
+        Without `bootstrap` a new one waits to be made a member. Where data was and is lost, only
+        `rejoin_epoch` lets it start: empty, without a vote, until the group takes it in again.
+        """
         storages = (self.storage, self._identity_storage)
+        log_id = LogId(entropy(LOG_ID_BYTES))
         try:
             self._replica = Replica.open(settings, *storages, now_ms=now_ms)
         except NoReplica:
@@ -78,9 +89,15 @@ class HostedGroup:
                 *storages,
                 replica_id=replica_id,
                 partition_id=self.partition_id,
-                log_id=LogId(entropy(LOG_ID_BYTES)),
+                log_id=log_id,
                 bootstrap=bootstrap,
                 now_ms=now_ms,
+            )
+        except (DataLost, ReplicaDamaged):
+            if rejoin_epoch is None:
+                raise
+            self._replica = Replica.rejoin(
+                settings, *storages, log_id=log_id, rejoin_epoch=rejoin_epoch, now_ms=now_ms
             )
 
     def say(self, note: Note) -> None:
@@ -88,6 +105,8 @@ class HostedGroup:
         if note != self._last_note:
             self._last_note = note
             facts = " ".join(f"{name}={value}" for name, value in note.facts)
+            if note.kind is NoteKind.MEMBERSHIP_ROLLED_BACK:
+                self.rolled_back = facts
             journal.info("group %d: %s %s", self.partition_id, note.kind, facts)
 
     def submit(self, works: list[DiskWork]) -> None:

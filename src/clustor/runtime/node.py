@@ -25,10 +25,12 @@ from clustor.raft.membership import Configuration
 from clustor.raft.profiles import CONSISTENCY_PROFILE, Profile
 from clustor.raft.types import ReplicaId
 from clustor.replica import (
+    ChunkSent,
     DiskRead,
     NewMachine,
     ReplicaOutput,
     ReplicaSettings,
+    Transfer,
     decode_transfer,
     encode_transfer,
 )
@@ -36,9 +38,11 @@ from clustor.runtime.cluster_file import ClusterFile, NodeEntry
 from clustor.runtime.data_directory import DataDirectory
 from clustor.runtime.disk import Disk
 from clustor.runtime.hosted_group import HostedGroup
+from clustor.runtime.members import record_membership
 from clustor.runtime.pki import NodeId
 from clustor.runtime.raft_wire import from_packet, to_packet
 from clustor.runtime.service import Service
+from clustor.runtime.snapshot_pace import SnapshotPace
 from clustor.runtime.transport import Transport
 
 TICK_SECONDS: Final = 0.010
@@ -92,6 +96,10 @@ class Node:
         )
         self._services: list[Service] = []
         self._hosted_by: dict[PartitionId, Service] = {}
+        self._trusted: list[Ed25519PublicKey] = []
+        self._pace = SnapshotPace(settings.profile.replication.snapshot_bytes_per_second_max)
+        self._rejoin_epochs = data.take_rejoin()
+        self._trust(self.cluster)
 
     def now_ms(self) -> int:
         """Return the loop's monotonic clock, the only one that replicas see."""
@@ -111,7 +119,7 @@ class Node:
         service: Service,
         voters: frozenset[ReplicaId] | None = None,
     ) -> HostedGroup:
-        """Open a group, or make it where it never was, with a replica on every node by default."""
+        """Open a group, or make it where it never was, with the founders as its first voters."""
         group = self._open_group(partition, new_machine, voters)
         self._hosted_by[partition] = service
         self.touch(group)
@@ -134,13 +142,15 @@ class Node:
             self.disk, partition, self._data.state(partition), self._data.identity(partition)
         )
         if voters is None:
-            voters = frozenset(ReplicaId(entry.node_id) for entry in self.cluster.nodes)
+            voters = frozenset(map(ReplicaId, self.cluster.founders))
+        mine = ReplicaId(self.node_id)
         group.open(
             self._replica_settings(new_machine),
-            ReplicaId(self.node_id),
-            Configuration(voters=voters),
+            mine,
+            Configuration(voters=voters) if mine in voters else None,
             os.urandom,
             self.now_ms(),
+            rejoin_epoch=self._rejoin_epochs.get(partition),
         )
         for finding in group.replica.findings:
             journal.info("group %d: %s: %s", partition, finding.kind, finding.detail)
@@ -156,13 +166,27 @@ class Node:
             draw=self._random.randint,
             entropy=os.urandom,
             signer=self.settings.signer,
-            trusted_keys=tuple(
-                Ed25519PublicKey.from_public_bytes(bytes.fromhex(entry.signing_key))
-                for entry in self.cluster.nodes
-            ),
+            trusted_keys=self._trusted,
             log_config=self.settings.log_config,
             io_writer_mode=self.disk.mode,
         )
+
+    def adopt_cluster(self, cluster: ClusterFile) -> None:
+        """Learn which nodes there are now: speak to new ones, and no longer to those that left."""
+        before = {entry.id for entry in self.cluster.nodes}
+        self.cluster = cluster
+        self._trust(cluster)
+        for entry in cluster.nodes:
+            if entry.id not in before and entry.id != self.node_id:
+                self.transport.connect(entry.id, entry.peer)
+        for gone in before - {entry.id for entry in cluster.nodes}:
+            self.transport.disconnect(gone)
+
+    def _trust(self, cluster: ClusterFile) -> None:
+        """Believe the snapshots of all nodes; the replicas look at this very list."""
+        self._trusted[:] = [
+            Ed25519PublicKey.from_public_bytes(bytes.fromhex(key)) for key in cluster.signing_keys
+        ]
 
     async def stop(self) -> None:
         """Hand leadership over, let what was begun end, and close; bounded (clustor §14.3)."""
@@ -221,9 +245,10 @@ class Node:
         """Let the group give its output at the end of this turn."""
         if group not in self._touched:
             self._touched[group] = None
-        self._turn_soon()
+        self.turn_soon()
 
-    def _turn_soon(self) -> None:
+    def turn_soon(self) -> None:
+        """Let the turn end soon: a service staged something."""
         if not self._turn_due:
             self._turn_due = True
             self._loop.call_soon(self._turn)
@@ -284,9 +309,14 @@ class Node:
 
     def _turn(self) -> None:
         self._turn_due = False
+        for service in self._services:
+            service.prepare()
         touched, self._touched = self._touched, {}
         for group in touched:
             self._carry_out(group, group.replica.take())
+        if self._pace.waiting:
+            for partition, target, chunk in self._pace.take(self.now_ms()):
+                self._send_transfer(self.groups[partition], target, chunk)
         for service in self._services:
             service.flush()
         self.transport.flush()
@@ -296,11 +326,19 @@ class Node:
             group.submit(output.disk)
         if output.messages:
             self._send(group, output)
+        for send in output.snapshot_sends:
+            self._pace.allow(group.partition_id, send.replica_id, send.bytes_per_second_max)
         for target, transfer in output.transfers:
-            self._send_transfer(group, target, encode_transfer(transfer))
+            if isinstance(transfer, ChunkSent):
+                self._pace.add(group.partition_id, target, transfer)
+            else:
+                self._send_transfer(group, target, transfer)
         for read in output.disk_reads:
             self._read(group, read)
         self._hosted_by[group.partition_id].on_output(group, output)
+        if output.record_membership is not None:
+            record_membership(group, output.record_membership)
+            self.touch(group)
         if output.role is not None:
             role = output.role
             journal.info(
@@ -331,9 +369,9 @@ class Node:
             w.DurabilityModeEpoch(0),
         )
         self.transport.send(peer, w.Packet(route, w.ServiceMessage(data)))
-        self._turn_soon()
+        self.turn_soon()
 
-    def _send_transfer(self, group: HostedGroup, target: ReplicaId, data: bytes) -> None:
+    def _send_transfer(self, group: HostedGroup, target: ReplicaId, transfer: Transfer) -> None:
         core = group.replica.group.core
         route = w.Route(
             w.PartitionId(group.partition_id),
@@ -342,7 +380,8 @@ class Node:
             w.Term(core.hard.term),
             w.DurabilityModeEpoch(core.message_epoch),
         )
-        self.transport.send(NodeId(target), w.Packet(route, w.SnapshotTransfer(data)))
+        packet = w.Packet(route, w.SnapshotTransfer(encode_transfer(transfer)))
+        self.transport.send(NodeId(target), packet)
 
     def _read(self, group: HostedGroup, read: DiskRead) -> None:
         """Run a job beside the loop: it is rare, and may read megabytes."""

@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from clustor.kv import KvMachine
 from clustor.raft.reads import FailedClause, read_gate_predicate
+from clustor.raft.reconfiguration import Phase
+from clustor.replica import StateMachine
 from clustor.runtime.hosted_group import HostedGroup
 
 if TYPE_CHECKING:
@@ -17,6 +20,7 @@ class MemberStatus(msgspec.Struct, frozen=True):
     """How far the leader believes another replica to be."""
 
     replica_id: int
+    kind: str  # voter, learner or observer
     match_index: int
     lag_entries: int
     lag_bytes: int
@@ -44,6 +48,15 @@ class GroupStatus(msgspec.Struct, frozen=True):
     syncs: int
     members: list[MemberStatus] = []
     problem: str | None = None
+    learners: list[int] = []
+    outgoing: list[int] = []  # voters of the old members, while two memberships hold at once
+    membership_phase: str = "Idle"  # of the change that this leader drives
+    membership_recorded: bool = True  # clients are served only under a recorded membership
+    rolled_back: str = ""  # why the last change that this leader began was given up
+    routing_epoch: int = 0  # of the newest committed change of members
+    rejoining: bool = False  # its data was lost: it has no vote until it is a member anew
+    first_index: int = 1  # older entries are in a snapshot only
+    state_digest: str = ""  # of a key-value store: equal for replicas of equal state
 
 
 class NodeAddress(msgspec.Struct, frozen=True):
@@ -105,7 +118,29 @@ def _group_status(hosted: HostedGroup) -> GroupStatus:
         syncs=hosted.syncs,
         members=_members(hosted) if core.leads else [],
         problem=replica.failed,
+        learners=sorted(core.config.learners),
+        outgoing=sorted(core.config.outgoing),
+        membership_phase=str(_phase(hosted)),
+        membership_recorded=not core.leads or group.leadership.membership_acknowledged(),
+        rolled_back=hosted.rolled_back,
+        routing_epoch=core.hard.routing_epoch,
+        rejoining=core.hard.rejoining,
+        first_index=core.log.base_index + 1,
+        state_digest=_state_digest(replica.machine),
     )
+
+
+def _state_digest(machine: StateMachine) -> str:
+    """Only a store's digest is known to cost nothing."""
+    return machine.digest().hex() if isinstance(machine, KvMachine) else ""
+
+
+def _phase(hosted: HostedGroup) -> Phase:
+    """Say where the change under way stands; a change in the log counts until it is committed."""
+    core = hosted.replica.group.core
+    phase = hosted.replica.group.leadership.reconfiguration.phase if core.leads else Phase.IDLE
+    unsettled = phase is Phase.IDLE and core.config_index > core.commit_index
+    return Phase.FINALIZE if unsettled else phase
 
 
 def _members(hosted: HostedGroup) -> list[MemberStatus]:
@@ -114,6 +149,7 @@ def _members(hosted: HostedGroup) -> list[MemberStatus]:
     return [
         MemberStatus(
             replica_id=member,
+            kind=str(progress.kind),
             match_index=progress.match_index,
             lag_entries=max(0, core.commit_index - progress.match_index),
             lag_bytes=max(0, committed_bytes - core.log.bytes_through(progress.match_index)),

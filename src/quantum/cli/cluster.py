@@ -14,15 +14,21 @@ from clustor.runtime.cluster_file import CLUSTER_FILE, PORTS_PER_NODE, read_clus
 from clustor.runtime.development import NODES_MAX, PORT_MAX, prepare_cluster
 from clustor.runtime.errors import NodeError
 from clustor.runtime.pki import cluster_id, utc_now
+from quantum.cli import members
 from quantum.cli.admin_client import AdminUnreachable, cluster_status, parse_address
 from quantum.cli.exits import Exit, fail
 from quantum.cli.node_exits import exit_of_node
 from quantum.cli.supervisor import Supervisor
 
 app = typer.Typer(
-    help="Run a development cluster on this machine, or look at a cluster.",
+    help="Run a development cluster on this machine, look at a cluster, change its members.",
     no_args_is_help=True,
 )
+app.command("members")(members.members)
+app.command("add-node")(members.add_node)
+app.command("remove-node")(members.remove_node)
+app.command("rejoin-node")(members.rejoin_node)
+app.command("transfer-leader")(members.transfer_leader)
 
 DataDir = Annotated[Path, typer.Option("--data", help="The cluster's directory.")]
 

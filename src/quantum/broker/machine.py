@@ -1,0 +1,164 @@
+"""The session processor of one partition: committed commands in, effects out (quantumqtt §6).
+
+It is the replicated machine of a Clustor group. No clock, no chance, no I/O; no bytes make it
+raise. A leader asks for the effects of an index once the group allows its acknowledgement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import assert_never
+
+import msgspec
+from xxhash import xxh3_128
+
+from quantum.broker.attaching import (
+    apply_attach,
+    apply_detach,
+    apply_elapse,
+    apply_leader_started,
+    apply_remove_session,
+)
+from quantum.broker.commands import (
+    PUBLISHES,
+    Acknowledge,
+    Attach,
+    ChannelAcked,
+    ChannelItems,
+    Command,
+    Detach,
+    Elapse,
+    LeaderStarted,
+    PublishOnce,
+    Release,
+    RemoveSession,
+    Subscribe,
+    Unsubscribe,
+    decode_command,
+)
+from quantum.broker.effects import Effect
+from quantum.broker.errors import BrokerMisuse
+from quantum.broker.publishing import apply_publish_once, apply_publishes, apply_release
+from quantum.broker.receiving import (
+    apply_acknowledge,
+    apply_channel_acked,
+    apply_channel_items,
+)
+from quantum.broker.routes import Route
+from quantum.broker.settings import BrokerSettings
+from quantum.broker.snapshot import restore_state, state_chunks
+from quantum.broker.state import State
+from quantum.broker.subscribing import apply_subscribe, apply_unsubscribe
+
+
+class Broker:
+    """One replica's copy of a partition's sessions, subscriptions, queues and retained messages."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self.settings = settings
+        self.state = State(settings)
+        self._effects: dict[int, list[Effect]] = {}
+        self._collects = False
+
+    # What is replicated.
+
+    def apply_batch(self, index: int, commands: Sequence[bytes]) -> list[bytes]:
+        """Apply the commands of one committed entry, in order; one reply for each."""
+        state = self.state
+        if index <= state.applied_index:
+            raise BrokerMisuse("applied already", index=index, applied_index=state.applied_index)
+        state.applied_index = index
+        if not self._collects:
+            return [self._apply(index, command) for command in commands]
+        effects: list[Effect] = []
+        state.effects = effects
+        replies = [self._apply(index, command) for command in commands]
+        state.effects = None
+        if effects:
+            self._effects[index] = effects
+        return replies
+
+    def _apply(self, index: int, data: bytes) -> bytes:
+        if data[:1] == b"\0":
+            return apply_publishes(self.state, data)
+        try:
+            command = decode_command(data)
+        except msgspec.DecodeError:
+            return b""
+        return self._execute(index, command)
+
+    def _execute(self, index: int, command: Command) -> bytes:
+        state = self.state
+        match command:
+            case Acknowledge():
+                return apply_acknowledge(state, command)
+            case PublishOnce():
+                return apply_publish_once(state, command)
+            case Release():
+                return apply_release(state, command)
+            case ChannelItems():
+                return apply_channel_items(state, command)
+            case ChannelAcked():
+                return apply_channel_acked(state, command)
+            case Attach():
+                return apply_attach(state, command, index)
+            case Detach():
+                return apply_detach(state, command)
+            case Subscribe():
+                return apply_subscribe(state, command, index)
+            case Unsubscribe():
+                return apply_unsubscribe(state, command)
+            case LeaderStarted():
+                return apply_leader_started(state, command)
+            case Elapse():
+                return apply_elapse(state, command)
+            case RemoveSession():
+                return apply_remove_session(state, command)
+            case _:
+                assert_never(command)
+
+    def snapshot(self) -> Iterator[bytes]:
+        """Give the state of this moment."""
+        return iter(state_chunks(self.state))
+
+    def restore(self, chunks: Iterable[bytes]) -> None:
+        """Become what a snapshot says, or raise SnapshotUnusable and be unchanged."""
+        self.state = restore_state(self.settings, b"".join(chunks))
+        self._effects.clear()
+
+    def digest(self) -> bytes:
+        """Return bytes that are equal for equal state."""
+        digest = xxh3_128()
+        for chunk in state_chunks(self.state):
+            digest.update(chunk)
+        return digest.digest()
+
+    @property
+    def applied_index(self) -> int:
+        return self.state.applied_index
+
+    # What a leader asks.
+
+    def collect(self, wanted: bool) -> None:  # a switch
+        """Collect effects from now on, or stop and forget those that were not taken."""
+        self._collects = wanted
+        self._effects.clear()
+
+    def take_effects(self, index: int) -> list[Effect]:
+        """Return the effects of the entry at `index`; what older entries left is dropped."""
+        found = self._effects.pop(index, [])
+        for older in [each for each in self._effects if each < index]:
+            del self._effects[older]
+        return found
+
+    def route(self, topic: bytes) -> Route:
+        """Say where a topic's messages go now, for what is not logged (QoS 0)."""
+        return self.state.routes.route(topic)
+
+    def next_deadline_ms(self) -> int | None:
+        """When an `Elapse` is due, at the earliest."""
+        deadlines = self.state.deadlines
+        return deadlines[0][0] if deadlines else None
+
+
+assert PUBLISHES == 0
