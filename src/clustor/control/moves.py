@@ -16,6 +16,7 @@ from clustor.control.placement import (
     digest_of,
     require_epoch,
     ring_of,
+    voters_of,
 )
 from clustor.control.rbac import Authority
 from clustor.control.tenants import TenantSpec, TenantTier
@@ -128,8 +129,9 @@ def on_record_membership(
 ) -> dict[str, Any]:
     authority.require_node(command.node_id)
     held = draft.need(Placement, command.partition_id)
-    if command.routing_epoch != held.routing_epoch:
-        require_epoch(held.routing_epoch, command.routing_epoch)
+    require_epoch(held.routing_epoch, command.routing_epoch)
+    if command.node_id not in voters_of(held):
+        raise Refuse(RefusalCode.MEMBERSHIP_MISMATCH, "the node is no voter of this partition")
     if command.durability_mode_epoch > held.durability_mode_epoch:
         raise Refuse(RefusalCode.MODE_CONFLICT, "an epoch that was never given out")
     if command.membership_digest != digest_of(held.members):

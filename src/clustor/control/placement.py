@@ -125,3 +125,9 @@ def digest_of(members: Members) -> bytes:
             observers=frozenset(map(ReplicaId, members.observers)),
         )
     )
+
+
+def voters_of(placement: Placement) -> tuple[int, ...]:
+    """Return who may lead the partition: during a move, the voters before it too."""
+    previous = placement.previous.voters if placement.previous is not None else ()
+    return (*placement.members.voters, *previous)

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from clustor.control.calls import Command
 from clustor.control.draft import Draft, Reading
 from clustor.control.objects import ControlObject, key_of
-from clustor.control.placement import Placement
+from clustor.control.placement import Placement, voters_of
 from clustor.control.rbac import Authority
 from clustor.control.signing import Signature, sign, verifies
 from clustor.control.types import Count, KeyPurpose, Text, WriterMode
@@ -199,7 +199,7 @@ def _publish(draft: Draft, node_id: int, signed: SignedProof) -> ProofVerdict:
     placement = draft.find(Placement, proof.partition_id)
     if placement is None:
         return ProofVerdict.UNKNOWN_PARTITION
-    if node_id not in _voters_of(placement):
+    if node_id not in voters_of(placement):
         return ProofVerdict.NOT_A_VOTER
     if proof.durability_mode_epoch > placement.durability_mode_epoch:
         return ProofVerdict.EPOCH_AHEAD
@@ -223,12 +223,6 @@ def _publish(draft: Draft, node_id: int, signed: SignedProof) -> ProofVerdict:
             )
         )
     return verdict
-
-
-def _voters_of(placement: Placement) -> tuple[int, ...]:
-    """Return who may lead the partition: during a move, the voters before it too."""
-    previous = placement.previous.voters if placement.previous is not None else ()
-    return (*placement.members.voters, *previous)
 
 
 def _latch(draft: Draft, node_id: int, held: PublishedProof, rival: SignedProof) -> None:
