@@ -27,6 +27,6 @@ class Indexes:
         self.partitions += sign
         if placement.tenant_id is not None:
             self.tenant_partitions[placement.tenant_id] += sign
-        for node in placement.members.all:
+        for node in placement.occupied:
             self.node_load[node] += sign * placement.load
             self.node_partitions[node] += sign

@@ -136,6 +136,8 @@ def on_record_membership(
         raise Refuse(RefusalCode.MODE_CONFLICT, "an epoch that was never given out")
     if command.membership_digest != digest_of(held.members):
         _roll_back(draft, held, command.membership_digest)
+    elif held.previous is not None:
+        draft.put(msgspec.structs.replace(held, previous=None))
     record = MembershipRecord(
         partition_id=command.partition_id,
         routing_epoch=command.routing_epoch,

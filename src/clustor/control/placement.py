@@ -48,11 +48,17 @@ class Placement(ControlObject, frozen=True, kw_only=True):
     durability_mode_epoch: Count = 0
     follower_read_snapshot_capability: bool = False
     override_ref: Name | None = None
-    previous: Members | None = None  # what a rollback goes back to
+    previous: Members | None = None  # while a move is not recorded: what a rollback goes back to
     rolled_back: bool = False
 
     def key(self) -> Key:
         return key_of(Placement, self.partition_id)
+
+    @property
+    def occupied(self) -> frozenset[int]:
+        """The nodes that carry the partition; during a move those of both sides."""
+        before = self.previous.all if self.previous is not None else ()
+        return frozenset(self.members.all) | frozenset(before)
 
 
 class RoutingMap(ControlObject, frozen=True, kw_only=True):

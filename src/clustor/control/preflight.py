@@ -95,7 +95,7 @@ def _check_members(members: Members) -> None:
 
 
 def _utilization(draft: Draft, node: NodeSpec, load: int, held: Placement | None) -> int:
-    before = held.load if held is not None and node.node_id in held.members.all else 0
+    before = held.load if held is not None and node.node_id in held.occupied else 0
     after = draft.indexes.node_load[node.node_id] - before + load
     return after * MILLION // node.capacity if node.capacity else MILLION
 
@@ -120,6 +120,7 @@ def on_place_partition(
     if held is not None and held.tenant_id != command.tenant_id:
         raise Refuse(RefusalCode.INVALID, "a partition never changes its tenant")
     require_epoch(held.routing_epoch if held is not None else 0, command.expected_routing_epoch)
+    _check_no_move(draft, command, held)
     rehearsal = rehearse(draft, command)
     if command.placement_digest not in (None, rehearsal.placement_digest):
         raise Refuse(
@@ -149,6 +150,15 @@ def on_place_partition(
     advance_ring(draft, command.tenant_id)
     result: dict[str, Any] = msgspec.structs.asdict(rehearsal)
     return result
+
+
+def _check_no_move(draft: Draft, command: PlacePartition, held: Placement | None) -> None:
+    """Refuse a second move before the first is recorded, unless it takes the first one back."""
+    if held is None or held.previous is None or command.members.ordered() == held.previous:
+        return
+    if command.override_ref is None:
+        raise Refuse(RefusalCode.IN_USE, "the move before this one is not recorded yet")
+    require_override(draft, command.override_ref, OverrideScope.SURVIVABILITY, held.partition_id)
 
 
 def _check_capacity(draft: Draft, command: PlacePartition, held: Placement | None) -> None:

@@ -93,8 +93,10 @@ class ProofPublisher:
                 standing.refresh_due_ms = now_ms + REFRESH_RETRY_MS
                 self._wishes.setdefault(partition_id, standing.proven)
 
-    def answered(self, request_id: str, verdicts: Mapping[int, ProofVerdict], now_ms: int) -> None:
-        """Take the answer to a batch; one that was given up meanwhile counts all the same."""
+    def answered(
+        self, request_id: str, verdicts: Mapping[PartitionId, ProofVerdict], now_ms: int
+    ) -> None:
+        """Take the answer to a batch; to one that was given up meanwhile it comes too late."""
         if self._in_flight is None or self._in_flight[0].request_id != request_id:
             return
         batch, _ = self._in_flight

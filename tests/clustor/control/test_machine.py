@@ -338,7 +338,7 @@ def test_indexes_follow_from_the_objects() -> None:
     assert +ours.node_partitions == +theirs.node_partitions
     assert (ours.tenants, ours.partitions) == (theirs.tenants, theirs.partitions) == (1, 2)
     assert ours.node_load[1] == 30
-    assert ours.node_load[4] == 0
+    assert ours.node_load[4] == 20, "until the move is recorded both sides carry it"
 
 
 def test_a_broken_snapshot_leaves_the_machine_as_it_was() -> None:

@@ -258,6 +258,20 @@ def test_the_manifest_follows_a_rollback() -> None:
     assert plane.machine._indexes.node_load[4] == 0
 
 
+def test_a_second_move_waits_until_the_first_is_recorded_or_takes_it_back() -> None:
+    plane = settled_plane()
+    plane.add_nodes(5)
+    plane.place(1, 2, 3, 4, epoch=1)
+    further = plane.placing(1, 3, 4, 5, epoch=2)
+    assert plane.refused(further) is RefusalCode.IN_USE
+    assert plane.refused(RemoveNode(node_id=1)) is RefusalCode.IN_USE, "a rollback needs it"
+    plane.place(1, 1, 2, 3, epoch=2)
+    plane.done(recording(Members(voters=(1, 2, 3)), 3), by=node_identity(1))
+    plane.place(1, 3, 4, 5, epoch=3)
+    plane.done(recording(Members(voters=(3, 4, 5)), 4, node_id=3), by=node_identity(3))
+    plane.done(RemoveNode(node_id=1))
+
+
 # Limits and nodes.
 
 
