@@ -98,15 +98,7 @@ class SegmentedGroup:
 
         Nothing is changed: the entry must be `appended` before the next one is proposed.
         """
-        upcoming: dict[int, int] = {}
-        firsts: list[int] = []
-        for batch in batches:
-            first = upcoming.get(batch.partition)
-            if first is None:
-                first = self._tracker.partition(batch.partition).next_index
-            firsts.append(first)
-            upcoming[batch.partition] = first + batch.count
-        return encode_envelope(batches, firsts)
+        return encode_envelope(batches, self._tracker.next_indices(batches))
 
     def appended(self, entries: Iterable[Entry], now: int) -> None:
         """Track entries that the log has taken.

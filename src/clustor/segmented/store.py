@@ -20,10 +20,12 @@ from itertools import islice
 from clustor.log.keys import KeyRing
 from clustor.log.steps import (
     Delete,
+    FileName,
     Plan,
     Step,
     Sync,
     SyncDirectory,
+    SyncFiles,
     Write,
     plan_replace,
 )
@@ -51,6 +53,7 @@ from clustor.segmented.metadata import (
     snapshot_changes,
 )
 from clustor.segmented.nonces import Sequences
+from clustor.segmented.piece import BLOCK_BYTES_MIN, FRESH_MAX
 from clustor.segmented.runs import PARTS_DIRECTORY, ROW_BYTES, index_file, part_file
 from clustor.segmented.types import TopicPartitionId
 
@@ -180,27 +183,33 @@ class Store:
         taking them again does nothing.
         """
         self._check_open()
-        partitions, tails, dirty = self.partitions, self._tails, self._dirty
+        partitions = self.partitions
         end = payloads_start(rows)
         row_end = ENVELOPE_HEAD_BYTES
         for partition, first, count, length, _ in rows:
             position, end = end, end + length
-            row_start, row_end = row_end + 8, row_end + ENVELOPE_ROW_BYTES
+            row_end += ENVELOPE_ROW_BYTES
             files = partitions.get(partition)
             if files is None or files.next_index != first:
                 self._check_known(partition, files, first, count, raft_index)
                 continue
+            files.next_index = first + count
+            fresh = files.tail.fresh
+            if not fresh:
+                self._wait(partition, files, raft_index)
             # A run's row is an envelope's row without the partition, so it is copied as it is.
-            tail = files.tail
-            tail.table += payload[row_start:row_end]
-            tail.data += payload[position:end]
-            tail.next_index = files.next_index = first + count
+            fresh.append(payload[row_end - ROW_BYTES : row_end])
+            fresh.append(payload[position:end])
+            if len(fresh) >= FRESH_MAX or length >= BLOCK_BYTES_MIN:
+                files.tail.settle()
             self.tail_bytes += length + ROW_BYTES
-            if partition not in tails:
-                tails[partition] = files
-                if partition not in dirty:
-                    dirty[partition] = raft_index
         self.applied_index = max(self.applied_index, raft_index)
+
+    def _wait(self, partition: int, files: PartitionFiles, raft_index: int) -> None:
+        """Note that a partition has something to be flushed."""
+        if partition not in self._tails:
+            self._tails[partition] = files
+            self._dirty.setdefault(partition, raft_index)
 
     def _check_known(
         self, partition: int, files: PartitionFiles | None, first: int, count: int, raft_index: int
@@ -241,9 +250,7 @@ class Store:
         """Plan to make partitions durable: all that are not, or those that hold the log most."""
         self._check_open()
         steps: list[Step] = []
-        # All writes before all syncs: a filesystem commits the first sync's journal with what
-        # the others wrote, where each of them in its turn would pay for a commit of its own.
-        syncs: list[Step] = []
+        unsynced: list[FileName] = []
         receipt = self._receipt()
         changes: list[PartitionChange] = []
         for partition in list(islice(self._dirty, partitions_max)):
@@ -251,11 +258,12 @@ class Store:
             files = self.partitions[partition]
             if self._tails.pop(partition, None) is not None:
                 self._flush(files, steps, receipt)
-            syncs += [Sync(file) for file in files.unsynced]
+            unsynced += files.unsynced
             files.unsynced = {}
             changes.append(self._checkpoint(files, quorum_next(partition)))
             receipt.durable.append((files.partition, files.next_index))
-        steps += syncs
+        if unsynced:
+            steps.append(SyncFiles(tuple(unsynced)))
         if self._names_changed:
             steps.append(SyncDirectory(PARTS_DIRECTORY))
             self._names_changed = False

@@ -25,7 +25,7 @@ from clustor.segmented.quorum import (
     Replicas,
     predicate_of,
 )
-from clustor.segmented.types import PartitionLogIndex, ReplicaId, TopicPartitionId
+from clustor.segmented.types import Batch, PartitionLogIndex, ReplicaId, TopicPartitionId
 
 
 class AckOutcome(StrEnum):
@@ -119,6 +119,21 @@ class Tracker:
         del self._partitions[partition]
 
     # Entries
+
+    def next_indices(self, batches: Iterable[Batch]) -> list[int]:
+        """Return the index that each batch takes if they are appended next, in this order."""
+        partitions = self._partitions
+        upcoming: dict[int, int] = {}
+        firsts: list[int] = []
+        for batch in batches:
+            partition = batch.partition
+            first = upcoming.get(partition)
+            if first is None:
+                known = partitions.get(partition)
+                first = self.partition(partition).next_index if known is None else known.next_index
+            firsts.append(first)
+            upcoming[partition] = first + batch.count
+        return firsts
 
     def appended(self, raft_index: int, rows: Sequence[Row], log_bytes: int, now: int) -> None:
         """Track the batches of one log entry. Changes nothing where it raises."""

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from clustor.log.types import PartitionId
 from clustor.segmented.errors import IndexOutOfRange
-from clustor.segmented.files import PartitionFiles, Piece
+from clustor.segmented.files import PartitionFiles
 from clustor.segmented.index import SparseIndex
 from clustor.segmented.metadata import SegmentMeta
+from clustor.segmented.piece import Piece
 from clustor.segmented.runs import ROW, ROW_BYTES
 from clustor.segmented.store import Store
 from clustor.segmented.types import (
@@ -67,7 +68,7 @@ class Chunk:
         if part is None:
             return None
         plaintext = memoryview(part.plaintext())
-        split = len(part.table)
+        split = part.table_bytes
         return cls(part.first_index, part.next_index, plaintext[:split], plaintext[split:])
 
     @property
