@@ -43,11 +43,26 @@ class Piece:
         if len(self.fresh) >= FRESH_MAX or len(payload) >= BLOCK_BYTES_MIN:
             self.settle()
 
+    def add_block(self, table: bytes, data: bytes) -> None:
+        """Add batches behind the others that stand together already; none is nothing."""
+        self.settle()
+        if table:
+            self._firsts.append(ROW.unpack_from(table)[0])
+            self._tables.append(table)
+            self._data.append(data)
+
+    def frozen(self) -> Piece:
+        """Return what this holds now, which nothing changes any more; no batch is copied."""
+        twin = Piece()
+        twin.fresh = self.fresh[:]
+        twin._firsts, twin._tables, twin._data = self._firsts[:], self._tables[:], self._data[:]
+        return twin
+
     def settle(self) -> None:
         """Join what was added last into a block."""
         if self.fresh:
-            self._add_block(b"".join(self.fresh[0::2]), b"".join(self.fresh[1::2]))
-            self.fresh = []
+            fresh, self.fresh = self.fresh, []
+            self.add_block(b"".join(fresh[0::2]), b"".join(fresh[1::2]))
 
     @property
     def first_index(self) -> int:
@@ -91,18 +106,18 @@ class Piece:
         part, size = Piece(), 0
         for table, data in self._blocks(0):
             if size + len(table) + len(data) <= run_bytes:
-                part._add_block(table, data)
+                part.add_block(table, data)
                 size += len(table) + len(data)
                 continue
             start = begin = position = 0
             for nth, (_, _, length, _) in enumerate(ROW.iter_unpack(table)):
                 if size and size + length + ROW_BYTES > run_bytes:
-                    part._add_block(table[start : nth * ROW_BYTES], data[begin:position])
+                    part.add_block(table[start : nth * ROW_BYTES], data[begin:position])
                     yield part
                     part, size, start, begin = Piece(), 0, nth * ROW_BYTES, position
                 size += length + ROW_BYTES
                 position += length
-            part._add_block(table[start:], data[begin:])
+            part.add_block(table[start:], data[begin:])
         yield part
 
     def part(self, from_index: int, bytes_max: int | None) -> Piece | None:
@@ -110,23 +125,24 @@ class Piece:
         if not self or from_index >= self.next_index:
             return None
         found = Piece()
+        for table, data in self.blocks_from(from_index, bytes_max):
+            found.add_block(table, data)
+        return found
+
+    def blocks_from(
+        self, from_index: int, bytes_max: int | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield tables and bytes from the batch that holds `from_index` until `bytes_max`."""
         room = self.size_bytes if bytes_max is None else bytes_max
         for table, data in self._blocks(from_index):
             if room <= 0:
-                break
+                return
             block = _within(table, data, from_index, room)
-            found._add_block(*block)
             room -= len(block[0]) + len(block[1])
-        return found
+            yield block
 
     def _table(self) -> bytes:
         return b"".join((*self._tables, *self.fresh[0::2]))
-
-    def _add_block(self, table: bytes, data: bytes) -> None:
-        if table:
-            self._firsts.append(ROW.unpack_from(table)[0])
-            self._tables.append(table)
-            self._data.append(data)
 
     def _blocks(self, from_index: int) -> Iterator[tuple[bytes, bytes]]:
         """Yield the blocks from the one that holds `from_index`, and what is none yet."""

@@ -51,14 +51,14 @@ class PartitionView:
 class Chunk:
     """Consecutive batches: their table, and their bytes back to back."""
 
-    __slots__ = ("_table", "first_index", "next_index", "payloads")
+    __slots__ = ("first_index", "next_index", "payloads", "table")
 
     def __init__(
         self, first_index: int, next_index: int, table: memoryview, payloads: memoryview
     ) -> None:
         self.first_index = first_index
         self.next_index = next_index
-        self._table = table
+        self.table = table
         self.payloads = payloads
 
     @classmethod
@@ -74,11 +74,11 @@ class Chunk:
     @property
     def size_bytes(self) -> int:
         """What the chunk takes in memory."""
-        return len(self._table) + len(self.payloads)
+        return len(self.table) + len(self.payloads)
 
     def rows(self) -> Iterator[tuple[int, int, int, int]]:
         """Yield `(first_index, count, length, timestamp)` of each batch."""
-        return ROW.iter_unpack(self._table)
+        return ROW.iter_unpack(self.table)
 
     def batches(self) -> Iterator[StoredBatch]:
         """Yield each batch with its own copy of its bytes."""
@@ -105,7 +105,7 @@ class Chunk:
                 keep_bytes += length
         if not keep_rows:
             return None
-        table = self._table[skip_rows * ROW_BYTES : (skip_rows + keep_rows) * ROW_BYTES]
+        table = self.table[skip_rows * ROW_BYTES : (skip_rows + keep_rows) * ROW_BYTES]
         return Chunk(first, last, table, self.payloads[skip_bytes : skip_bytes + keep_bytes])
 
 
