@@ -10,9 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clustor.log.steps import Plan, Sync, Write
+from clustor.log.steps import Plan, Sync, SyncFiles, Write
 from clustor.log.types import IoWriterMode
 from clustor.runtime.disk.blocking import OPEN_FILES_MAX
+from clustor.runtime.disk.bulk import SyncFailure, SyncThreads
 from clustor.runtime.disk.errors import DiskClosed, DiskError, PlanAbandoned, RingBroken
 from clustor.runtime.disk.files import NO_SLOT, FileTable, OpenFile
 from clustor.runtime.disk.partition import Partition
@@ -52,10 +53,10 @@ class UringDisk:
     """Plans as chains of linked entries; one thread, the owner's, and no other.
 
     Plans of different partitions are under way together; those of one partition follow each
-    other. Writes and syncs go through the ring, the other steps are run between two chains with
-    blocking calls. A ring that breaks is replaced by blocking calls in the owner's thread: plans
-    that were under way fail and their files are fenced, as nobody knows whether the kernel still
-    writes to them.
+    other. Writes and syncs go through the ring, syncs of many files through a thread, and the
+    other steps are run between two chains with blocking calls. A ring that breaks is replaced by
+    blocking calls in the owner's thread: plans that were under way fail and their files are
+    fenced, as nobody knows whether the kernel still writes to them.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class UringDisk:
         self._chain_number = 0
         self._ready: deque[_Job] = deque()
         """Jobs whose partition is free for them, in order."""
+        self._syncs = SyncThreads(self._event)
         self._lost: list[tuple[Ring, list[_Job]]] = []
         """Broken rings and what they had under way: the kernel may still read these bytes."""
         self._done: list[Completion] = []
@@ -141,8 +143,11 @@ class UringDisk:
         """Wait for what was submitted, and close every file."""
         if self._closed:
             return
-        while self._chains and self._ring is not None:
-            self._ring.wait()
+        while self._syncs or (self._chains and self._ring is not None):
+            if self._syncs:
+                self._syncs.wait()
+            elif self._ring is not None:
+                self._ring.wait()
             self._take_results()
         self._closed = True
         for partition in list(self._partitions.values()):
@@ -193,6 +198,8 @@ class UringDisk:
                 chainable = type(step) is Write or type(step) is Sync
                 if chainable and self._begin_chain(job):
                     return
+                if type(step) is SyncFiles and self._begin_bulk_sync(job, step):
+                    return
                 self._run_blocking(job)
         except DiskError as error:
             self._finish(job, error)
@@ -216,6 +223,35 @@ class UringDisk:
             self._ready.append(partition.waiting.popleft())
         else:
             partition.busy = False
+
+    # Many files at once
+
+    def _begin_bulk_sync(self, job: _Job, step: SyncFiles) -> bool:
+        """Start it in a thread; False: there is nothing to do, or a blocking call shall say why."""
+        try:
+            files = job.partition.dirty_files(step)
+        except (OSError, DiskError):
+            return False
+        if files:
+            call = job.partition.sync_call(files)
+            self._syncs.start(call, lambda failure: self._on_bulk_synced(job, files, failure))
+        return bool(files)
+
+    def _on_bulk_synced(
+        self, job: _Job, files: list[tuple[str, OpenFile]], failure: SyncFailure
+    ) -> None:
+        try:
+            if failure is not None:
+                nth, code = failure
+                step = job.plan[job.position]
+                job.partition.fail(job.position, step, code, sync=True, file=files[nth][0])
+        except DiskError as error:
+            self._finish(job, error)
+        else:
+            for _, file in files:
+                file.on_synced()
+            job.position += 1
+            self._advance(job)
 
     # One chain
 
@@ -300,6 +336,7 @@ class UringDisk:
         if self._ring is not None:
             for mark, result in self._ring.take_results():
                 self._on_result(mark, result)
+        self._syncs.take()
         self._pump()
 
     def _on_result(self, mark: int, result: int) -> None:
