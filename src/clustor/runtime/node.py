@@ -27,6 +27,7 @@ from clustor.raft.types import ReplicaId
 from clustor.replica import (
     ChunkSent,
     DiskRead,
+    DiskWork,
     NewMachine,
     ReplicaOutput,
     ReplicaSettings,
@@ -309,21 +310,35 @@ class Node:
 
     def _turn(self) -> None:
         self._turn_due = False
+        self._give_outputs()
+        while self._touched:
+            self._give_outputs()
+
+    def _give_outputs(self) -> None:
+        """Let every touched group give its output; what leaves goes before what blocks.
+
+        Nothing in an output waits for anything else in it, so the peers write while we do.
+        """
         for service in self._services:
             service.prepare()
         touched, self._touched = self._touched, {}
+        writing: list[tuple[HostedGroup, list[DiskWork]]] = []
         for group in touched:
-            self._carry_out(group, group.replica.take())
+            output = group.replica.take()
+            if output.disk:
+                writing.append((group, output.disk))
+            self._carry_out(group, output)
         if self._pace.waiting:
             for partition, target, chunk in self._pace.take(self.now_ms()):
                 self._send_transfer(self.groups[partition], target, chunk)
         for service in self._services:
             service.flush()
         self.transport.flush()
+        for group, works in writing:
+            if group.submit(works, alone=len(writing) == 1):
+                self._touched[group] = None
 
     def _carry_out(self, group: HostedGroup, output: ReplicaOutput) -> None:
-        if output.disk:
-            group.submit(output.disk)
         if output.messages:
             self._send(group, output)
         for send in output.snapshot_sends:

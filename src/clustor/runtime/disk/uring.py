@@ -16,6 +16,7 @@ from clustor.runtime.disk.blocking import OPEN_FILES_MAX
 from clustor.runtime.disk.bulk import SyncFailure, SyncThreads
 from clustor.runtime.disk.errors import DiskClosed, DiskError, PlanAbandoned, RingBroken
 from clustor.runtime.disk.files import NO_SLOT, FileTable, OpenFile
+from clustor.runtime.disk.pace import Pace, is_small
 from clustor.runtime.disk.partition import Partition
 from clustor.runtime.disk.ring import Ring
 from clustor.runtime.disk.types import Completion, Downgrade, PlanToken, SyncDurations
@@ -86,6 +87,7 @@ class UringDisk:
         self._lost: list[tuple[Ring, list[_Job]]] = []
         """Broken rings and what they had under way: the kernel may still read these bytes."""
         self._done: list[Completion] = []
+        self._pace = Pace()
         self._closed = False
 
     def fileno(self) -> int:
@@ -100,16 +102,42 @@ class UringDisk:
         self._partitions[partition.number] = partition
         return partition
 
-    def submit(self, partition: Partition, plan: Plan, token: PlanToken) -> None:
-        """Start the plan, or queue it behind the one that its partition has under way."""
+    def submit(
+        self, partition: Partition, plan: Plan, token: PlanToken, *, alone: bool = False
+    ) -> Completion | None:
+        """Start the plan, or queue it behind the one that its partition has under way.
+
+        Where nothing at all is under way and the disk is quick, a small plan is run here.
+        """
         self._require_open()
+        if alone and self._is_idle() and self._pace.is_quick and is_small(plan):
+            return self._run_here(partition, plan, token)
         job = _Job(partition, plan, token, partition.failures_seen)
         if partition.busy:
             partition.waiting.append(job)
-            return
+            return None
         partition.busy = True
         self._ready.append(job)
         self._settle()
+        return None
+
+    def _is_idle(self) -> bool:
+        """Say whether nothing is under way, and nothing over that the owner was not told of."""
+        return not (self._chains or self._ready or self._done)
+
+    def _run_here(self, partition: Partition, plan: Plan, token: PlanToken) -> Completion:
+        """Run a plan with blocking calls; the disk is idle."""
+        assert not partition.busy, "a partition is busy with chains only"
+        durations: SyncDurations = ()
+        error: DiskError | None = None
+        try:
+            durations = partition.execute(plan)
+        except DiskError as failure:
+            partition.failures += 1
+            partition.failures_seen += 1
+            error = failure
+        self._pace.sample(durations)
+        return Completion(partition, token, durations, error)
 
     def completions(self) -> list[Completion]:
         """Take the plans that are over, and reset the eventfd."""
@@ -218,6 +246,7 @@ class UringDisk:
         partition = job.partition
         if error is not None:
             partition.failures += 1
+        self._pace.sample(job.durations)
         self._done.append(Completion(partition, job.token, tuple(job.durations), error))
         if partition.waiting:
             self._ready.append(partition.waiting.popleft())
