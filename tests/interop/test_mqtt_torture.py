@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -101,8 +102,14 @@ async def torture(cluster: ClusterProcess, seed: int, seconds: float) -> None:
     await disturber.run(seconds)
     for publisher in publishers:
         publisher.limit = publisher.next_number - 1
-    await until(lambda: all(each.idle for each in publishers), "every publish is acknowledged")
-    await until(lambda: arrived(subscribers, publishers), "everything acknowledged has arrived")
+    await until(
+        lambda: all(each.idle for each in publishers),
+        lambda: f"every publish is acknowledged: {stuck(publishers)} {statuses(cluster)}",
+    )
+    await until(
+        lambda: arrived(subscribers, publishers),
+        lambda: f"everything acknowledged has arrived: {statuses(cluster)}",
+    )
     for client in (*subscribers, *publishers):
         client.finished.set()
         client.disturb()
@@ -113,11 +120,25 @@ async def torture(cluster: ClusterProcess, seed: int, seconds: float) -> None:
     assert total > 100
 
 
-async def until(condition, what: str) -> None:  # type: ignore[no-untyped-def]
+def stuck(publishers: list[Publisher]) -> list[str]:
+    return [f"{each.name}@{each.line is not None}: {each}" for each in publishers if not each.idle]
+
+
+def statuses(cluster: ClusterProcess) -> list[object]:
+    found: list[object] = []
+    for node in (1, 2, 3):
+        try:
+            found.append(fetch(cluster.admin(node), "/broker/status")[1])
+        except AdminUnreachable as error:
+            found.append(str(error))
+    return found
+
+
+async def until(condition: Callable[[], bool], what: Callable[[], str]) -> None:
     loop = asyncio.get_running_loop()
     end = loop.time() + DRAIN_SECONDS
     while not condition():
-        assert loop.time() < end, f"never: {what}"
+        assert loop.time() < end, f"never: {what()}"
         await asyncio.sleep(0.05)
 
 

@@ -140,10 +140,10 @@ class Publisher(Client):
     qos: int = 1
     limit: int | None = None
     next_number: int = 1
-    acknowledged: set[int] = field(default_factory=set)
+    acknowledged: set[int] = field(default_factory=set, repr=False)
     _open: dict[int, tuple[int, str]] = field(default_factory=dict)  # by packet id, in order
     _released: set[int] = field(default_factory=set)  # PUBREC came
-    _free: deque[int] = field(default_factory=lambda: deque(range(1, 200)))
+    _free: deque[int] = field(default_factory=lambda: deque(range(1, 200)), repr=False)
 
     def on_connected(self, line: Line) -> None:
         """Send again what was not acknowledged, in order, then more."""

@@ -9,10 +9,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from enum import Enum
 from itertools import islice
 
 from quantum.broker.items import Item
 from quantum.broker.types import Sequence
+
+
+class Counted(Enum):
+    """What became of something that another partition passed on."""
+
+    COUNTS = 1
+    AGAIN = 2  # it counted before
+    TOO_EARLY = 3
 
 
 class Outbox:
@@ -75,9 +84,18 @@ class Channels:
         self.counted[origin] = sequence
         return True
 
-    def count_forward(self, origin: int, term: int, number: int) -> bool:
-        """Say whether a passed-on publish counts: not the second time, not of an old leader."""
-        if (term, number) <= self.forwarded.get(origin, (0, 0)):
-            return False
+    def count_forward(self, origin: int, term: int, number: int) -> Counted:
+        """Say whether a passed-on publish counts: not the second time, not of an old leader.
+
+        A leader numbers what it passes on from 1. A number that is not the next one says that
+        others before it were lost on the way: it must come again, behind them.
+        """
+        last_term, last = self.forwarded.get(origin, (0, 0))
+        if term > last_term:
+            last = 0
+        if term < last_term or number <= last:
+            return Counted.AGAIN
+        if number > last + 1:
+            return Counted.TOO_EARLY
         self.forwarded[origin] = (term, number)
-        return True
+        return Counted.COUNTS

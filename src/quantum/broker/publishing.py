@@ -6,6 +6,7 @@ import struct
 
 import msgspec
 
+from quantum.broker.channels import Counted
 from quantum.broker.commands import (
     OWN_ORIGIN,
     PUBLISHES_HEAD,
@@ -28,6 +29,7 @@ from quantum.broker.message import (
     decode_record,
 )
 from quantum.broker.reasons import (
+    NOT_YET,
     PACKET_ID_NOT_FOUND,
     QUOTA_EXCEEDED,
     SESSION_GONE,
@@ -43,6 +45,8 @@ _encode = msgspec.msgpack.encode
 def apply_publishes(state: State, data: bytes) -> bytes:
     """Apply packed publishes; the reply lists (number of the record, reason) of those refused.
 
+    NOT_YET as a reason says that this one and all behind it did not count.
+
     What is no packed command, or is cut short, ends the walk: every replica stops at the same
     byte.
     """
@@ -56,9 +60,13 @@ def apply_publishes(state: State, data: bytes) -> bytes:
     own = head.origin == OWN_ORIGIN
     channels = state.channels
     while at < end:
-        counts = own or channels.count_forward(
-            head.origin, head.origin_term, head.first_sequence + number
-        )
+        counted = Counted.COUNTS
+        if not own:
+            sequence = head.first_sequence + number
+            counted = channels.count_forward(head.origin, head.origin_term, sequence)
+            if counted is Counted.TOO_EARLY:
+                refused.append((number, NOT_YET))
+                break
         try:
             message, following = (
                 decode_record(data, at)
@@ -67,7 +75,7 @@ def apply_publishes(state: State, data: bytes) -> bytes:
             )
         except ValueError:
             break
-        if counts and message is not None:
+        if counted is Counted.COUNTS and message is not None:
             reason = publish(state, message)
             if reason >= QUOTA_EXCEEDED:
                 refused.append((number, reason))

@@ -36,7 +36,7 @@ from quantum.broker import (
     encode_publishes,
 )
 from quantum.broker.items import Item
-from quantum.broker.reasons import QUOTA_EXCEEDED
+from quantum.broker.reasons import NOT_YET
 from quantum.mqtt import ReasonCode
 from quantum.serving.delivery import Outgoing
 from quantum.serving.publishing import Done, Forwards, OpenRuns, Refusals, Run, cuts
@@ -417,12 +417,12 @@ class Prg:
 
     # Streams.
 
-    def receive_items(self, origin: int, first: int, items: list[Item]) -> None:
-        """Take items of another partition's stream."""
+    def receive_items(self, origin: int, first: int, items: list[Item], base: int) -> None:
+        """Take items of another partition's stream; it knows that we have all up to `base`."""
         stream = self._streams_in.get(origin)
         if stream is None:
             stream = self._streams_in[origin] = StreamIn(self, origin)
-        stream.receive(first, items)
+        stream.receive(first, items, base)
 
     def items_taken(self, peer: int, through: int) -> None:
         """Another partition has our items up to a place."""
@@ -489,11 +489,12 @@ class Prg:
 
 def _passed_done(first: int, last: int, done: Done) -> Completion:
     def applied(reply: bytes | None) -> None:
-        if reply is not None:
-            refused: Refusals = _decode_refused(reply) if reply else []
-            done(last, [(first + number, reason) for number, reason in refused])
+        if reply is None:
+            return
+        refused: Refusals = _decode_refused(reply) if reply else []
+        through = last
+        if refused and refused[-1][1] == NOT_YET:
+            through = first + refused.pop()[0] - 1  # the rest comes again, behind what was lost
+        done(through, [(first + number, reason) for number, reason in refused])
 
     return applied
-
-
-assert QUOTA_EXCEEDED == 0x97

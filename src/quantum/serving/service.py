@@ -263,7 +263,7 @@ class BrokerService:
                 prg = self._prg(said.tenant, said.prg)
                 if prg is not None and prg.leading:
                     items = [decode_item(item) for item in said.items]
-                    prg.receive_items(said.origin, said.first, items)
+                    prg.receive_items(said.origin, said.first, items, said.base)
             case link.ItemsTaken():
                 prg = self._prg(said.tenant, said.origin)
                 if prg is not None and prg.leading:
