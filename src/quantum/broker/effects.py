@@ -5,24 +5,23 @@ Only the leader's machine is asked to collect effects; replicas that follow skip
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 from quantum.broker.message import Message
 from quantum.broker.outbound import Delivery
 from quantum.broker.routes import Route
 
 
-@dataclass(slots=True)
-class FanOut:
+class FanOut(msgspec.Struct):
     """A message for the connections of sessions that the machine does not keep queues for."""
 
     route: Route
     message: Message
 
 
-@dataclass(slots=True)
-class Send:
+class Send(msgspec.Struct):
     """A message of a kept queue whose turn it is. `again`: it may have been sent before."""
 
     client_id: bytes
@@ -30,8 +29,7 @@ class Send:
     again: bool = False
 
 
-@dataclass(slots=True)
-class SendVolatile:
+class SendVolatile(msgspec.Struct):
     """A message for one connection that keeps its own queue: retained, or a will's."""
 
     client_id: bytes
@@ -41,22 +39,19 @@ class SendVolatile:
     identifiers: tuple[int, ...]
 
 
-@dataclass(slots=True)
-class SendPubrel:
+class SendPubrel(msgspec.Struct):
     client_id: bytes
     packet_id: int
 
 
-@dataclass(slots=True)
-class SendPubrec:
+class SendPubrec(msgspec.Struct):
     """A QoS 2 publish is where it belongs, durably."""
 
     client_id: bytes
     packet_id: int
 
 
-@dataclass(slots=True)
-class Ended:
+class Ended(msgspec.Struct):
     """A session is no more; a connection that has it must end."""
 
     client_id: bytes

@@ -8,7 +8,7 @@ says what time it is.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from quantum.broker.message import Message
@@ -22,6 +22,7 @@ class Delivery:
     """One message for one client. `packet_id` is 0 while it waits in the queue."""
 
     __slots__ = (
+        "expires_at_ms",
         "filter",
         "identifiers",
         "message",
@@ -49,22 +50,41 @@ class Delivery:
         self.filter = filter_
         self.packet_id = 0
         self.state = SENT
+        self.expires_at_ms = message.expires_at_ms
+        """When it is not worth sending any more; 0: never."""
 
 
 class Outbound:
     """In order: what is in flight, then what waits. Packet ids are reused when they are free."""
 
-    __slots__ = ("_first_id", "_last_id", "_next_id", "in_flight", "queue", "weight", "window")
+    __slots__ = (
+        "_first_id",
+        "_last_id",
+        "_next_id",
+        "in_flight",
+        "queue",
+        "unsent",
+        "weight",
+        "window",
+    )
 
     def __init__(self, window: int, first_id: int, last_id: int) -> None:
-        self.window = window
+        self._first_id = first_id
+        self._last_id = last_id
+        self._next_id = first_id
+        self.window = 1
+        self.set_window(window)
         self.queue: deque[Delivery] = deque()
         self.in_flight: dict[int, Delivery] = {}
         self.weight = 0
         """The bytes of all that is queued or in flight."""
-        self._first_id = first_id
-        self._last_id = last_id
-        self._next_id = first_id
+        self.unsent: list[int] = []
+        """Packet ids in flight that this connection has not seen yet, in order: a client that
+        came back with a smaller window gets them as it has room."""
+
+    def set_window(self, window: int) -> None:
+        """Say how many may be in flight; no more than there are packet ids."""
+        self.window = max(1, min(window, self._last_id - self._first_id + 1))
 
     def __len__(self) -> int:
         return len(self.queue) + len(self.in_flight)
@@ -86,13 +106,28 @@ class Outbound:
         delivery.packet_id = packet_id
         self.in_flight[packet_id] = delivery
 
+    def resume(self) -> list[Delivery]:
+        """A connection begins: return the exchanges of which only PUBREL is to be sent again.
+
+        The others in flight are unsent, as far as this connection goes.
+        """
+        self.unsent = [each.packet_id for each in self.in_flight.values() if each.state == SENT]
+        return [each for each in self.in_flight.values() if each.state == RECEIVED]
+
+    def take_unsent(self) -> list[Delivery]:
+        """Return what was in flight before and the window has room for now, in the old order."""
+        room = self.window - len(self.in_flight) + len(self.unsent)
+        if not self.unsent or room <= 0:
+            return []
+        again, self.unsent = self.unsent[:room], self.unsent[room:]
+        return [self.in_flight[packet_id] for packet_id in again]
+
     def take_ready(self, now_ms: int) -> list[Delivery]:
         """Move what the window has room for into flight; what has expired is dropped."""
         ready: list[Delivery] = []
         while self.queue and len(self.in_flight) < self.window:
             delivery = self.queue.popleft()
-            expires_at_ms = delivery.message.expires_at_ms
-            if expires_at_ms and expires_at_ms <= now_ms:
+            if 0 < delivery.expires_at_ms <= now_ms:
                 self.weight -= delivery.message.weight
                 continue
             self._start(delivery)
@@ -113,6 +148,8 @@ class Outbound:
         if delivery is None or delivery.qos != 2:
             return False
         delivery.state = RECEIVED
+        if self.unsent and packet_id in self.unsent:
+            self.unsent.remove(packet_id)
         return True
 
     def on_pubcomp(self, packet_id: PacketId) -> bool:
@@ -132,6 +169,8 @@ class Outbound:
 
     def _end(self, packet_id: PacketId) -> None:
         self.weight -= self.in_flight.pop(packet_id).message.weight
+        if self.unsent and packet_id in self.unsent:
+            self.unsent.remove(packet_id)
 
     def unfinished(self) -> Iterator[Delivery]:
         """All that the client has not acknowledged, in order."""
@@ -149,13 +188,31 @@ class Outbound:
 
     def drop_expired(self, now_ms: int) -> int:
         """Drop what waits and has expired; return how many."""
-        kept = [each for each in self.queue if not _expired(each.message, now_ms)]
+        kept = deque(each for each in self.queue if not 0 < each.expires_at_ms <= now_ms)
         dropped = len(self.queue) - len(kept)
         if dropped:
-            gone = sum(each.message.weight for each in self.queue if _expired(each.message, now_ms))
-            self.weight -= gone
-            self.queue = deque(kept)
+            self.queue = kept
+            self._weigh()
         return dropped
+
+    def take_out(self, unwanted: Callable[[Delivery], bool]) -> list[Delivery]:
+        """Take out, and return in order, whatever is unwanted."""
+        gone = [each for each in self.unfinished() if unwanted(each)]
+        if gone:
+            self.in_flight = {
+                packet_id: each for packet_id, each in self.in_flight.items() if not unwanted(each)
+            }
+            self.queue = deque(each for each in self.queue if not unwanted(each))
+            self.unsent = [each for each in self.unsent if each in self.in_flight]
+            self._weigh()
+        return gone
+
+    def next_expiry_ms(self) -> int | None:
+        """When something that waits expires next."""
+        return min((each.expires_at_ms for each in self.queue if each.expires_at_ms), default=None)
+
+    def _weigh(self) -> None:
+        self.weight = sum(each.message.weight for each in self.unfinished())
 
     @property
     def next_id(self) -> int:
@@ -166,9 +223,5 @@ class Outbound:
         """Become what a snapshot says; the deliveries in flight have their packet ids."""
         self.in_flight = {each.packet_id: each for each in in_flight}
         self.queue = deque(queued)
-        self.weight = sum(each.message.weight for each in self.unfinished())
+        self._weigh()
         self._next_id = next_id
-
-
-def _expired(message: Message, now_ms: int) -> bool:
-    return message.expires_at_ms != 0 and message.expires_at_ms <= now_ms

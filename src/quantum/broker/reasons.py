@@ -7,5 +7,3 @@ NO_SUBSCRIPTION_EXISTED: Final = 0x11
 SESSION_GONE: Final = 0x80
 PACKET_ID_NOT_FOUND: Final = 0x92
 QUOTA_EXCEEDED: Final = 0x97
-NOT_YET: Final = 0xFF
-"""No reason code of MQTT: a publish was passed on ahead of others that were lost."""

@@ -57,7 +57,7 @@ class Route:
 class Routes:
     """The subscriptions of a partition, and what follows from them for each topic."""
 
-    __slots__ = ("_cache", "_groups", "_sessions", "_valid", "full", "trie")
+    __slots__ = ("_cache", "_groups", "_sessions", "_valid", "full", "invalidations", "trie")
 
     def __init__(
         self,
@@ -71,10 +71,17 @@ class Routes:
         self._valid = 0
         self.full: set[bytes] = set()
         """The clients whose queues are full."""
+        self.invalidations = 0
 
     def invalidate(self) -> None:
         """Forget what was worked out: something beside the subscriptions changed."""
         self._cache.clear()
+        self.invalidations += 1
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """As long as it stays the same, every route does."""
+        return self.trie.generation, self.invalidations
 
     def route(self, topic: bytes) -> Route:
         """Return where a topic's messages go now."""
@@ -102,7 +109,10 @@ class Routes:
                 route.is_blocked |= wish == BLOCKED
             else:
                 route.shares.append(self._groups[subscriber])
-        for client_id, specs in clients.items():
+                route.is_blocked |= self._groups[subscriber].is_blocked
+        # In an order that a restored replica finds too: places in streams depend on it.
+        route.shares.sort(key=_share_key)
+        for client_id, specs in sorted(clients.items(), key=_client_key):
             target = Target(client_id, specs)
             if self._sessions[client_id].keeps_queue:
                 route.kept.append(target)
@@ -110,3 +120,11 @@ class Routes:
             else:
                 route.volatile.append(target)
         return route
+
+
+def _share_key(group: ShareGroup) -> tuple[bytes, bytes]:
+    return group.name, group.filter
+
+
+def _client_key(client: tuple[bytes, list[SubscriptionSpec]]) -> bytes:
+    return client[0]

@@ -10,8 +10,6 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-import msgspec
-
 from clustor.replica import Applied, NotLeader, ReplicaOutput, RequestId
 from clustor.runtime.hosted_group import HostedGroup
 from quantum.broker import (
@@ -32,14 +30,14 @@ from quantum.broker import (
     SendPubrel,
     SendVolatile,
     decode_record,
+    decode_refusals,
     encode_command,
     encode_publishes,
 )
 from quantum.broker.items import Item
-from quantum.broker.reasons import NOT_YET
 from quantum.mqtt import ReasonCode
 from quantum.serving.delivery import Outgoing
-from quantum.serving.publishing import Done, Forwards, OpenRuns, Refusals, Run, cuts
+from quantum.serving.publishing import Done, Forwards, OpenRuns, Run, cuts
 from quantum.serving.streams import StreamIn, StreamOut
 
 if TYPE_CHECKING:
@@ -51,7 +49,6 @@ Completion: TypeAlias = Callable[[bytes | None], None]
 
 _ELAPSE_TICKS: Final = 10
 _RESEND_TICKS: Final = 50
-_decode_refused = msgspec.msgpack.Decoder(list[tuple[int, int]]).decode
 
 journal = logging.getLogger("quantum.broker")
 
@@ -210,7 +207,7 @@ class Prg:
         owners, self._once_from = self._once_from, []
 
         def taken(reply: bytes | None) -> None:
-            for number, reason in _decode_refused(reply) if reply else ():
+            for number, reason in (decode_refusals(reply) or ()) if reply else ():
                 connection, packet_id = owners[number]
                 connection.answer_pubrec(packet_id, reason)
 
@@ -228,8 +225,8 @@ class Prg:
         runs = self._runs
 
         def done(reply: bytes | None) -> None:
-            if reply is not None:
-                refused = _decode_refused(reply) if reply else []
+            refused = None if reply is None else decode_refusals(reply)
+            if refused is not None:
                 runs.finish(last, [(first + number, reason) for number, reason in refused])
 
         return done
@@ -489,12 +486,8 @@ class Prg:
 
 def _passed_done(first: int, last: int, done: Done) -> Completion:
     def applied(reply: bytes | None) -> None:
-        if reply is None:
-            return
-        refused: Refusals = _decode_refused(reply) if reply else []
-        through = last
-        if refused and refused[-1][1] == NOT_YET:
-            through = first + refused.pop()[0] - 1  # the rest comes again, behind what was lost
-        done(through, [(first + number, reason) for number, reason in refused])
+        refused = None if reply is None else decode_refusals(reply)
+        if refused is not None:  # else it comes again, behind what was lost
+            done(last, [(first + number, reason) for number, reason in refused])
 
     return applied
