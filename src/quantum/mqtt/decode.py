@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, TypeVar
 
 from quantum.mqtt.errors import MalformedPacket, PeerFault, ProtocolViolation, UnsupportedProtocol
@@ -20,7 +22,7 @@ from quantum.mqtt.packets import (
     Unsubscribe,
     Will,
 )
-from quantum.mqtt.primitives import Cursor
+from quantum.mqtt.primitives import Cursor, check_identifier
 from quantum.mqtt.properties import NO_PROPERTIES, Properties, PropertyScope, decode_properties
 from quantum.mqtt.reasons import ALLOWED_REASONS, RETURN_CODE_REASONS
 from quantum.mqtt.topics import check_topic_filter, check_topic_name, parse_shared
@@ -67,35 +69,47 @@ def decode_connect(cursor: Cursor, flags: int) -> Connect:
     if version is None:
         raise UnsupportedProtocol(name, level)
     try:
-        if flags and version is not _V31:
-            raise _malformed("reserved flags are set", flags=flags)
-        connect = _decode_connect_fields(cursor, version)
-        cursor.check_exhausted()
+        with _unanswered():
+            if flags and version is not _V31:
+                raise _malformed("reserved flags are set", flags=flags)
+            connect_flags = cursor.take_byte()
+            _check_connect_flags(connect_flags, version)
+            keep_alive = cursor.take_number(2)
+        return _decode_connect_fields(cursor, version, connect_flags, keep_alive)
     except PeerFault as fault:
         fault.version = version
         raise
-    return connect
 
 
-def _decode_connect_fields(cursor: Cursor, version: ProtocolVersion) -> Connect:
-    flags = cursor.take_byte()
-    if version is not _V31:
-        _check_connect_flags(flags, version)
-    keep_alive = cursor.take_number(2)
+@contextmanager
+def _unanswered() -> Iterator[None]:
+    """Mark faults that nobody is told of."""
+    try:
+        yield
+    except PeerFault as fault:
+        fault.answerable = False
+        raise
+
+
+def _decode_connect_fields(
+    cursor: Cursor, version: ProtocolVersion, flags: int, keep_alive: int
+) -> Connect:
     properties = _take_properties(cursor, PropertyScope.CONNECT, version)
-    client_id = ClientId(cursor.take_identifier())
+    client_id = ClientId(_take_client_id(cursor, version))
     will = _take_will(cursor, flags, version) if flags & 0x04 else None
-    # In 3.1 the remaining length outranks the two flags: a credential may be promised and absent.
-    present = not (version is _V31 and cursor.exhausted)
-    user_name = cursor.take_identifier() if flags & 0x80 and present else None
-    present = not (version is _V31 and cursor.exhausted)
-    password = cursor.take_binary() if flags & 0x40 and present else None
+    with _unanswered():
+        user_name, password = _take_credentials(cursor, flags, version)
+    cursor.check_exhausted()
     return Connect(
         version, client_id, bool(flags & 0x02), keep_alive, will, user_name, password, properties
     )
 
 
 def _check_connect_flags(flags: int, version: ProtocolVersion) -> None:
+    if flags & 0x04 and flags & 0x18 == 0x18:
+        raise _malformed("will of QoS 3")  # [MQTT-3.1.2-12]
+    if version is _V31:
+        return  # 3.1 calls the others unused
     if flags & 0x01:
         raise _malformed("reserved connect flag is set")  # [MQTT-3.1.2-3]
     if not flags & 0x04 and flags & 0x38:
@@ -104,14 +118,35 @@ def _check_connect_flags(flags: int, version: ProtocolVersion) -> None:
         raise _malformed("password without a user name")  # 3.1.1 [MQTT-3.1.2-22]
 
 
+def _take_client_id(cursor: Cursor, version: ProtocolVersion) -> str:
+    """Take the client identifier; MQTT 5 has a word for one that we do not allow (§3.2.2.2)."""
+    text = cursor.take_text()
+    try:
+        check_identifier(text)
+    except MalformedPacket as fault:
+        if version is _V5:
+            fault.reason_code = ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
+        raise
+    return text
+
+
+def _take_credentials(
+    cursor: Cursor, flags: int, version: ProtocolVersion
+) -> tuple[str | None, bytes | None]:
+    # In 3.1 the remaining length outranks the two flags: a credential may be promised and absent.
+    present = not (version is _V31 and cursor.exhausted)
+    user_name = cursor.take_identifier() if flags & 0x80 and present else None
+    present = not (version is _V31 and cursor.exhausted)
+    password = cursor.take_binary() if flags & 0x40 and present else None
+    return user_name, password
+
+
 def _take_will(cursor: Cursor, flags: int, version: ProtocolVersion) -> Will:
-    qos = flags >> 3 & 3
-    if qos == 3:
-        raise _malformed("will of QoS 3")  # [MQTT-3.1.2-12]
     properties = _take_properties(cursor, PropertyScope.WILL, version)
     topic = cursor.take_binary()
     check_topic_name(topic)
-    return Will(TopicName(topic), cursor.take_binary(), qos, bool(flags & 0x20), properties)
+    retain, qos = bool(flags & 0x20), flags >> 3 & 3
+    return Will(TopicName(topic), cursor.take_binary(), qos, retain, properties)
 
 
 def decode_connack(cursor: Cursor, version: ProtocolVersion) -> Connack:

@@ -35,12 +35,15 @@ class PeerFault(MqttError):
 
     `version` is set on the faults of a CONNECT whose protocol level could be read: only a
     client of MQTT 5 is answered with a reason, an older one finds its connection closed.
+    `answerable` is False on those where not even MQTT 5 has a client to answer: what the fixed
+    fields promise is not there, or the credentials cannot be read (4.13.1 leaves it open).
     """
 
     def __init__(self, reason_code: ReasonCode, reason: str, **facts: object) -> None:
         super().__init__(reason, **facts)
         self.reason_code = reason_code
         self.version: ProtocolVersion | None = None
+        self.answerable = True
 
 
 class MalformedPacket(PeerFault):

@@ -22,11 +22,8 @@ from quantum.broker import (
     Detach,
     Subscribed,
     Target,
-    WillSpec,
     encode_command,
-    encode_record,
 )
-from quantum.broker.message import RETAIN
 from quantum.broker.receiving import REFUSED
 from quantum.broker.types import NEVER_EXPIRES
 from quantum.edge.ports import Peer, Wire
@@ -66,10 +63,13 @@ from quantum.mqtt.hot import PUBREC as PUBREC_BYTE
 from quantum.mqtt.hot import PUBREL as PUBREL_BYTE
 from quantum.mqtt.hot import SLOW, Row, encode_ack, scan
 from quantum.mqtt.primitives import encode_variable
-from quantum.serving.delivery import Outgoing, forwardable
+from quantum.serving.authentication import Accepted, Challenge, Talk, Verdict
+from quantum.serving.delivery import Outgoing, system_message
 from quantum.serving.inbound import Inbound, qos_1_record
 from quantum.serving.outward import UPPER_HALF, Outward, answer_stray_pubrec
-from quantum.serving.subscribing import plan_subscribe, plan_unsubscribe
+from quantum.serving.subscribing import SubscribePlan, plan_subscribe, plan_unsubscribe
+from quantum.serving.terms import Terms, agree, announce, refuse_will, will_spec
+from quantum.tenancy.credits import WHOLE
 
 if TYPE_CHECKING:
     from quantum.serving.limits import MqttLimits
@@ -82,8 +82,6 @@ _V5: Final = ProtocolVersion.V5
 _PINGRESP: Final = b"\xd0\x00"
 _GRACE: Final = 1.5
 _NEVER_MS: Final = 1 << 62
-_KEEP_ALIVE_UNCAPPED: Final = 65_535
-_RECEIVE_MAXIMUM_DEFAULT: Final = 65_535
 _decode_attached = msgspec.msgpack.Decoder(Attached).decode
 _decode_subscribed = msgspec.msgpack.Decoder(Subscribed).decode
 
@@ -94,9 +92,10 @@ class Phase(IntEnum):
     NEW = 0  # no CONNECT yet
     ROUTING = 1  # CONNECT is here; who serves it is not known yet
     RELAYED = 2  # another node serves it
-    ATTACHING = 3  # its session is being looked up
-    LIVE = 4
-    CLOSED = 5
+    AUTHENTICATING = 3  # it proves over AUTH packets who it is
+    ATTACHING = 4  # its session is being looked up
+    LIVE = 5
+    CLOSED = 6
 
 
 class Connection:
@@ -113,17 +112,18 @@ class Connection:
         "_gracefully",
         "_inbound",
         "_keep_alive_ms",
+        "_new_expiry_seconds",
         "_operations",
         "_out",
         "_outward",
-        "_outward_limits",
         "_peer",
         "_reader",
         "_relay",
         "_service",
+        "_talk",
         "_tenant",
+        "_terms",
         "_version",
-        "_wants_problems",
         "_wire",
         "client_id",
         "epoch",
@@ -150,7 +150,10 @@ class Connection:
         self.epoch = 0
         """The epoch of the session in the log; 0 while only this connection knows it."""
         self._attachment = 0
+        self._terms: Terms | None = None
+        self._talk: Talk | None = None
         self._expiry_seconds = 0
+        self._new_expiry_seconds: int | None = None  # what DISCONNECT made of it
         self._keep_alive_ms = 0
         self.last_seen_ms = 0
         self._deadline_ms = _NEVER_MS
@@ -158,12 +161,10 @@ class Connection:
         self._out: list[bytes] = []
         self._inbound: Inbound | None = None
         self._outward: Outward | None = None
-        self._outward_limits = (0, 0, 0)  # window, aliases, bytes of a packet
         self._operations = 0  # commands about this session that are on their way
         self._arrived = False  # another node sent this connection here
         self._ended = False
-        self._gracefully = False
-        self._wants_problems = True
+        self._gracefully = False  # its will is not wanted
 
     # What the listener calls.
 
@@ -183,6 +184,9 @@ class Connection:
         elif self.phase is Phase.NEW:
             self._reader.receive(data)
             self._pull_first()
+        elif self.phase is Phase.AUTHENTICATING:
+            self._reader.receive(data)
+            self._pull_authentication()
         elif self.phase is not Phase.CLOSED:
             self._hold(data)
 
@@ -214,8 +218,8 @@ class Connection:
                 return
             first_byte, body = taken
             if first_byte >> 4 != 1:
-                self._drop("the first packet is no CONNECT")
-                return
+                why = "the first packet is no CONNECT"  # [MQTT-3.1.0-1]
+                raise ProtocolViolation(ReasonCode.PROTOCOL_ERROR, why)
             packet = decode_packet(
                 first_byte, body, ProtocolVersion.V311, direction=Direction.TO_SERVER
             )
@@ -227,13 +231,13 @@ class Connection:
         self._on_connect(packet)
 
     def _on_bad_connect(self, fault: PeerFault) -> None:
-        """Say why where the client can hear it; what cannot be read is no client's (3.1.4)."""
+        """Say why where the client can hear it ([MQTT-3.1.4-1], 4.13.1)."""
         self._service.count_fault(fault)
         if isinstance(fault, UnsupportedProtocol):
             if fault.protocol_name in (b"MQTT", b"MQIsdp"):
                 self._use(_V5 if fault.level > ProtocolVersion.V311 else ProtocolVersion.V311)
                 self._write_now(Connack(reason_code=fault.reason_code))
-        elif fault.version is _V5 and fault.reason_code is not ReasonCode.MALFORMED_PACKET:
+        elif fault.version is _V5 and fault.answerable:
             self._use(_V5)
             self._write_now(Connack(reason_code=fault.reason_code))
         self._drop(fault.reason)
@@ -244,6 +248,7 @@ class Connection:
     def _on_connect(self, connect: Connect) -> None:
         self._connect = connect
         self._use(connect.version)
+        self._accept_terms(agree(connect, self.limits))
         assert self._peer is not None
         tenant = self._service.tenants.get(self._peer.tenant)
         if tenant is None:
@@ -264,10 +269,26 @@ class Connection:
             return False
         elif not self.client_id:
             self.client_id = self._service.draw_client_id()
-        if connect.properties.authentication_method is not None:
+        reason = refuse_will(connect.will) if connect.will is not None else None
+        if reason is not None:
+            self._refuse(reason, "the will is not accepted")
+            return False
+        return self._check_method(connect.properties.authentication_method)
+
+    def _check_method(self, method: str | None) -> bool:
+        if method is None:
+            return True
+        authenticator = self._service.authenticators.get(method)
+        if authenticator is None:
             self._refuse(ReasonCode.BAD_AUTHENTICATION_METHOD, "unknown authentication method")
             return False
+        self._talk = Talk(method, authenticator)
         return True
+
+    def _accept_terms(self, terms: Terms) -> None:
+        self._terms = terms
+        self._expiry_seconds = terms.expiry_seconds
+        self._keep_alive_ms = int(terms.keep_alive_seconds * 1000 * _GRACE)
 
     def _route(self) -> None:
         """Go to where the session runs, or wait until somebody runs it."""
@@ -277,7 +298,7 @@ class Connection:
         node = prg.leader_node
         if prg.leading:
             self.prg = prg
-            self._attach(prg)
+            self._authenticate(prg)
         elif node is not None and not self._service.is_local(node) and not self._arrived:
             self._relay_to(node)
         else:
@@ -296,6 +317,52 @@ class Connection:
         self._early, self._connect, self._deadline_ms = b"", None, _NEVER_MS
         self._relay = self._service.open_relay(self._wire, self._peer, node, assigned, data)
 
+    # Who the client is. The node that serves it asks, before anything of its session is touched.
+
+    def _authenticate(self, prg: Prg) -> None:
+        connect = self._connect
+        assert connect is not None
+        if self._talk is None:
+            self._attach(prg)
+            return
+        self.phase = Phase.AUTHENTICATING
+        self._on_verdict(self._talk, self._talk.begin(connect))
+
+    def _pull_authentication(self) -> None:
+        """Take AUTH packets, and nothing else before CONNACK ([MQTT-3.1.2-30])."""
+        talk = self._talk
+        assert talk is not None
+        try:
+            while self.phase is Phase.AUTHENTICATING:
+                taken = self._reader.next_packet()
+                if taken is None:
+                    return
+                packet = decode_packet(*taken, self._version, direction=Direction.TO_SERVER)
+                if not isinstance(packet, Auth):
+                    why = "only AUTH may come before CONNACK"
+                    raise ProtocolViolation(ReasonCode.PROTOCOL_ERROR, why)
+                self._on_verdict(talk, talk.on_auth(packet))
+        except PeerFault as fault:
+            self._service.count_fault(fault)
+            self._refuse(fault.reason_code, fault.reason)
+
+    def _on_verdict(self, talk: Talk, verdict: Verdict) -> None:
+        """Do what an authentication method says."""
+        is_live = self.phase is Phase.LIVE
+        if isinstance(verdict, Challenge):
+            self._write_now(talk.challenge(verdict.data))
+        elif isinstance(verdict, Accepted):
+            if is_live:
+                self._send(talk.success())
+            elif self.prg is not None and self.prg.leading:
+                self._attach(self.prg)
+            else:
+                self._refuse(ReasonCode.SERVER_UNAVAILABLE, "the session's partition moved")
+        elif is_live:
+            self.disconnect(verdict.reason, "not authenticated")  # [MQTT-4.12.1-2]
+        else:
+            self._refuse(verdict.reason, "not authenticated")
+
     # The session.
 
     def _attach(self, prg: Prg) -> None:
@@ -307,7 +374,6 @@ class Connection:
         if older is not None:
             older.taken_over()
         prg.connections[self.client_id] = self
-        self._settle(connect)
         known = self.client_id in prg.broker.state.sessions or self.client_id in prg.busy_clients
         if not known and self._expiry_seconds == 0 and connect.will is None:
             self._begin(present=False)
@@ -317,47 +383,10 @@ class Connection:
             self.client_id,
             connect.clean_start,
             self._expiry_seconds,
-            self._outward_limits[0],
-            self._will_of(connect),
+            min(self._agreed.receive_maximum, self.limits.in_flight_max),
+            will_spec(connect.will, self.client_id),
         )
         self._command(encode_command(command), self._attached)
-
-    def _settle(self, connect: Connect) -> None:
-        """Work out what CONNECT asked for."""
-        properties, limits = connect.properties, self.limits
-        if connect.version is _V5:
-            wanted = properties.session_expiry_interval or 0
-            self._expiry_seconds = min(wanted, limits.session_expiry_seconds_max)
-        elif not connect.clean_start:
-            self._expiry_seconds = limits.session_expiry_seconds_default
-        keep_alive, cap = connect.keep_alive, limits.keep_alive_seconds_max
-        if cap < _KEEP_ALIVE_UNCAPPED and (keep_alive == 0 or keep_alive > cap):
-            keep_alive = cap
-        self._keep_alive_ms = int(keep_alive * 1000 * _GRACE)
-        window = min(properties.receive_maximum or _RECEIVE_MAXIMUM_DEFAULT, limits.in_flight_max)
-        self._outward_limits = (
-            window,
-            properties.topic_alias_maximum or 0,
-            properties.maximum_packet_size or 0,
-        )
-        self._wants_problems = properties.request_problem_information is not False
-
-    def _will_of(self, connect: Connect) -> WillSpec | None:
-        will = connect.will
-        if will is None:
-            return None
-        properties = will.properties
-        record = encode_record(
-            will.topic,
-            will.payload,
-            will.qos | (RETAIN if will.retain else 0),
-            forwardable(properties),
-            1000 * (properties.message_expiry_interval or 0),  # counts from when it is said
-            self.client_id,
-            0,
-            0,
-        )
-        return WillSpec(record, properties.will_delay_interval or 0)
 
     def _attached(self, reply: bytes | None) -> None:
         if reply is None:
@@ -375,35 +404,23 @@ class Connection:
         self._connect = None
         self.phase = Phase.LIVE
         self._deadline_ms = _NEVER_MS
-        answer = encode_packet(
-            Connack(present, ReasonCode.SUCCESS, self._announce(connect)), self._version
-        )
-        packet_max = self._outward_limits[2]
-        if packet_max and len(answer) > packet_max:
-            self._drop("CONNACK is larger than the client takes")
-            return
-        self.stage(answer)
+        self._send(Connack(present, ReasonCode.SUCCESS, self._announce(connect)))
         if self._reader.buffered_bytes:
             self._pull()
 
     def _announce(self, connect: Connect) -> Properties:
         if not self.is_v5:
             return NO_PROPERTIES
-        limits = self.limits
-        asked = connect.properties.session_expiry_interval or 0
-        keep_alive = int(self._keep_alive_ms / 1000 / _GRACE)
-        return Properties(
-            receive_maximum=limits.receive_maximum,
-            topic_alias_maximum=limits.topic_alias_maximum,
-            maximum_packet_size=limits.packet_bytes_max,
-            session_expiry_interval=(
-                self._expiry_seconds if asked != self._expiry_seconds else None
-            ),
-            server_keep_alive=keep_alive if keep_alive != connect.keep_alive else None,
-            assigned_client_identifier=(
-                None if connect.client_id else self.client_id.decode("ascii")
-            ),
-        )
+        announced = announce(connect, self._agreed, self.limits, self.client_id)
+        if self._talk is not None:
+            announced.authentication_method = self._talk.method
+            announced.authentication_data = self._talk.last_word
+        return announced
+
+    @property
+    def _agreed(self) -> Terms:
+        assert self._terms is not None
+        return self._terms
 
     @property
     def limits(self) -> MqttLimits:
@@ -443,7 +460,8 @@ class Connection:
         prg.propose(command, completed)
 
     def taken_over(self) -> None:
-        """Another connection has the client's id ([MQTT-3.1.4-3])."""
+        """Another connection has the client's id ([MQTT-3.1.4-3]); no will then (§10.3)."""
+        self._gracefully = True
         self.disconnect(ReasonCode.SESSION_TAKEN_OVER, "session taken over")
 
     def partition_moved(self, why: str) -> None:
@@ -470,7 +488,7 @@ class Connection:
         if self.phase is Phase.CLOSED:
             return
         if self.is_v5 and self.phase is Phase.LIVE:
-            text = Properties(reason_string=why) if self._wants_problems else NO_PROPERTIES
+            text = Properties(reason_string=why) if self._agreed.wants_reasons else NO_PROPERTIES
             self._send(Disconnect(reason, text))
         self.flush()
         self._drop(why)
@@ -508,9 +526,13 @@ class Connection:
         self.epoch = 0
         if prg is None or not epoch or not prg.leading:
             return
-        expiry = self._expiry_seconds if self._gracefully else None
         command = Detach(
-            prg.now_ms(), self.client_id, epoch, self._gracefully, expiry, self._attachment
+            prg.now_ms(),
+            self.client_id,
+            epoch,
+            self._gracefully,
+            self._new_expiry_seconds,
+            self._attachment,
         )
         settled = prg.unsettle(self.client_id)
         prg.propose(encode_command(command), lambda _reply: settled())
@@ -552,6 +574,7 @@ class Connection:
             inbound = self._inbound = Inbound(self)
         records: list[bytes] = []
         packet_ids: list[int] = []
+        topics: list[bytes] = []
         run_owner: Prg | None = None
         for first, packet_id, start, topic_at, topic_end, payload_at, end in rows:
             if first in _QOS_1:
@@ -559,8 +582,8 @@ class Connection:
                 owner = owners.get(topic) or inbound.owner_of(topic)
                 if owner is not run_owner:
                     if run_owner is not None:
-                        inbound.add_run(run_owner, records, packet_ids)
-                        records, packet_ids = [], []
+                        inbound.add_run(run_owner, records, packet_ids, topics)
+                        records, packet_ids, topics = [], [], []
                     run_owner = owner
                     if owner is None:
                         inbound.refuse_topic(topic, 1, packet_id)
@@ -568,10 +591,11 @@ class Connection:
                 payload = buffer[payload_at:end]
                 records.append(qos_1_record(topic, payload, first, packet_id, self))
                 packet_ids.append(packet_id)
+                topics.append(topic)
                 continue
             if run_owner is not None:
-                inbound.add_run(run_owner, records, packet_ids)
-                records, packet_ids, run_owner = [], [], None
+                inbound.add_run(run_owner, records, packet_ids, topics)
+                records, packet_ids, topics, run_owner = [], [], [], None
             if first == SLOW:
                 body = buffer[payload_at:end]
                 packet = decode_packet(
@@ -586,7 +610,7 @@ class Connection:
             if self.phase is not Phase.LIVE:
                 return
         if run_owner is not None:
-            inbound.add_run(run_owner, records, packet_ids)
+            inbound.add_run(run_owner, records, packet_ids, topics)
 
     def _on_plain_publish(
         self, inbound: Inbound, first: int, packet_id: int, topic: bytes, payload: bytes
@@ -638,11 +662,15 @@ class Connection:
             case Pubcomp():
                 self._on_pubcomp(packet.packet_id)
             case Auth():
-                raise ProtocolViolation(
-                    ReasonCode.PROTOCOL_ERROR, "AUTH without an authentication method"
-                )
+                self._on_auth(packet)
             case _:
                 raise ProtocolViolation(ReasonCode.PROTOCOL_ERROR, "a packet out of place")
+
+    def _on_auth(self, packet: Auth) -> None:
+        if self._talk is None:  # [MQTT-4.12.0-6]
+            why = "AUTH without an authentication method"
+            raise ProtocolViolation(ReasonCode.PROTOCOL_ERROR, why)
+        self._on_verdict(self._talk, self._talk.on_auth(packet))
 
     def _on_disconnect(self, packet: Disconnect) -> None:
         expiry = packet.properties.session_expiry_interval
@@ -653,7 +681,7 @@ class Connection:
                 )
             if expiry != NEVER_EXPIRES:
                 expiry = min(expiry, self.limits.session_expiry_seconds_max)
-            self._expiry_seconds = expiry
+            self._new_expiry_seconds = expiry
         self._gracefully = packet.reason_code is not ReasonCode.DISCONNECT_WITH_WILL_MESSAGE
         self._drop("disconnected by the client")
 
@@ -688,7 +716,7 @@ class Connection:
 
     def _on_puback(self, packet_id: int) -> None:
         if packet_id < UPPER_HALF:
-            self.acknowledge(PUBACK, packet_id)
+            self._end_kept(PUBACK, packet_id)
         elif self._outward is not None:
             self._outward.on_puback(packet_id)
 
@@ -700,16 +728,31 @@ class Connection:
 
     def _on_pubcomp(self, packet_id: int) -> None:
         if packet_id < UPPER_HALF:
-            self.acknowledge(PUBCOMP, packet_id)
+            self._end_kept(PUBCOMP, packet_id)
         elif self._outward is not None:
             self._outward.on_pubcomp(packet_id)
 
     def _on_negative(self, packet_id: int) -> None:
         """The client refused a message: the exchange is over (MQTT 5, 4.3.3)."""
         if packet_id < UPPER_HALF:
-            self.acknowledge(REFUSED, packet_id)
+            self._end_kept(REFUSED, packet_id)
         elif self._outward is not None:
             self._outward.on_refused(packet_id)
+
+    def _end_kept(self, kind: int, packet_id: int) -> None:
+        self.acknowledge(kind, packet_id)
+        if self._outward is not None:
+            self._outward.settle_kept(packet_id)
+
+    def kept_utilization(self) -> int:
+        """How full the queue is that the machine keeps for this client, in thousandths."""
+        if self.prg is None:
+            return 0
+        state = self.prg.broker.state
+        session = state.sessions.get(self.client_id)
+        if session is None:
+            return 0
+        return WHOLE * len(session.outbound) // state.settings.queue_messages_max
 
     def acknowledge(self, kind: int, packet_id: int) -> None:
         """Log what the client said of a message that the machine keeps."""
@@ -728,10 +771,17 @@ class Connection:
             if reply is not None:
                 found = _decode_subscribed(reply)
                 self._learn_session(found)
-                self._answer_when_taken(found, plan.answer(found.reasons))
+                suback = plan.answer(found.reasons)
+                self._answer_when_taken(found, suback)
+                self._answer_system(plan, suback)
 
         command = plan.command(self.prg.now_ms(), self.client_id, self.epoch)
         self._command(encode_command(command), subscribed)
+
+    def _answer_system(self, plan: SubscribePlan, suback: Suback) -> None:
+        """Send what `$SYS` says now, as if it were retained."""
+        for topic, payload, identifiers in plan.system_answers(suback, self._service):
+            self.deliver(Outgoing(system_message(topic, payload)), 0, 1, identifiers)
 
     def _on_unsubscribe(self, packet: Unsubscribe) -> None:
         assert self.prg is not None
@@ -788,7 +838,7 @@ class Connection:
 
     def _sender(self) -> Outward:
         if self._outward is None:
-            self._outward = Outward(self, *self._outward_limits)
+            self._outward = Outward(self, self._agreed)
         return self._outward
 
     def send_pubrel(self, packet_id: int) -> None:
@@ -805,7 +855,16 @@ class Connection:
             self._send(packet)
 
     def _send(self, packet: Packet) -> None:
-        self.stage(encode_packet(packet, self._version))
+        """Send a packet, shorter if the client asks for that, or end ([MQTT-3.1.2-24])."""
+        data = encode_packet(packet, self._version)
+        limit = self._terms.packet_bytes_max if self._terms is not None else 0
+        if limit and len(data) > limit:
+            if isinstance(packet, Disconnect | Connack) and packet.reason_code.is_failure:
+                data = encode_packet(type(packet)(reason_code=packet.reason_code), self._version)
+            if len(data) > limit:
+                self._service.soon(lambda: self._drop("an answer is larger than the client takes"))
+                return
+        self.stage(data)
 
     def _write_now(self, packet: Packet) -> None:
         self._send(packet)

@@ -60,6 +60,11 @@ def property_block(
     return encode_variable(len(block)) + block
 
 
+def system_message(topic: bytes, payload: bytes) -> Message:
+    """Make a message of the server's own, which is not logged."""
+    return Message(topic, payload, 0, True, b"", 0, b"", 0, 0)  # noqa: FBT003  # hot: positional
+
+
 def forwardable(properties: Properties) -> bytes:
     """Encode the properties that travel with a message, without those of one hop."""
     if properties is NO_PROPERTIES:

@@ -31,11 +31,11 @@ _BRIDGE_STATE: Final = (b"$SYS/broker/connection/", b"/state")
 class _Exchange:
     """A QoS 2 publish that is not released. `run` is None once its PUBREC has left."""
 
-    __slots__ = ("payload", "repeats", "run")
+    __slots__ = ("fingerprint", "repeats", "run")
 
     def __init__(self, run: Run | None, payload: bytes = b"") -> None:
         self.run = run
-        self.payload = payload
+        self.fingerprint = hash(payload)  # 65,535 whole payloads would be too much to hold
         self.repeats = 0  # how often the same came again without the DUP flag
 
 
@@ -43,6 +43,7 @@ class Inbound:
     """The publishes of one connection. Made when the first one comes."""
 
     __slots__ = ("_aliases", "_answers", "_connection", "_exchanges", "_open")
+    # `_open` counts publishes without an answer, `_exchanges` those of QoS 2 without a PUBREL.
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -53,13 +54,19 @@ class Inbound:
 
     # QoS 1 comes in runs, which the connection collects.
 
-    def add_run(self, owner: Prg, records: list[bytes], packet_ids: list[int]) -> None:
+    def add_run(
+        self, owner: Prg, records: list[bytes], packet_ids: list[int], topics: list[bytes]
+    ) -> None:
         """Send QoS 1 publishes into the log, and let their answers wait in order."""
         run = Run(self._connection, encode_acks(PUBACK, packet_ids), len(records))
-        if self._connection.is_v5 and owner.leading and not owner.has_subscribers(records):
-            run.refused = [
-                (number, ReasonCode.NO_MATCHING_SUBSCRIBERS) for number in range(run.count)
-            ]
+        if self._connection.is_v5 and owner.leading:
+            unwanted = {topic for topic in set(topics) if not owner.is_wanted(topic)}
+            if unwanted:
+                run.refused = [
+                    (number, ReasonCode.NO_MATCHING_SUBSCRIBERS)
+                    for number, topic in enumerate(topics)
+                    if topic in unwanted
+                ]
         self._wait_for(run)
         self._log(owner, run, records)
 
@@ -73,9 +80,11 @@ class Inbound:
 
     def _wait_for(self, run: Run) -> None:
         self._answers.append(run)
-        self._open += run.count
         connection = self._connection
-        if connection.is_v5 and self._open > connection.limits.receive_maximum:
+        if run.acks[0] != PUBREC:
+            self._open += run.count
+        under_way = self._open + len(self._exchanges)
+        if connection.is_v5 and under_way > connection.limits.receive_maximum:
             raise ProtocolViolation(
                 ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, "more open publishes than allowed"
             )
@@ -85,13 +94,13 @@ class Inbound:
         answers = self._answers
         while answers and answers[0].done:
             run = answers.popleft()
-            self._open -= run.count
-            if run.acks:
-                self._connection.stage(
-                    run.acks if run.refused is None else self._answers_with_reasons(run)
-                )
-                if run.acks[0] == PUBREC:
-                    self._pubrec_left(run)
+            self._connection.stage(
+                run.acks if run.refused is None else self._answers_with_reasons(run)
+            )
+            if run.acks[0] == PUBREC:
+                self._pubrec_left(run)
+            else:
+                self._open -= run.count
 
     def _answers_with_reasons(self, run: Run) -> bytes:
         """Say which of a run's publishes were refused; before MQTT 5 there are no words for it."""
@@ -196,8 +205,9 @@ class Inbound:
         Once without the DUP flag is forgiven; a client that goes on has lost count.
         """
         if not is_repeat:
-            exchange.repeats = exchange.repeats + 1 if message.payload == exchange.payload else 0
-            exchange.payload = message.payload
+            fingerprint = hash(message.payload)
+            exchange.repeats = exchange.repeats + 1 if fingerprint == exchange.fingerprint else 0
+            exchange.fingerprint = fingerprint
             if exchange.repeats > 1:
                 raise ProtocolViolation(ReasonCode.PROTOCOL_ERROR, "packet identifier in use")
         if exchange.run is None:
@@ -242,7 +252,7 @@ class Inbound:
         if packet.qos == 0:
             self._publish_0(owner, message)
         elif packet.qos == 1:
-            self.add_run(owner, [message.record], [packet.packet_id])
+            self.add_run(owner, [message.record], [packet.packet_id], [topic])
         else:
             self._publish_2(owner, message, is_repeat=packet.dup)
 

@@ -16,7 +16,6 @@ class MqttLimits:
     keep_alive_seconds_max: int = 65_535
     session_expiry_seconds_default: int = 259_200  # of a persistent session before MQTT 5
     session_expiry_seconds_max: int = 604_800
-    in_flight_max: int = 1_024  # towards a client, whatever it allows (C13)
-    in_flight_first: int = 10
+    in_flight_max: int = 1_024  # the tenant's policy, towards a client, whatever it allows (C13)
     queue_bytes_max: int = 64 << 20  # of a connection that keeps its own queue
     connect_wait_ms: int = 5_000  # how long a CONNECT waits for a leader

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from quantum.broker import PUBREC, Delivery, Message, Outbound
@@ -11,9 +12,11 @@ from quantum.mqtt import ReasonCode
 from quantum.mqtt.hot import PUBREL, encode_ack
 from quantum.mqtt.primitives import encode_variable
 from quantum.serving.delivery import Outgoing, property_block
+from quantum.tenancy.credits import RECALCULATE_EVERY_MS, WHOLE, InFlightSlots, Load
 
 if TYPE_CHECKING:
     from quantum.serving.connection import Connection
+    from quantum.serving.terms import Terms
 
 UPPER_HALF: Final = 0x8000
 """Packet ids from here on are this connection's; the machine's are below."""
@@ -23,20 +26,37 @@ _DUP: Final = 8
 
 
 class Outward:
-    """What one connection sends. Made when the first message comes."""
+    """What one connection sends. Made when the first message comes.
 
-    __slots__ = ("_aliases", "_aliases_max", "_connection", "_packet_max", "_queue", "_window_max")
+    Messages that the machine keeps come with a packet id, those that only this connection keeps
+    get one here. Both take the same slots: the client's Receive Maximum knows no difference
+    ([MQTT-3.3.4-9]). A slot is free again when the client ends the exchange.
+    """
 
-    def __init__(
-        self, connection: Connection, window_max: int, aliases_max: int, packet_bytes_max: int
-    ) -> None:
+    __slots__ = (
+        "_aliases",
+        "_aliases_max",
+        "_connection",
+        "_held",
+        "_kept",
+        "_packet_max",
+        "_queue",
+        "_recalculated_ms",
+        "_slots",
+    )
+
+    def __init__(self, connection: Connection, terms: Terms) -> None:
         self._connection = connection
-        self._aliases_max = aliases_max
-        self._packet_max = packet_bytes_max  # 0: no limit
-        self._window_max = window_max
+        self._aliases_max = terms.aliases_max
+        self._packet_max = terms.packet_bytes_max  # 0: no limit
         self._aliases: dict[bytes, int] = {}
-        first = min(connection.limits.in_flight_first, window_max)
-        self._queue = Outbound(first, UPPER_HALF, _LAST_PACKET_ID)
+        self._slots = InFlightSlots(terms.receive_maximum, connection.limits.in_flight_max)
+        self._recalculated_ms = connection.last_seen_ms
+        self._kept: set[int] = set()
+        """The packet ids of the machine's messages that are under way."""
+        self._held: deque[tuple[Delivery, bool]] = deque()
+        """The machine's messages that wait for a slot, and whether they were sent before."""
+        self._queue = Outbound(self._slots.window, UPPER_HALF, _LAST_PACKET_ID)
 
     def deliver(
         self, outgoing: Outgoing, qos: int, retain: int, identifiers: tuple[int, ...]
@@ -49,6 +69,8 @@ class Outward:
             else:
                 connection.count_dropped()
             return
+        if not connection.writable:
+            self._queue.window = 0  # until `send_more`: what nobody reads stays in the queue
         delivery = Delivery(outgoing.message, qos, retain != 0, identifiers)
         if self._queue.push(delivery):
             first = 0x30 | qos << 1 | retain
@@ -57,19 +79,51 @@ class Outward:
             connection.end_soon(ReasonCode.QUOTA_EXCEEDED, "the client does not keep up")
 
     def send_kept(self, delivery: Delivery, *, again: bool) -> None:
-        """Send a message that the machine keeps for this client."""
+        """Send a message that the machine keeps for this client, as soon as a slot is free."""
+        if delivery.qos == 0:
+            self._send(delivery, again=False)
+        elif self._held or self._under_way >= self._slots.window or not self._connection.writable:
+            self._held.append((delivery, again))
+        else:
+            self._start_kept(delivery, again=again)
+
+    def _start_kept(self, delivery: Delivery, *, again: bool) -> None:
+        self._kept.add(delivery.packet_id)
+        self._share_window()
+        self._send(delivery, again=again)
+
+    def _send(self, delivery: Delivery, *, again: bool) -> None:
         first = 0x30 | delivery.qos << 1 | delivery.retain
-        if again and delivery.qos:
+        if again:
             first |= _DUP
         self._encode(Outgoing(delivery.message), first, delivery.packet_id, delivery.identifiers)
 
     def send_more(self) -> None:
-        """Send what the window has room for, if the client reads."""
-        if self._queue.queue and self._connection.writable:
+        """Send what the slots have room for, if the client reads."""
+        if not self._connection.writable:
+            return
+        self._share_window()
+        while self._held and self._under_way < self._slots.window:
+            self._start_kept(self._held[0][0], again=self._held.popleft()[1])
+        if self._queue.queue:
             for delivery in self._queue.take_ready(self._connection.now_ms()):
-                self.send_kept(delivery, again=False)
+                self._send(delivery, again=False)
 
-    # What the client answers; the connection has seen that the packet id is ours.
+    @property
+    def _under_way(self) -> int:
+        return len(self._kept) + len(self._queue.in_flight)
+
+    def _share_window(self) -> None:
+        """Leave to this connection's own messages what the machine's do not take."""
+        self._queue.window = self._slots.window - len(self._kept)
+
+    # What the client answers. The machine's own answers go into the log as well.
+
+    def settle_kept(self, packet_id: int) -> None:
+        """The client ended an exchange of the machine's: its slot is free at once."""
+        if packet_id in self._kept:
+            self._kept.discard(packet_id)
+            self._room()
 
     def on_puback(self, packet_id: int) -> None:
         if self._queue.on_puback(PacketId(packet_id)):
@@ -91,10 +145,18 @@ class Outward:
             self._room()
 
     def _room(self) -> None:
-        """Let more be in flight to a client that keeps up (C13), and send it."""
-        if self._queue.window < self._window_max:
-            self._queue.window += 1
+        """Use the slot that became free; move the window when it is time (C13)."""
+        now_ms = self._connection.last_seen_ms
+        if now_ms - self._recalculated_ms >= RECALCULATE_EVERY_MS:
+            self._recalculated_ms = now_ms
+            self._slots.recalculate(Load(self._queue_utilization()))
         self.send_more()
+
+    def _queue_utilization(self) -> int:
+        """How full the fuller of this client's two queues is, in thousandths."""
+        connection = self._connection
+        own = WHOLE * self._queue.weight // connection.limits.queue_bytes_max
+        return max(own, connection.kept_utilization())
 
     # Encoding.
 
@@ -145,6 +207,8 @@ class Outward:
             if packet_id >= UPPER_HALF:
                 self._queue.on_refused(PacketId(packet_id))
             else:
+                self._kept.discard(packet_id)
+                self._share_window()
                 self._connection.acknowledge(REFUSED, packet_id)
 
 

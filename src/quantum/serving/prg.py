@@ -29,7 +29,6 @@ from quantum.broker import (
     SendPubrec,
     SendPubrel,
     SendVolatile,
-    decode_record,
     decode_refusals,
     encode_command,
     encode_publishes,
@@ -330,10 +329,25 @@ class Prg:
         if self._waiters:
             self._check_waiters()
 
-    def has_subscribers(self, records: list[bytes]) -> bool:
-        """Say whether anybody wants a message of the first record's topic, as of now."""
-        message, _ = decode_record(records[0])
-        return not self.broker.route(message.topic).is_empty
+    def is_wanted(self, topic: bytes) -> bool:
+        """Say whether anybody wants a topic that this partition owns, as far as is known here.
+
+        A session that ends with its connection does not count any more when that is gone, even
+        before the log knows; what another node knows better counts.
+        """
+        route = self.broker.route(topic)
+        if route.is_empty:
+            return False
+        if route.shares or self.wants(topic):
+            return True
+        return any(self.tenant.prgs[number].wants(topic) for number in route.remotes)
+
+    def wants(self, topic: bytes) -> bool:
+        """Say whether a session of this partition wants a topic; True if it is led elsewhere."""
+        if not self.leading:
+            return True
+        route, connections = self.broker.route(topic), self.connections
+        return bool(route.kept) or any(each.client_id in connections for each in route.volatile)
 
     # Effects.
 

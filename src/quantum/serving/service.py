@@ -23,6 +23,7 @@ from quantum.edge.ports import Peer, Wire
 from quantum.mqtt import PeerFault
 from quantum.routing.ring import HashRing
 from quantum.serving import link
+from quantum.serving.authentication import Authenticator
 from quantum.serving.connection import Connection
 from quantum.serving.delivery import Outgoing
 from quantum.serving.limits import MqttLimits
@@ -58,7 +59,9 @@ class BrokerService:
         self._exits: dict[tuple[int, int], RelayExit] = {}
         self._next_relay = 0
         self._incarnation = int.from_bytes(os.urandom(6), "little")
-        self.tick_ms = node.now_ms()
+        self.tick_ms = self._started_ms = node.now_ms()
+        self.authenticators: dict[str, Authenticator] = {}
+        """The methods of enhanced authentication that clients may name, none by default."""
         self.dropped = 0
         """QoS 0 messages that a client was too slow for, and what was too large for one."""
         self.faults: dict[str, int] = {}
@@ -162,6 +165,10 @@ class BrokerService:
     def now_ms(self) -> int:
         """Return the time of day: what is stamped into commands."""
         return time.time_ns() // 1_000_000
+
+    @property
+    def uptime_seconds(self) -> int:
+        return (self.tick_ms - self._started_ms) // 1000
 
     def touch(self, prg: Prg) -> None:
         self._touched[prg] = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from quantum.broker import Subscribe as SubscribeCommand
@@ -11,6 +12,7 @@ from quantum.mqtt import (
     PacketId,
     ProtocolVersion,
     ReasonCode,
+    RetainHandling,
     Suback,
     Subscribe,
     Subscription,
@@ -19,6 +21,7 @@ from quantum.mqtt import (
     has_too_many_levels,
     parse_shared,
 )
+from quantum.serving.system_topics import Numbers, answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,18 @@ class SubscribePlan:
         decided = iter(reasons)
         codes = (ReasonCode(next(decided)) if code is None else code for code in self.refused)
         return Suback(self.packet_id, tuple(codes))
+
+    def system_answers(
+        self, suback: Suback, numbers: Numbers
+    ) -> Iterator[tuple[bytes, bytes, tuple[int, ...]]]:
+        """Give topic, payload and identifiers of what `$SYS` has for the granted lines."""
+        specs = iter(self.specs)
+        granted = zip(suback.reason_codes, self.refused, strict=True)
+        for spec in (next(specs) for _, refused in granted if refused is None):
+            if not spec.share and spec.retain_handling != RetainHandling.DO_NOT_SEND:
+                identifiers = (spec.identifier,) if spec.identifier else ()
+                for topic, payload in answers(spec.filter, numbers):
+                    yield topic, payload, identifiers
 
 
 def plan_subscribe(packet: Subscribe, version: ProtocolVersion) -> SubscribePlan:

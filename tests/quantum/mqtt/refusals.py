@@ -150,6 +150,9 @@ CONNECTS_5 = {
         V5, 0x10, HEAD_5 + " 06 0000 00 0001 'c' 0001 'w' 0000 00"
     ),
     "[MQTT-3.1.3-3] no client identifier": malformed(V5, 0x10, HEAD_5 + " 02 0000 00"),
+    "§3.2.2.2 control character in a client identifier": Refused(
+        V5, 0x10, HEAD_5 + " 02 0000 00 0001 1f", code=0x85
+    ),
     "[MQTT-3.1.4-1] surplus byte": malformed(V5, 0x10, HEAD_5 + " 02 0000 00 0001 'c' 00"),
     "§3.1.2.11.3 receive maximum 0": violation(V5, 0x10, HEAD_5 + " 02 0000 03 21 0000 0001 'c'"),
     "§3.1.2.11.4 maximum packet size 0": violation(
