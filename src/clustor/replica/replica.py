@@ -184,6 +184,12 @@ class Replica:
     def leader_id(self) -> ReplicaId | None:
         return self.group.core.leader_id
 
+    def backlog(self) -> tuple[int, int]:
+        """Return how many requests are under way here, and how many bytes they take."""
+        core, proposals = self.group.core, self._proposals
+        safe = core.log.bytes_through(max(core.wal_committed_index, self.applied_index))
+        return proposals.unanswered, proposals.waiting_bytes + core.log.bytes_total - safe
+
     # Inputs.
 
     def tick(self, now_ms: int) -> None:

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from clustor.raft.profiles import CONSISTENCY_PROFILE, Profile
+from clustor.runtime.admission import FlowNumbers
 from clustor.runtime.errors import DataDirectoryRefused
 from clustor.runtime.pki import ClusterId, NodeId
 from clustor.runtime.transport import Address
@@ -61,6 +62,7 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nodes: tuple[NodeEntry, ...]
     segment_bytes: int = DEVELOPMENT_SEGMENT_BYTES
     removed: tuple[NodeEntry, ...] = ()
+    flow: FlowNumbers = FlowNumbers()
     snapshot_log_bytes: int = CONSISTENCY_PROFILE.replication.snapshot_log_bytes_target
     snapshot_bytes_per_second: int = CONSISTENCY_PROFILE.replication.snapshot_bytes_per_second_max
     format_version: int = 1

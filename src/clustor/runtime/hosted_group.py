@@ -22,6 +22,7 @@ from clustor.replica import (
     ReplicaDamaged,
     ReplicaSettings,
 )
+from clustor.runtime.admission import Admission, FlowNumbers
 from clustor.runtime.disk import Completion, DirectoryStorage, Disk, PlanToken
 
 Entropy: TypeAlias = Callable[[int], bytes]
@@ -50,6 +51,7 @@ class HostedGroup:
         self.syncs = 0
         """How many syncs its plans have done."""
         self._replica: Replica | None = None
+        self._admission: Admission | None = None
         self._last_note: Note | None = None
         self.rolled_back = ""
         """Why the last change of members that this replica led was given up."""
@@ -58,6 +60,12 @@ class HostedGroup:
     def replica(self) -> Replica:
         assert self._replica is not None, "not opened"
         return self._replica
+
+    @property
+    def admission(self) -> Admission:
+        """Who asks it before `Replica.propose` is told when to slow down, and why."""
+        assert self._admission is not None, "not opened"
+        return self._admission
 
     def numbers(self) -> tuple[int, int]:
         """Return the disk's numbers of both directories, by which completions find this group."""
@@ -72,6 +80,7 @@ class HostedGroup:
         entropy: Entropy,
         now_ms: int,
         *,
+        flow: FlowNumbers,
         rejoin_epoch: RoutingEpoch | None = None,
     ) -> None:
         """Open the replica that was here, or make a new one where none ever was.
@@ -99,6 +108,7 @@ class HostedGroup:
             self._replica = Replica.rejoin(
                 settings, *storages, log_id=log_id, rejoin_epoch=rejoin_epoch, now_ms=now_ms
             )
+        self._admission = Admission(self._replica, flow)
 
     def say(self, note: Note) -> None:
         """Write a note to the journal, unless it only repeats the last one."""

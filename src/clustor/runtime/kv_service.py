@@ -163,6 +163,10 @@ class KvService:
         except (msgspec.DecodeError, RecursionError):
             self._answer(client, request_id, Status.APPLIED, _MALFORMED)
             return
+        if not group.admission.admit(len(body)):
+            self._reply(group, request, Status.THROTTLED, group.admission.refusal(_wall_ms()))
+            self._node.touch(group)
+            return
         if type(command) is not Put or command.ttl_ms or command.now_ms:
             body = _stamped(command, body)
         group.replica.propose(cast("RequestId", request), body)

@@ -42,6 +42,7 @@ class Status(IntEnum):
     REFUSED = 3  # body: why; nothing happened
     EVENTS = 4  # body: a WatchEvents
     COMPACTED = 5  # body: the oldest revision that a watch can start from; the watch has ended
+    THROTTLED = 6  # body: a ThrottleEnvelope as JSON; nothing happened, try again when it says
 
 
 class WatchRequest(msgspec.Struct, array_like=True, forbid_unknown_fields=True):

@@ -137,6 +137,7 @@ async def serve_node(
         load_signer(data.keys),
         profile=cluster.profile,
         log_config=LogConfig(segment_bytes=cluster.segment_bytes),
+        flow=cluster.flow,
     )
     disk = open_disk(data.root)
     for downgrade in disk.downgrades:

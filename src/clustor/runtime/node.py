@@ -35,6 +35,7 @@ from clustor.replica import (
     decode_transfer,
     encode_transfer,
 )
+from clustor.runtime.admission import FlowNumbers
 from clustor.runtime.cluster_file import ClusterFile, NodeEntry
 from clustor.runtime.data_directory import DataDirectory
 from clustor.runtime.disk import Disk
@@ -64,6 +65,7 @@ class NodeSettings:
     signer: Ed25519PrivateKey
     profile: Profile = CONSISTENCY_PROFILE
     log_config: LogConfig = LogConfig()
+    flow: FlowNumbers = FlowNumbers()
 
     @property
     def entry(self) -> NodeEntry:
@@ -151,6 +153,7 @@ class Node:
             Configuration(voters=voters) if mine in voters else None,
             os.urandom,
             self.now_ms(),
+            flow=self.settings.flow,
             rejoin_epoch=self._rejoin_epochs.get(partition),
         )
         for finding in group.replica.findings:
@@ -263,6 +266,9 @@ class Node:
         now_ms = self.now_ms()
         for group in self.groups.values():
             group.replica.tick(now_ms)
+            news = group.admission.tick(now_ms)
+            if news is not None:
+                journal.warning("group %d: %s", group.partition_id, news)
         for service in self._services:
             service.on_tick()
         self._touch_all()
@@ -351,6 +357,7 @@ class Node:
         for read in output.disk_reads:
             self._read(group, read)
         self._hosted_by[group.partition_id].on_output(group, output)
+        group.admission.measure()
         if output.record_membership is not None:
             record_membership(group, output.record_membership)
             self.touch(group)

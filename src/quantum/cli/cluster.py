@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from clustor.runtime.cluster_file import CLUSTER_FILE, PORTS_PER_NODE, read_cluster_file
 from clustor.runtime.development import NODES_MAX, PORT_MAX, prepare_cluster
@@ -18,6 +16,7 @@ from quantum.cli import members
 from quantum.cli.admin_client import AdminUnreachable, cluster_status, parse_address
 from quantum.cli.exits import Exit, fail
 from quantum.cli.node_exits import exit_of_node
+from quantum.cli.status_table import status_lines
 from quantum.cli.supervisor import Supervisor
 from quantum.serving.broker_file import DEVELOPMENT_PRGS, PRGS_MAX, prepare_broker
 
@@ -90,13 +89,18 @@ def status(
 ) -> None:
     """Show every replica of every group: who leads, how far each one is, and what is shut.
 
+    Above the replicas stands what the leader says: the term, the durability mode, the members,
+    the read gate and the clause that shuts it, and which share of its credits it gives to
+    clients. A follower's lag is Transient or Structural once it costs them credits.
+
     Exit code 0: every group has a leader. 1: one has none. 12: no node answered.
     """
     found = _statuses(admin, data)
     if as_json:
         typer.echo(json.dumps(found))
     else:
-        _print(found)
+        for line in status_lines(found):
+            typer.echo(line)
     leaders = {
         group["partition_id"]
         for node in found["nodes"]
@@ -123,40 +127,3 @@ def _statuses(admin: str | None, data: Path | None) -> dict[str, Any]:
         fail(str(error), exit_of_node(error))
     except AdminUnreachable as error:
         fail(str(error), Exit.UNREACHABLE)
-
-
-def _print(found: dict[str, Any]) -> None:
-    table = Table(title=f"Cluster {found['cluster_id']}")
-    for heading in ("group", "node", "role", "term", "leader"):
-        table.add_column(heading)
-    for heading in ("commit", "durable", "applied", "lag"):
-        table.add_column(heading, justify="right")
-    for heading in ("mode", "gate", "state"):
-        table.add_column(heading)
-    for row in sorted(_rows(found["nodes"]), key=lambda row: (row[0], row[1])):
-        table.add_row(*map(str, row))
-    Console(soft_wrap=True).print(table)
-    for node in found["nodes"]:
-        if "error" in node:
-            typer.echo(f"node {node['node_id']} does not answer: {node['error']}")
-
-
-def _rows(nodes: list[dict[str, Any]]) -> list[tuple[object, ...]]:
-    commits: dict[int, int] = {}
-    for node in nodes:
-        for group in node.get("groups", []):
-            partition = group["partition_id"]
-            commits[partition] = max(commits.get(partition, 0), group["commit_index"])
-    return [
-        (
-            *(group["partition_id"], node["node_id"], group["role"], group["term"]),
-            group["leader_id"] or "-",
-            *(group["commit_index"], group["durable_index"], group["applied_index"]),
-            max(0, commits[group["partition_id"]] - group["applied_index"]),
-            group["durability_mode"],
-            group["gate"] if group["gate"] == "Open" else f"Shut: {group['failed_clause']}",
-            group["problem"] or group["state"],
-        )
-        for node in nodes
-        for group in node.get("groups", [])
-    ]
