@@ -121,6 +121,8 @@ def on_place_partition(
         raise Refuse(RefusalCode.INVALID, "a partition never changes its tenant")
     require_epoch(held.routing_epoch if held is not None else 0, command.expected_routing_epoch)
     _check_no_move(draft, command, held)
+    if held is not None and set(held.members.voters) & set(command.members.observers):
+        raise Refuse(RefusalCode.INVALID, "a voter leaves the partition before it observes it")
     rehearsal = rehearse(draft, command)
     if command.placement_digest not in (None, rehearsal.placement_digest):
         raise Refuse(
@@ -138,6 +140,8 @@ def on_place_partition(
         load=command.load,
         routing_epoch=rehearsal.routing_epoch,
         placement_digest=rehearsal.placement_digest,
+        utilization=rehearsal.utilization,
+        survivable=rehearsal.survivable,
         profile=command.profile,
         durability_mode=held.durability_mode if held else ModeName.STRICT,
         durability_mode_epoch=held.durability_mode_epoch if held else 0,

@@ -128,6 +128,16 @@ def test_members_are_checked(members: Members, code: RefusalCode) -> None:
     assert plane.refused(command) is code
 
 
+def test_a_voter_does_not_become_an_observer_in_one_move() -> None:
+    plane = settled_plane()
+    plane.add_nodes(5)
+    move = msgspec.structs.replace(
+        plane.placing(1, epoch=1), members=Members(voters=(2, 3, 4), observers=(1,))
+    )
+    assert plane.refused(move) is RefusalCode.INVALID
+    plane.done(msgspec.structs.replace(move, members=Members(voters=(2, 3, 4), observers=(5,))))
+
+
 def test_a_development_cluster_places_on_one_node() -> None:
     plane = settled_plane()
     config = find(plane.machine.kv, ClusterConfig, "config")
