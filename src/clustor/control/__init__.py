@@ -117,6 +117,7 @@ from clustor.control.gates import (
     SnapshotReadRule,
     WriteRule,
     call_refusal,
+    feature_is_on,
     rbac_rule,
     unavailable_reason,
 )
@@ -225,6 +226,9 @@ from clustor.control.signing import (
     sign,
     signed_bytes,
     verifies,
+)
+from clustor.control.steering import (
+    membership_request,
 )
 from clustor.control.tenants import (
     PARTITIONS_MAX,
@@ -433,10 +437,12 @@ __all__ = [
     "encode_call",
     "encode_image",
     "explain",
+    "feature_is_on",
     "find",
     "is_call",
     "judge",
     "key_of",
+    "membership_request",
     "proof_of",
     "proof_verifies",
     "rbac_rule",

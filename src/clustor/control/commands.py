@@ -145,7 +145,7 @@ KINDS: Final = (
     CommandKind(
         configuration.RollBackConfiguration, configuration.on_roll_back_configuration, _OPERATOR
     ),
-    CommandKind(audit.IndexAudit, audit.on_index_audit, _OPERATOR),
+    CommandKind(audit.IndexAudit, audit.on_index_audit, _EITHER, ring=_BY_NODES),
 )
 
 KIND_OF: Final = {kind.command: kind for kind in KINDS}

@@ -8,7 +8,7 @@ import msgspec
 
 from clustor.control.calls import Command
 from clustor.control.draft import Draft, Refuse
-from clustor.control.nodes import ClusterConfig
+from clustor.control.nodes import ClusterConfig, check_profile
 from clustor.control.rbac import Authority, Bindings, RbacManifest, check_bindings
 from clustor.control.signing import RegisterKey, on_register_key
 from clustor.control.types import Count, Name, RefusalCode
@@ -39,6 +39,7 @@ def on_initialize_cluster(
     if draft.find(ClusterConfig, "config") is not None:
         raise Refuse(RefusalCode.ALREADY_INITIALIZED, "the cluster has its name already")
     check_bindings(command.bindings)
+    check_profile(command.profile)
     draft.put(
         ClusterConfig(
             cluster_id=command.cluster_id,

@@ -26,10 +26,10 @@ RING_SLOTS_MAX: Final = 1_024
 
 
 class SetRoutingMap(Command, frozen=True, kw_only=True):
-    """Lay a tenant's ring: its partitions by slot; a new routing epoch for the tenant."""
+    """Lay a tenant's ring: its partitions by slot (none: it is served no more); a new epoch."""
 
     tenant_id: Name
-    partitions: Annotated[tuple[Count, ...], msgspec.Meta(min_length=1, max_length=RING_SLOTS_MAX)]
+    partitions: Annotated[tuple[Count, ...], msgspec.Meta(max_length=RING_SLOTS_MAX)]
     hash_seed: Count = 0
     expected_routing_epoch: Count
 

@@ -14,9 +14,12 @@ from clustor.control.objects import ControlObject, key_of
 from clustor.control.rbac import Authority
 from clustor.control.types import Count, Digest, Identity, Name, RefusalCode, Text, WriterMode
 from clustor.kv import Key
+from clustor.raft.profiles import PROFILES
 
 VOTERS_MIN: Final = 3  # clustor §6.3
 DR_VOTERS_MIN: Final = 5
+DR_PROFILE: Final = "DR"
+PLACEMENT_PROFILES: Final = frozenset({*PROFILES, DR_PROFILE})
 
 
 class ClusterConfig(ControlObject, frozen=True, kw_only=True):
@@ -25,17 +28,17 @@ class ClusterConfig(ControlObject, frozen=True, kw_only=True):
     PREFIX: ClassVar[str] = "cluster/"
     cluster_id: Name
     development: bool
-    profile: Name
+    profile: Name  # of partitions that are placed without one
     initialized_at: Count
 
     def key(self) -> Key:
         return key_of(ClusterConfig, "config")
 
-    @property
-    def voters_min(self) -> int:
+    def voters_min(self, profile: str) -> int:
+        """Return how many voters a partition of a profile needs (clustor §6.3)."""
         if self.development:
             return 1
-        return DR_VOTERS_MIN if self.profile == "DR" else VOTERS_MIN
+        return DR_VOTERS_MIN if profile == DR_PROFILE else VOTERS_MIN
 
 
 class NodeState(StrEnum):
@@ -237,3 +240,10 @@ def on_remove_node(draft: Draft, _authority: Authority, command: RemoveNode) -> 
     draft.delete(NodeSpec, command.node_id)
     draft.delete(NodeIdentity, identity_digest(held.identity))
     return {}
+
+
+def check_profile(profile: str) -> None:
+    """Refuse a profile that no node knows."""
+    if profile not in PLACEMENT_PROFILES:
+        known = sorted(PLACEMENT_PROFILES)
+        raise Refuse(RefusalCode.INVALID, "no such profile", profile=profile, known=known)

@@ -43,6 +43,8 @@ class Placement(ControlObject, frozen=True, kw_only=True):
     load: Count  # that each member carries
     routing_epoch: Count
     placement_digest: Digest
+    utilization: Count  # of the fullest member, in millionths, as the preflight found it
+    survivable: bool
     profile: Name
     durability_mode: ModeName = ModeName.STRICT
     durability_mode_epoch: Count = 0

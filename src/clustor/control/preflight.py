@@ -9,7 +9,7 @@ import msgspec
 
 from clustor.control.calls import Command
 from clustor.control.draft import Draft, Refuse
-from clustor.control.nodes import ClusterConfig, NodeSpec, NodeState
+from clustor.control.nodes import ClusterConfig, NodeSpec, NodeState, check_profile
 from clustor.control.objects import canonical
 from clustor.control.overrides import require_override
 from clustor.control.placement import Members, Placement, advance_ring, require_epoch, ring_of
@@ -35,7 +35,7 @@ class PlacePartition(Command, frozen=True, kw_only=True):
     tenant_id: Name | None = None
     members: Members
     load: Count
-    profile: Name = "ConsistencyProfile"
+    profile: Name | None = None  # the cluster's
     expected_routing_epoch: Count
     placement_digest: Digest | None = None
     override_ref: Name | None = None
@@ -75,7 +75,7 @@ def rehearse(draft: Draft, command: PlacePartition) -> Rehearsal:
     active = sum(nodes[voter].state is NodeState.ACTIVE for voter in members.voters)
     health_ratio = active * MILLION // _quorum(members.voters)
     config = draft.need(ClusterConfig, "config")
-    enough = len(members.voters) >= config.voters_min
+    enough = len(members.voters) >= config.voters_min(command.profile or config.profile)
     survives = config.development or min(quorum_ratio, health_ratio) >= MILLION
     return Rehearsal(
         routing_epoch=epoch,
@@ -121,6 +121,10 @@ def on_place_partition(
         raise Refuse(RefusalCode.INVALID, "a partition never changes its tenant")
     require_epoch(held.routing_epoch if held is not None else 0, command.expected_routing_epoch)
     _check_no_move(draft, command, held)
+    if held is not None and set(held.members.voters) & set(command.members.observers):
+        raise Refuse(RefusalCode.INVALID, "a voter leaves the partition before it observes it")
+    profile = command.profile or draft.need(ClusterConfig, "config").profile
+    check_profile(profile)
     rehearsal = rehearse(draft, command)
     if command.placement_digest not in (None, rehearsal.placement_digest):
         raise Refuse(
@@ -138,7 +142,9 @@ def on_place_partition(
         load=command.load,
         routing_epoch=rehearsal.routing_epoch,
         placement_digest=rehearsal.placement_digest,
-        profile=command.profile,
+        utilization=rehearsal.utilization,
+        survivable=rehearsal.survivable,
+        profile=profile,
         durability_mode=held.durability_mode if held else ModeName.STRICT,
         durability_mode_epoch=held.durability_mode_epoch if held else 0,
         follower_read_snapshot_capability=held is not None

@@ -168,7 +168,10 @@ class UpdateTenant(Command, frozen=True, kw_only=True):
 
 
 class DeleteTenant(Command, frozen=True, kw_only=True):
-    """Delete a tenant that has no partitions any more, with its policies."""
+    """Delete a tenant that has no partitions any more, with its policies.
+
+    Its ring stays, empty: a later tenant of this name goes on with its routing epochs.
+    """
 
     tenant_id: Name
 

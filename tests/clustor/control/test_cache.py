@@ -113,7 +113,8 @@ def test_what_was_seen_before_is_passed_over() -> None:
     events = plane.machine.kv.events_since(start.revision, limit=100)
     assert isinstance(events, Events)
     cache.polled(events, asked=at(1), confirmed=True)
-    plane.add_tenant("c")
+    plane.done(DeleteTenant(tenant_id="b"))
+    plane.done(SetFollowerReads(partition_id=1, capability=True))
     poll(cache, plane, at(2))
     cache.polled(events, asked=at(3), confirmed=True)
     assert objects(cache) == objects(plane)
@@ -323,6 +324,8 @@ def test_key_epochs_are_remembered_beyond_a_restart() -> None:
     again = ControlCache.from_image(NUMBERS, decode_image(encode_image(cache.image())), at(2))
     list_all(again, settled_plane(), at(3))
     assert again.key_epoch_replay
+    once_more = ControlCache.from_image(NUMBERS, decode_image(encode_image(again.image())), at(4))
+    assert once_more.key_epoch_replay, "no record of it is left, and it is known all the same"
 
 
 def test_every_damaged_image_is_refused() -> None:

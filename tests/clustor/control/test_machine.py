@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hashlib import sha256
+from random import Random
 
 import msgspec
 import pytest
@@ -351,3 +352,20 @@ def test_a_broken_snapshot_leaves_the_machine_as_it_was() -> None:
     assert isinstance(decode_reply(plane.apply(encode_command(Put(K, V)))), Written)
     reply = decode_reply(plane.apply(encode_command(DeleteRange(b"user/", b"user0"))))
     assert isinstance(reply, Deleted)
+
+
+# Calls that were damaged on their way.
+
+
+@pytest.mark.parametrize("name", sorted(SAMPLES))
+def test_a_damaged_call_never_raises_and_replicas_agree_on_it(name: str) -> None:
+    rng = Random(name)
+    one, two = settled_plane(), settled_plane()
+    call = one.encode(SAMPLES[name], OPERATOR)
+    for number in range(60):
+        damaged = bytearray(call.replace(b"request-", b"r%d-" % number))
+        for _ in range(rng.randrange(1, 4)):
+            damaged[rng.randrange(1, len(damaged))] = rng.randrange(256)
+        encoded = bytes(damaged[: rng.randrange(len(damaged) - 20, len(damaged) + 1)])
+        assert one.apply(encoded) == two.apply(encoded)
+    assert one.machine.digest() == two.machine.digest()

@@ -10,16 +10,20 @@ import pytest
 
 from clustor.control import (
     MODE_TRUTH_TABLE,
+    AuditRecord,
     Caller,
     ClearProofConflict,
+    CreateTenant,
     ProofConflict,
     ProofVerdict,
     PublishedProof,
     PublishProofs,
+    TenantSpec,
     WriteRule,
     encode_call,
     find,
     judge,
+    scan,
     sign_proofs,
 )
 from clustor.raft.control_plane import CacheState
@@ -37,7 +41,7 @@ from tests.clustor.control.world import (
     Side,
     World,
 )
-from tests.clustor.replica.harness import TICK_MS
+from tests.clustor.replica.harness import TICK_MS, Node
 
 GRACE_MS = NUMBERS.cache_grace_ms
 DEMOTE_MS = PROFILE.fallback.local_only_demote_ms
@@ -272,6 +276,30 @@ def test_nothing_acknowledged_is_lost_when_control_plane_nodes_are_killed_in_tur
     world.run(1_000)
     revisions = {(m.kv.revision, m.digest()) for m in world.control_machines()}
     assert len(revisions) == 1, "every replica has the same state in the end"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_calls_are_done_once_however_often_their_answers_are_lost(seed: int) -> None:
+    """Kill and restart every node of the control plane in turn under a stream of calls."""
+    world = checked_world(50 + seed)
+    rng = Random(seed)
+    names = [f"t{number}" for number in range(18)]
+    down: Node | None = None
+    for number, name in enumerate(names):
+        if number % 3 == 1:
+            down = world.control.nodes[ReplicaId(1 + number // 3 % 3)]
+            world.control.crash(down)
+        elif number % 3 == 0 and down is not None:
+            world.control.open(down)
+        world.run(rng.choice([0, 20, 100]))
+        world.insist(CreateTenant(tenant_id=name, sni=f"{name}.example.com"))
+    if down is not None and down.replica is None:
+        world.control.open(down)
+    world.run_until(lambda: len({m.digest() for m in world.control_machines()}) == 1, 5_000)
+    for machine in world.control_machines():
+        assert sorted(each.tenant_id for each in scan(machine.kv, TenantSpec)) == sorted(names)
+        records = [each for each in scan(machine.kv, AuditRecord) if each.kind == "CreateTenant"]
+        assert [record.outcome for record in records] == ["Done"] * len(names)
 
 
 # Proofs that regress, contradict or end.

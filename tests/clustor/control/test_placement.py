@@ -9,6 +9,7 @@ import pytest
 
 from clustor.control import (
     ClusterConfig,
+    DeleteTenant,
     DrainNode,
     EnrollNode,
     IssueBootstrapToken,
@@ -37,7 +38,7 @@ from clustor.control import (
 from clustor.control import tenants as tenant_limits
 from clustor.raft.membership import Configuration, membership_digest
 from clustor.raft.types import ReplicaId
-from tests.clustor.control.plane import Plane, digest, node_identity, proof, settled_plane
+from tests.clustor.control.plane import Plane, digest, genesis, node_identity, proof, settled_plane
 
 
 def placement(plane: Plane, partition_id: int = 1) -> Placement:
@@ -128,12 +129,30 @@ def test_members_are_checked(members: Members, code: RefusalCode) -> None:
     assert plane.refused(command) is code
 
 
-def test_a_development_cluster_places_on_one_node() -> None:
+def test_a_voter_does_not_become_an_observer_in_one_move() -> None:
+    plane = settled_plane()
+    plane.add_nodes(5)
+    move = msgspec.structs.replace(
+        plane.placing(1, epoch=1), members=Members(voters=(2, 3, 4), observers=(1,))
+    )
+    assert plane.refused(move) is RefusalCode.INVALID
+    plane.done(msgspec.structs.replace(move, members=Members(voters=(2, 3, 4), observers=(5,))))
+
+
+def test_how_many_voters_a_profile_needs() -> None:
+    """Clustor §6.3: three, five for DR; a development cluster may place on one node."""
     plane = settled_plane()
     config = find(plane.machine.kv, ClusterConfig, "config")
     assert config is not None
-    assert (config.voters_min, msgspec.structs.replace(config, profile="DR").voters_min) == (3, 5)
-    assert msgspec.structs.replace(config, development=True).voters_min == 1
+    assert (config.voters_min("WAN"), config.voters_min("DR")) == (3, 5)
+    assert plane.refused(plane.placing(2, profile="DR")) is RefusalCode.NOT_SURVIVABLE
+    assert plane.refused(plane.placing(2, profile="Fast")) is RefusalCode.INVALID
+    plane.done(plane.placing(2, profile="WAN"))
+    assert (placement(plane).profile, placement(plane, 2).profile) == ("ConsistencyProfile", "WAN")
+    small = Plane(initialized=False)
+    small.done(msgspec.structs.replace(genesis(), development=True))
+    small.add_nodes(1)
+    small.place(1, 1)
 
 
 # Epochs.
@@ -165,6 +184,12 @@ def test_a_tenant_s_ring_and_placements_count_with_one_counter() -> None:
     shrunk = msgspec.structs.replace(ring, partitions=(6,), expected_routing_epoch=3)
     plane.done(shrunk)
     plane.done(retire)
+    plane.done(msgspec.structs.replace(ring, partitions=(), expected_routing_epoch=5))
+    plane.done(RetirePartition(partition_id=6, expected_routing_epoch=2))
+    plane.done(DeleteTenant(tenant_id="a"))
+    plane.add_tenant("a")
+    plane.done(plane.placing(5, tenant_id="a"))
+    assert placement(plane, 5).routing_epoch == 8, "a later tenant of the name goes on"
 
 
 def test_a_partition_never_changes_its_tenant() -> None:

@@ -45,7 +45,7 @@ TABLE = {
     "DefineActivate": OPERATOR_ONLY,
     "DeleteTenant": OPERATOR_ONLY,
     "DrainNode": OPERATOR_ONLY,
-    "IndexAudit": OPERATOR_ONLY,
+    "IndexAudit": "Operator Node",
     "IssueBootstrapToken": OPERATOR_ONLY,
     "IssueBreakGlass": OPERATOR_ONLY,
     "LiftFence": OPERATOR_ONLY,

@@ -173,7 +173,7 @@ class World:
             for check in self.checks:
                 check()
 
-    def run_until(self, holds: Callable[[], bool], limit_ms: int) -> int:
+    def run_until(self, holds: Callable[[], object], limit_ms: int) -> int:
         """Run until something holds; return how long it took, or fail."""
         started = self.control.now_ms
         while not holds():
@@ -234,6 +234,22 @@ class World:
         answer = decode_answer(found[0])
         assert isinstance(answer, Done), answer
         return answer.result
+
+    def insist(self, command: Command, by: str = OPERATOR) -> dict[str, Any]:
+        """Call until there is an answer, under one request id: it is done once."""
+        self._requests += 1
+        request_id = f"op{self._requests}"
+        for _ in range(50):
+            found: list[bytes | None] = []
+            call = encode_call(Caller(identity=by), request_id, self.now.unix_ms, command)
+            self.ask(None, call, found.append)
+            self.run_until(found.__len__, 3_000)
+            if found[0] is not None:
+                answer = decode_answer(found[0])
+                assert isinstance(answer, Done), answer
+                return answer.result
+            self.run(TICK_MS)
+        raise AssertionError("the control plane never answered")
 
     # One node's turn.
 
