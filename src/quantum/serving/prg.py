@@ -266,16 +266,18 @@ class Prg:
             self._end("this node does not lead the session's partition any more")
 
     def _on_applied(self, applied: Applied) -> None:
+        """Tell of each command and carry out its effects, in the order of the log."""
         pending = self._pending
+        effects = iter(self.broker.take_effects_each(applied.index))
         for request, reply in zip(applied.request_ids, applied.replies, strict=True):
             completion = pending.pop(request, None)
             if completion is not None:
                 completion(reply)
-        for effect in self.broker.take_effects(applied.index):
-            if type(effect) is FanOut:
-                self._fan_out(effect)
-            else:
-                self._carry_out(effect)
+            for effect in next(effects, ()):
+                if type(effect) is FanOut:
+                    self._fan_out(effect)
+                else:
+                    self._carry_out(effect)
         if self.leading:
             self._after_apply()
 
