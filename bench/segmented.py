@@ -29,7 +29,7 @@ from clustor.log.config import LogConfig
 from clustor.log.keys import KeyRing
 from clustor.log.ledger import LedgerIdentity
 from clustor.log.log import Log, create_log
-from clustor.log.steps import Plan, Sync, SyncDirectory
+from clustor.log.steps import Plan, Sync, SyncDirectory, SyncFiles
 from clustor.log.types import (
     DekEpoch,
     Entry,
@@ -80,7 +80,7 @@ class Counter:
 
     def run(self, plan: Plan) -> None:
         self.disk.execute(self.partition, plan)
-        self.syncs += sum(isinstance(step, Sync | SyncDirectory) for step in plan)
+        self.syncs += sum(isinstance(step, Sync | SyncFiles | SyncDirectory) for step in plan)
 
 
 class Segmented:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, TypeAlias, cast
+from typing import Final, Protocol, TypeAlias, cast
 
 from clustor import wire as w
-from clustor.runtime.admin_commands import AdminCommands
+from clustor.runtime.admin_commands import AdminCommands, Answer
 from clustor.runtime.errors import PortTaken
 from clustor.runtime.http_head import HEAD_BYTES_MAX, BadRequest, Head, parse_head, respond
 from clustor.runtime.kv_service import KvService
@@ -28,6 +28,13 @@ _SWITCHING: Final = (
 ).encode()
 
 StatusOf: TypeAlias = Callable[[], object]
+
+
+class Pages(Protocol):
+    """Pages of a service; None says that a page is not one of them."""
+
+    def get(self, target: str, /) -> Answer | None: ...
+    def post(self, target: str, /) -> Answer | None: ...
 
 
 class AdminConnection(asyncio.Protocol):
@@ -138,11 +145,15 @@ class AdminConnection(asyncio.Protocol):
         elif len(self._buffer) > head.body_bytes:
             self._finish(400, {"error": "more than the body"})
         else:
-            self._finish(*commands.carry_out(head.path, bytes(self._buffer)))
+            answer = self._server.pages.post(head.path) if self._server.pages else None
+            self._finish(*(answer or commands.carry_out(head.path, bytes(self._buffer))))
 
     def _on_request(self, head: Head) -> None:
         kv = self._server.kv
-        if head.path == "/status":
+        answer = self._server.pages.get(head.path) if self._server.pages else None
+        if answer is not None:
+            self._finish(*answer)
+        elif head.path == "/status":
             self._finish(200, self._server.status())
         elif head.path == "/.well-known/wide-int-registry":
             self._finish(200, w.canonical(w.wide_int_registry()))
@@ -225,6 +236,8 @@ class AdminServer:
         self.status = status
         self.kv = kv
         self.commands = commands
+        self.pages: Pages | None = None
+        """What a service shows beside."""
         self._connections: set[AdminConnection] = set()
         self._server: asyncio.Server | None = None
 

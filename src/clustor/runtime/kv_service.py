@@ -262,6 +262,9 @@ class KvService:
 
     # Outputs.
 
+    def prepare(self) -> None:
+        """Requests are proposed as they come."""
+
     def on_output(self, group: HostedGroup, output: ReplicaOutput) -> None:
         """Stage the replies of one group's turn, and feed its watches."""
         for outcome in output.replies:

@@ -14,8 +14,9 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import uvloop
 
@@ -63,11 +64,14 @@ EXIT_CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (NodeError, 1),
 )
 
+Extend: TypeAlias = Callable[[Node, AdminServer, Path], Awaitable[Callable[[], None]]]
+"""Add services to a node before it starts; what is returned closes them before it stops."""
+
 journal = logging.getLogger("clustor.node")
 
 
-def main() -> None:
-    """Run a node until it is told to stop."""
+def main(extend: Extend | None = None) -> None:
+    """Run a node until it is told to stop; `extend` adds services to the KV store's."""
     if not __debug__:
         raise SystemExit("node: refusing to run under -O: the assertions are part of the safety")
     arguments = _arguments()
@@ -77,7 +81,7 @@ def main() -> None:
         stream=sys.stderr,
     )
     try:
-        _run(arguments)
+        _run(arguments, extend)
     except tuple(kind for kind, _ in EXIT_CODES) as error:
         sys.stderr.write(f"node {arguments.node}: {error}\n")
         code = next(code for kind, code in EXIT_CODES if isinstance(error, kind))
@@ -93,7 +97,7 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _run(arguments: argparse.Namespace) -> None:
+def _run(arguments: argparse.Namespace, extend: Extend | None) -> None:
     _check_self()
     keep_freed_memory()
     cluster = read_cluster_file(arguments.cluster)
@@ -108,7 +112,7 @@ def _run(arguments: argparse.Namespace) -> None:
     if arguments.repair:
         uvloop.run(_serve_repair(cluster, node_id, data))
     else:
-        uvloop.run(_serve(cluster, node_id, data, arguments.cluster))
+        uvloop.run(serve_node(cluster, node_id, data, arguments.cluster, extend))
 
 
 def _check_self() -> None:
@@ -117,7 +121,14 @@ def _check_self() -> None:
         raise SelfTestFailed("the self-test failed", vectors=", ".join(failed))
 
 
-async def _serve(cluster: ClusterFile, node_id: NodeId, data: DataDirectory, file: Path) -> None:
+async def serve_node(
+    cluster: ClusterFile,
+    node_id: NodeId,
+    data: DataDirectory,
+    file: Path,
+    extend: Extend | None = None,
+) -> None:
+    """Serve until SIGTERM or SIGINT, then stop in order; `file` is the cluster's description."""
     asyncio.get_running_loop().set_exception_handler(_die)
     settings = NodeSettings(
         cluster,
@@ -140,12 +151,15 @@ async def _serve(cluster: ClusterFile, node_id: NodeId, data: DataDirectory, fil
     await admin.listen(settings.entry.admin)
     for number in range(1, cluster.groups + 1):
         kv.host(PartitionId(number))
+    close = await extend(node, admin, file) if extend is not None else None
     await node.start()
     journal.info("development mode: admin and KV are plaintext on %s", settings.entry.admin)
     gc.collect()
     gc.freeze()
     await _asked_to_stop()
     journal.info("stopping")
+    if close is not None:
+        close()
     await node.stop()
     admin.close()
     disk.close()

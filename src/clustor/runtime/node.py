@@ -27,6 +27,7 @@ from clustor.raft.types import ReplicaId
 from clustor.replica import (
     ChunkSent,
     DiskRead,
+    DiskWork,
     NewMachine,
     NodeInflight,
     ReplicaOutput,
@@ -251,9 +252,10 @@ class Node:
         """Let the group give its output at the end of this turn."""
         if group not in self._touched:
             self._touched[group] = None
-        self._turn_soon()
+        self.turn_soon()
 
-    def _turn_soon(self) -> None:
+    def turn_soon(self) -> None:
+        """Let the turn end soon: a service staged something."""
         if not self._turn_due:
             self._turn_due = True
             self._loop.call_soon(self._turn)
@@ -317,19 +319,35 @@ class Node:
 
     def _turn(self) -> None:
         self._turn_due = False
+        self._give_outputs()
+        while self._touched:
+            self._give_outputs()
+
+    def _give_outputs(self) -> None:
+        """Let every touched group give its output; what leaves goes before what blocks.
+
+        Nothing in an output waits for anything else in it, so the peers write while we do.
+        """
+        for service in self._services:
+            service.prepare()
         touched, self._touched = self._touched, {}
+        writing: list[tuple[HostedGroup, list[DiskWork]]] = []
         for group in touched:
-            self._carry_out(group, group.replica.take())
+            output = group.replica.take()
+            if output.disk:
+                writing.append((group, output.disk))
+            self._carry_out(group, output)
         if self._pace.waiting:
             for partition, target, chunk in self._pace.take(self.now_ms()):
                 self._send_transfer(self.groups[partition], target, chunk)
         for service in self._services:
             service.flush()
         self.transport.flush()
+        for group, works in writing:
+            if group.submit(works, alone=len(writing) == 1):
+                self._touched[group] = None
 
     def _carry_out(self, group: HostedGroup, output: ReplicaOutput) -> None:
-        if output.disk:
-            group.submit(output.disk)
         if output.messages:
             self._send(group, output)
         for send in output.snapshot_sends:
@@ -385,7 +403,7 @@ class Node:
             w.DurabilityModeEpoch(0),
         )
         self.transport.send(peer, w.Packet(route, w.ServiceMessage(data)))
-        self._turn_soon()
+        self.turn_soon()
 
     def _send_transfer(self, group: HostedGroup, target: ReplicaId, transfer: Transfer) -> None:
         core = group.replica.group.core

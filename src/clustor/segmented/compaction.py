@@ -19,9 +19,10 @@ from typing import TypeAlias
 
 from clustor.log.steps import Delete, Plan, Step, Sync, SyncDirectory, Write
 from clustor.segmented.errors import SegmentedMisuse
-from clustor.segmented.files import PartitionFiles, Piece
+from clustor.segmented.files import PartitionFiles
 from clustor.segmented.flush import FileWriter
 from clustor.segmented.metadata import SegmentMeta
+from clustor.segmented.piece import Piece
 from clustor.segmented.reader import PartitionReader
 from clustor.segmented.runs import PARTS_DIRECTORY, ROW_BYTES, index_file, part_file
 from clustor.segmented.store import Store, StorePlan
@@ -112,7 +113,7 @@ class Compaction:
         for batch in self._batches(reader, self._view.start_index):
             if not self._keep(batch):
                 continue
-            piece = piece or Piece(batch.first_index)
+            piece = Piece() if piece is None else piece
             piece.add(batch.first_index, batch.count, batch.timestamp, batch.payload)
             size += len(batch.payload) + ROW_BYTES
             if size >= self._config.run_bytes:

@@ -18,9 +18,12 @@ from clustor.log.types import Entry, EntryKind, LogIndex
 from clustor.segmented.compaction import Compaction, KeysOf, start_compaction
 from clustor.segmented.envelope import Row, decode_table, encode_envelope, is_envelope
 from clustor.segmented.errors import SegmentedMisuse
+from clustor.segmented.export import Export
+from clustor.segmented.importing import Import
 from clustor.segmented.master import MasterPolicy, choose_master
 from clustor.segmented.metadata import Definition
 from clustor.segmented.quorum import QuorumPolicy, Replicas
+from clustor.segmented.reader import PartitionReader
 from clustor.segmented.retention import RetentionPolicy, plan_retention
 from clustor.segmented.store import Receipt, Store, StorePlan
 from clustor.segmented.tracker import AckOutcome, Hold, Tracker
@@ -98,15 +101,7 @@ class SegmentedGroup:
 
         Nothing is changed: the entry must be `appended` before the next one is proposed.
         """
-        upcoming: dict[int, int] = {}
-        firsts: list[int] = []
-        for batch in batches:
-            first = upcoming.get(batch.partition)
-            if first is None:
-                first = self._tracker.partition(batch.partition).next_index
-            firsts.append(first)
-            upcoming[batch.partition] = first + batch.count
-        return encode_envelope(batches, firsts)
+        return encode_envelope(batches, self._tracker.next_indices(batches))
 
     def appended(self, entries: Iterable[Entry], now: int) -> None:
         """Track entries that the log has taken.
@@ -119,7 +114,7 @@ class SegmentedGroup:
 
     def truncated(self, from_index: LogIndex) -> None:
         """Void the tracking of a suffix that the log has truncated (C17)."""
-        if from_index <= self.store.applied_index:
+        if self._tracker.covered_index < from_index <= self.store.applied_index:
             raise SegmentedMisuse(
                 "an applied entry is never truncated",
                 from_index=from_index,
@@ -205,6 +200,18 @@ class SegmentedGroup:
             tombstone_ms=tombstone_ms,
             quorum_next=self._tracker.quorum_next(partition),
         )
+
+    # Snapshots
+
+    def export(self, reader: PartitionReader) -> Export:
+        """Give away all partitions as they are now, at `applied_index`, in bounded pieces."""
+        return Export(self.store, reader)
+
+    def start_import(self) -> Import:
+        """Begin to take in an export in the place of everything that is here."""
+        return Import(self.store)
+
+    # Receipts
 
     def stored(self, receipt: Receipt) -> None:
         """Take note that a plan was carried out whole."""

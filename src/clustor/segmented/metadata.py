@@ -206,6 +206,14 @@ def batches_of(
     yield encode_batch(seq, durable_raft_index, rest)
 
 
+def encode_metadata(image: MetadataImage) -> bytes:
+    """Encode the shortest metadata log that adds up to `image`, whose batches are now these."""
+    raft_index = image.durable_raft_index
+    batches = list(batches_of(0, raft_index, raft_index, snapshot_changes(image)))
+    image.next_batch_seq = len(batches)
+    return b"".join(batches)
+
+
 def read_metadata(data: bytes) -> MetadataImage:
     """Fold a metadata log. Raises ChecksumMismatch where more than a torn tail is wrong."""
     image = MetadataImage()

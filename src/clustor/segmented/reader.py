@@ -6,6 +6,9 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final
 
+import numpy as np
+
+from clustor.log.cipher import TAG_BYTES
 from clustor.log.errors import ChecksumMismatch
 from clustor.log.keys import KeyRing
 from clustor.log.steps import Storage
@@ -158,9 +161,12 @@ class _OpenFile:
             whole = RUN_HEAD_BYTES + head.sealed_bytes
             if whole > len(window):
                 window = self._read_whole(offset, whole, end)
+            # One buffer for all runs of a window, not zeroed before it is filled.
+            sealed, plaintext = memoryview(window), np.empty(len(window), np.uint8).data
             position = 0
             while position + whole <= len(window):
-                yield self._chunk(head, memoryview(window)[position : position + whole], offset)
+                run = slice(position, position + whole)
+                yield self._chunk(head, sealed[run], offset, plaintext[run])
                 position += whole
                 offset += whole
                 if position + RUN_HEAD_BYTES > len(window):
@@ -175,11 +181,11 @@ class _OpenFile:
             raise ChecksumMismatch("a run is cut short", file=self._name, offset=offset)
         return window
 
-    def _chunk(self, head: RunHead, run: memoryview, offset: int) -> Chunk:
-        plaintext = self._cipher.open(head, run, offset)
-        view = memoryview(plaintext)
+    def _chunk(self, head: RunHead, run: memoryview, offset: int, room: memoryview) -> Chunk:
+        plaintext = room[: head.sealed_bytes - TAG_BYTES]
+        self._cipher.open_into(head, run, offset, plaintext)
         split = head.batch_count * ROW_BYTES
-        return Chunk(head.first_index, head.next_index, view[:split], view[split:])
+        return Chunk(head.first_index, head.next_index, plaintext[:split], plaintext[split:])
 
     def index(self, interval_bytes: int) -> SparseIndex:
         """Return the sparse index of the file, as far as the segment reaches."""

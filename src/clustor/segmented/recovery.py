@@ -39,6 +39,7 @@ from clustor.segmented.config import SegmentedConfig
 from clustor.segmented.errors import EntryOutOfOrder, MetadataBehindLog
 from clustor.segmented.files import PartitionFiles
 from clustor.segmented.group import SegmentedGroup, rows_of
+from clustor.segmented.importing import Import
 from clustor.segmented.metadata import (
     METADATA_FILE,
     SEGMENTED_DIRECTORY,
@@ -133,6 +134,17 @@ def open_store(storage: Storage, keys: KeyRing, config: SegmentedConfig) -> Open
     except FileNotFoundError:
         raise MissingFile("the store's metadata is gone", file=METADATA_FILE) from None
     return _Opening(storage, keys, config, record, image).run()
+
+
+def open_for_import(
+    storage: Storage, keys: KeyRing, config: SegmentedConfig
+) -> tuple[Import, Plan] | None:
+    """Open a store only to put an export in its place; None where there is no store.
+
+    For a store that nobody has open. Carry the plan out before anything of the import.
+    """
+    opened = open_store(storage, keys, config)
+    return None if opened is None else (Import(opened.store), opened.plan)
 
 
 class _Opening:
@@ -300,8 +312,12 @@ def recover_group(
     `committed_index` is as far as the caller knows Raft to have committed. Proven entries behind
     it stay in the log and are tracked; they are applied when they are committed again.
 
+    A log that ends before what the partitions hold is no harm: its entries come again, and are
+    passed over. That is what a crash leaves between an import and the log's own installation.
+
     Raises what `open_store` raises, UnknownPolicy, and MetadataBehindLog where the log was cut
-    further than the metadata vouches for. Nothing has been changed then.
+    further than the metadata vouches for. Nothing has been changed then; `open_for_import` lets
+    the snapshot in that the log stands on.
     """
     opened = open_store(storage, keys, config)
     if opened is None:
@@ -321,6 +337,8 @@ def recover_group(
         policy = files.definition.quorum_policy()
         # Unless the log still holds some of it, all of it was on a quorum.
         tracker.define(files.partition, policy, known.next_index, known.next_index)
+    if log.durable_index < opened.image.durable_raft_index:
+        tracker.expect_again(opened.image.durable_raft_index)
     return GroupRecovery(
         group=SegmentedGroup(opened.store, tracker, replicas, log.durable_index),
         plan=opened.plan,

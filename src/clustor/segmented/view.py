@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from clustor.log.types import PartitionId
 from clustor.segmented.errors import IndexOutOfRange
-from clustor.segmented.files import PartitionFiles, Piece
+from clustor.segmented.files import PartitionFiles
 from clustor.segmented.index import SparseIndex
 from clustor.segmented.metadata import SegmentMeta
+from clustor.segmented.piece import Piece
 from clustor.segmented.runs import ROW, ROW_BYTES
 from clustor.segmented.store import Store
 from clustor.segmented.types import (
@@ -50,14 +51,14 @@ class PartitionView:
 class Chunk:
     """Consecutive batches: their table, and their bytes back to back."""
 
-    __slots__ = ("_table", "first_index", "next_index", "payloads")
+    __slots__ = ("first_index", "next_index", "payloads", "table")
 
     def __init__(
         self, first_index: int, next_index: int, table: memoryview, payloads: memoryview
     ) -> None:
         self.first_index = first_index
         self.next_index = next_index
-        self._table = table
+        self.table = table
         self.payloads = payloads
 
     @classmethod
@@ -67,17 +68,17 @@ class Chunk:
         if part is None:
             return None
         plaintext = memoryview(part.plaintext())
-        split = len(part.table)
+        split = part.table_bytes
         return cls(part.first_index, part.next_index, plaintext[:split], plaintext[split:])
 
     @property
     def size_bytes(self) -> int:
         """What the chunk takes in memory."""
-        return len(self._table) + len(self.payloads)
+        return len(self.table) + len(self.payloads)
 
     def rows(self) -> Iterator[tuple[int, int, int, int]]:
         """Yield `(first_index, count, length, timestamp)` of each batch."""
-        return ROW.iter_unpack(self._table)
+        return ROW.iter_unpack(self.table)
 
     def batches(self) -> Iterator[StoredBatch]:
         """Yield each batch with its own copy of its bytes."""
@@ -104,7 +105,7 @@ class Chunk:
                 keep_bytes += length
         if not keep_rows:
             return None
-        table = self._table[skip_rows * ROW_BYTES : (skip_rows + keep_rows) * ROW_BYTES]
+        table = self.table[skip_rows * ROW_BYTES : (skip_rows + keep_rows) * ROW_BYTES]
         return Chunk(first, last, table, self.payloads[skip_bytes : skip_bytes + keep_bytes])
 
 

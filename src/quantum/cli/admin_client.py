@@ -32,6 +32,11 @@ def fetch_status(address: Address) -> dict[str, Any]:
     return status
 
 
+def fetch(address: Address, path: str) -> tuple[int, dict[str, Any]]:
+    """Return the code and the answer of a page, or raise AdminUnreachable."""
+    return _ask(address, "GET", path, None)
+
+
 def post(address: Address, path: str, body: dict[str, object]) -> tuple[int, dict[str, Any]]:
     """Order something; return the node's code and answer, or raise AdminUnreachable."""
     return _ask(address, "POST", path, json.dumps(body))

@@ -18,6 +18,7 @@ from quantum.cli.exits import Exit, fail
 from quantum.cli.node_exits import exit_of_node
 from quantum.cli.status_table import status_lines
 from quantum.cli.supervisor import Supervisor
+from quantum.serving.broker_file import DEVELOPMENT_PRGS, PRGS_MAX, prepare_broker
 
 app = typer.Typer(
     help="Run a development cluster on this machine, look at a cluster, change its members.",
@@ -41,6 +42,12 @@ def up(
         int, typer.Option(min=1024, max=PORT_MAX, help="Node i has the ports BASE+10·i and up.")
     ] = 7000,
     groups: Annotated[int, typer.Option(min=1, max=1024, help="How many Raft groups.")] = 1,
+    tenant_prgs: Annotated[
+        int,
+        typer.Option(
+            min=0, max=PRGS_MAX, help="Partitions of the development tenant; 0: no messages."
+        ),
+    ] = DEVELOPMENT_PRGS,
     name: Annotated[str, typer.Option(help="The name of a new cluster.")] = "dev",
     restart: Annotated[
         bool, typer.Option("--restart/--no-restart", help="Start a node that died again.")
@@ -63,9 +70,12 @@ def up(
             groups=groups,
             now=utc_now(),
         )
+        prepare_broker(data, tenant_prgs)
     except NodeError as error:
         fail(str(error), exit_of_node(error))
-    typer.echo("development mode: peers use mutual TLS, admin and KV are plaintext on loopback")
+    typer.echo(
+        "development mode: peers use mutual TLS; admin, KV and MQTT are plaintext on loopback"
+    )
     raise typer.Exit(Supervisor(data, cluster, restart=restart).run())
 
 
