@@ -436,7 +436,7 @@ class Group:
             self._advance()
         if min(core.commit_index, core.local_wal_durable_index) > self._settled_commit:
             self._commit_system_entries()
-        if self._config_seen != core.config:
+        if self._config_seen is not core.config and self._config_seen != core.config:
             self._config_seen = core.config
             if core.leads:
                 self.leadership.adopt_members()

@@ -101,6 +101,7 @@ class Replica:
         self._fetching = Fetching(
             settings.keys, self.group, self.log, self._reader, self.log_damaged
         )
+        self._unapplied: list[Entry] = []  # a follower's: nobody waits for them
         self._batches_out = 0
         self._probe_due_ms = 0
         self._proposals = Proposals(settings.profile.payload_bytes_max, settings.waiting_bytes_max)
@@ -189,6 +190,7 @@ class Replica:
     def tick(self, now_ms: int) -> None:
         """Let time pass; every 10 ms is fine, 50 ms the most."""
         if self.ready:
+            self.catch_up()
             self.group.tick(now_ms)
             self._snapshots.tick(now_ms)
             self._probe_device()
@@ -329,6 +331,18 @@ class Replica:
             output.failed, output.role = self.failed, self._role
         return output
 
+    def catch_up(self) -> bool:
+        """Apply what a follower has put off; say whether there was something.
+
+        A driver calls this when the disk has its work and the peers their messages, so that no
+        ack waits for the machine. A tick does it too.
+        """
+        entries, self._unapplied = self._unapplied, []
+        if not entries or not self.ready:
+            return False
+        self._apply(entries)
+        return True
+
     def _propose_waiting(self) -> None:
         """Make one entry of all that waits, unless the disk has enough to do already."""
         if not self._proposals.waiting or self._batches_out >= self.settings.batches_in_flight_max:
@@ -356,7 +370,9 @@ class Replica:
         for fetch in found.fetches:
             self._fetching.begin(fetch)
         if found.apply:
-            self._apply(found.apply)
+            self._unapplied += found.apply
+        if self._unapplied and self.group.core.leads:
+            self.catch_up()
         if found.acked is not None:
             self._proposals.acked(found.acked)
         self._proposals.release()
@@ -401,6 +417,7 @@ class Replica:
 
     def _installed(self, install: SnapshotInstall, machine: StateMachine) -> None:
         """Take the restored machine into use: the log stands on its snapshot now."""
+        self.catch_up()
         if install.base_index > self.applied_index:
             self.machine = machine
             self.applied_index = install.base_index
