@@ -345,7 +345,8 @@ class Group:
         if core.reads_moved and len(self.access.queue):
             self.access.advance()
         core.reads_moved = False
-        if core.leads:
+        leads = core.leads
+        if leads:
             self.replication.fill()
         waits = self.durability.waits
         output = Output(
@@ -354,7 +355,7 @@ class Group:
             messages=self.hold.take_messages(),
             apply=self._take_apply(),
         )
-        if core.leads:
+        if leads:
             self._take_leader(output)
         self._take_rest(output)
         return output

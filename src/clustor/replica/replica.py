@@ -378,7 +378,8 @@ class Replica:
         self._proposals.release()
         if found.role is not None:
             self._role_changed(found.role)
-        self._read_gate.answered(found.reads, self.leader_id)
+        if found.reads:
+            self._read_gate.answered(found.reads, self.leader_id)
         self._read_gate.serve(self.applied_index)
         if found.emit_snapshot is not None:
             self._snapshots.emit()
