@@ -182,6 +182,34 @@ def test_an_outage_beyond_the_bound_demotes_the_leader_and_writes_go_on() -> Non
     assert isinstance(world.reads(world.led()), ReadReady)
 
 
+def test_after_an_outage_a_proof_must_cover_what_was_committed_during_it() -> None:
+    """§9.1: "until ControlPlaneRaft publishes a proof covering the current `raft_commit_index`"."""
+    world = checked_world(20)
+    leader = world.led()
+    world.cut_links(1, 2, 3)
+    world.run_until(lambda: world.cache_state(leader) is CacheState.STALE, GRACE_MS)
+    assert world.writes(leader)
+    leader.publishes = False
+    world.mend_links()
+    world.run(1_000)
+    assert world.cache_state(leader) is CacheState.FRESH
+    assert leader.fallback.blocking is BlockingReason.PROOF_MISSING, "the old proof is not enough"
+    leader.publishes = True
+    world.run_until(world.healthy, 1_000)
+    assert isinstance(world.reads(leader), ReadReady)
+
+
+def test_after_an_outage_without_writes_the_old_proof_still_covers_everything() -> None:
+    world = checked_world(21)
+    leader = world.led()
+    world.run(500)
+    world.cut_links(1, 2, 3)
+    world.run_until(lambda: world.cache_state(leader) is CacheState.STALE, GRACE_MS)
+    leader.publishes = False
+    world.mend_links()
+    world.run_until(world.healthy, 1_000)
+
+
 def test_one_node_without_the_control_plane_is_no_matter_for_the_others() -> None:
     world = checked_world(4)
     leader = world.led()
