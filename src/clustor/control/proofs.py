@@ -33,7 +33,7 @@ from clustor.log.types import (
 )
 from clustor.raft.types import DurabilityTuple
 
-PROOFS_MAX: Final = 4_096  # in one command
+PROOFS_MAX: Final = 2_048  # in one command: about 0.6 MiB, and an entry holds 1 MiB (clustor §7.1)
 
 
 class ProofTuple(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
