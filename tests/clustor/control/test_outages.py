@@ -131,6 +131,19 @@ def test_calm_serves_linearizable_reads_under_writes() -> None:
         assert leader.fallback.state is FallbackState.HEALTHY
 
 
+def test_under_writes_a_proof_is_published_every_period() -> None:
+    """C7: "at least every second while the watermark moves"; here every 200 ms."""
+    world = checked_world(2)
+    leader = world.led()
+    ages = []
+    for _ in range(30):
+        assert world.writes(leader)
+        ages.append(world.now.unix_ms - standing(world).proof.updated_at)
+    assert max(ages[5:]) <= NUMBERS.proof_publish_period_ms + 10 * TICK_MS
+    published = world.sides[leader.node_id].publisher._batches
+    assert published <= 30 * 5 * TICK_MS // NUMBERS.proof_publish_period_ms + 10, "not every write"
+
+
 @pytest.mark.parametrize(
     ("outage_ms", "worst"),
     [

@@ -153,6 +153,12 @@ def test_an_epoch_that_was_never_given_out_is_refused() -> None:
     assert plane.publish(proof(1, 5, epoch=1)) == {"1": "DurabilityModeEpochConflict"}
 
 
+def test_a_proof_is_not_stamped_ahead_of_its_call() -> None:
+    plane = settled_plane()
+    assert plane.publish(proof(1, 5, at=plane.now_ms + 1)) == {"1": "FutureStamp"}
+    assert plane.publish(proof(1, 5, at=plane.now_ms)) == {"1": "Published"}
+
+
 def test_a_wrong_key_publishes_nothing() -> None:
     plane = settled_plane()
     stamped = [proof(1, 5, at=START_MS)]
