@@ -323,6 +323,7 @@ def test_nothing_acknowledged_is_lost_when_control_plane_nodes_are_killed_in_tur
 def test_calls_are_done_once_however_often_their_answers_are_lost(seed: int) -> None:
     """Kill and restart every node of the control plane in turn under a stream of calls."""
     world = checked_world(50 + seed)
+    world.answer_loss = 0.4
     rng = Random(seed)
     names = [f"t{number}" for number in range(18)]
     down: Node | None = None
