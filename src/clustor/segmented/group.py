@@ -232,9 +232,10 @@ class SegmentedGroup:
     def view(
         self, partition: TopicPartitionId, from_index: int = 0, bytes_max: int | None = None
     ) -> PartitionView:
-        """Take a view for a `PartitionReader`.
+        """Take a view for a `PartitionReader`, in any thread.
 
-        Of what is still in memory it holds copies, so say from where and how much will be read.
+        What is still in memory is shared block by block: say from where and how much will be
+        read where the loop has no time for more.
         """
         readable_next = self.readable_next(partition)
         return take_view(self.store, partition, readable_next, from_index, bytes_max)
