@@ -12,6 +12,9 @@ from clustor.runtime.pki import NodeId
 class Service(Protocol):
     """Everything is called in the thread of the node's loop, and nothing here may block."""
 
+    def prepare(self) -> None:
+        """Propose what the turn brought: the groups are asked next."""
+
     def on_output(self, group: HostedGroup, output: ReplicaOutput) -> None:
         """Take what one of the service's groups put out in this turn."""
 

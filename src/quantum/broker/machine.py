@@ -7,6 +7,7 @@ raise. A leader asks for the effects of an index once the group allows its ackno
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import assert_never
 
 import msgspec
@@ -60,7 +61,8 @@ class Broker:
     def __init__(self, settings: BrokerSettings) -> None:
         self.settings = settings
         self.state = State(settings)
-        self._effects: dict[int, list[Effect]] = {}
+        self._effects: dict[int, tuple[list[Effect], list[int]]] = {}
+        """Of each entry its effects, and where those of each of its commands end."""
         self._collects = False
         self._lifted_at = (-1, -1)
         """The version of the routes that was looked at; saves work, is no state."""
@@ -73,15 +75,28 @@ class Broker:
         if index <= state.applied_index:
             raise BrokerMisuse("applied already", index=index, applied_index=state.applied_index)
         state.applied_index = index
+        if not self._collects:
+            return self._apply_all(commands, [], [])
         effects: list[Effect] = []
-        state.effects = effects if self._collects else None
-        replies = [self._apply(command) for command in commands]
+        ends: list[int] = []
+        state.effects = effects
+        replies = self._apply_all(commands, effects, ends)
+        state.effects = None
+        if effects:
+            self._effects[index] = (effects, ends)
+        return replies
+
+    def _apply_all(
+        self, commands: Sequence[bytes], effects: list[Effect], ends: list[int]
+    ) -> list[bytes]:
+        state = self.state
+        replies = []
+        for command in commands:
+            replies.append(self._apply(command))
+            ends.append(len(effects))
         if state.congested and state.routes.version != self._lifted_at:
             lift_congestion(state)
             self._lifted_at = state.routes.version
-        state.effects = None
-        if effects:
-            self._effects[index] = effects
         return replies
 
     def _apply(self, data: bytes) -> bytes:
@@ -153,10 +168,22 @@ class Broker:
 
     def take_effects(self, index: int) -> list[Effect]:
         """Return the effects of the entry at `index`; what older entries left is dropped."""
-        found = self._effects.pop(index, [])
+        return [effect for of_command in self.take_effects_each(index) for effect in of_command]
+
+    def take_effects_each(self, index: int) -> list[list[Effect]]:
+        """Return the same, command by command; nothing at all where there are none.
+
+        A leader tells of a command before it carries out its effects, and carries out those of
+        the commands before it first: a client that came back in the middle of an entry must not
+        get a newer message before the older ones that are sent to it again.
+        """
+        effects, ends = self._effects.pop(index, ([], []))
         for older in [each for each in self._effects if each < index]:
             del self._effects[older]
-        return found
+        if not effects:
+            return []
+        ends[-1] = len(effects)
+        return [effects[begin:end] for begin, end in pairwise([0, *ends])]
 
     def route(self, topic: bytes) -> Route:
         """Say where a topic's messages go now, for what is not logged (QoS 0)."""

@@ -87,7 +87,7 @@ def apply_unsubscribe(state: State, command: Unsubscribe) -> bytes:
     """Unsubscribe a client; a reason for each filter."""
     state.see_time(command.now_ms)
     session = state.sessions.get(command.client_id)
-    if session is None or session.epoch != command.epoch:
+    if session is None or (command.epoch and session.epoch != command.epoch):
         gone = [NO_SUBSCRIPTION_EXISTED] * len(command.filters)
         return _encode(Subscribed(0, 0, gone, []))
     before = _places(state)

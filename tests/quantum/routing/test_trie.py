@@ -175,3 +175,14 @@ def test_a_crowd_too_large_for_the_cache_is_answered_and_not_kept() -> None:
     assert len(cache) == 0
     cache.match(b"small")
     assert len(cache) == 1
+
+
+def test_a_change_behind_the_cache_s_back_drops_all_and_is_then_known() -> None:
+    trie: SubscriptionTrie[int, int] = SubscriptionTrie()
+    cache = MatchCache(trie)
+    cache.match(b"a")
+    cache.match(b"b")
+    trie.add(b"a", 1, 1)
+    assert cache.match(b"a") == [(1, 1)]
+    assert len(cache) == 1
+    assert cache.match(b"a") is cache.match(b"a"), "kept, not asked for anew"
