@@ -160,7 +160,7 @@ def pubrel_is_not_sent_again(patch: Patch) -> None:
 
 
 def members_that_die_keep_their_messages(patch: Patch) -> None:
-    patch.setattr(attaching, "take_back", lambda state, session: None)
+    patch.setattr(attaching, "take_back", lambda state, sessions: None)
 
 
 def begun_qos_2_goes_to_another_member(patch: Patch) -> None:

@@ -48,8 +48,7 @@ def test_a_snapshot_holds_no_second_copy_of_the_messages() -> None:
     desk.attach()
     desk.subscribe(spec(b"#"))
     desk.detach()
-    for number in range(100):
-        desk.publish(b"t/%d" % number, PAYLOAD, retain=True)
+    desk.leader.apply_batch(9, [_retained_messages()])
     tracemalloc.start()
     chunks = desk.leader.snapshot()
     begun, _ = tracemalloc.get_traced_memory()
@@ -62,10 +61,14 @@ def test_a_snapshot_holds_no_second_copy_of_the_messages() -> None:
 
 def test_a_digest_holds_no_second_copy_either() -> None:
     broker = Broker(replace(SETTINGS))
-    records = [record(b"t/%d" % number, PAYLOAD, retain=True) for number in range(100)]
-    broker.apply_batch(1, [encode_publishes(1, OWN_ORIGIN, 0, 0, records)])
+    broker.apply_batch(1, [_retained_messages()])
     tracemalloc.start()
     broker.digest()
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 4 << 20
+
+
+def _retained_messages() -> bytes:
+    records = [record(b"t/%d" % number, PAYLOAD, retain=True) for number in range(100)]
+    return encode_publishes(1, OWN_ORIGIN, 0, 0, records)
