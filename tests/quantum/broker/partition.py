@@ -26,6 +26,7 @@ from quantum.broker import (
     Ended,
     FanOut,
     LeaderStarted,
+    Message,
     Send,
     SendPubrec,
     SendPubrel,
@@ -213,6 +214,28 @@ class Partition:
                 connection.to_client.append(("PUBREC", effect.packet_id, 0))
             case Ended():
                 connection.session_ended(effect.epoch)
+
+    # What is not logged.
+
+    def publish_unlogged(self, message: Message) -> None:
+        """Deliver a QoS 0 message of a topic that this partition owns, here and elsewhere."""
+        route = self.broker.route(message.topic)
+        for prg in [self.number, *route.remotes]:
+            self.world.partitions[prg].fan_out_unlogged(message)
+        for group in route.shares:
+            member = group.pick_unlogged()
+            if member is not None:
+                connections = self.world.partitions[member.prg].connections
+                connection = connections.get(member.client_id)
+                if connection is not None:
+                    connection.send_unlogged(message, group.name)
+
+    def fan_out_unlogged(self, message: Message) -> None:
+        route = self.broker.route(message.topic)
+        for target in route.volatile + route.kept:
+            connection = self.connections.get(target.client_id)
+            if connection is not None:
+                connection.fan_out(target, message)
 
     # Streams.
 

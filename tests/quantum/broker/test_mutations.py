@@ -358,7 +358,6 @@ BY_THE_WORLD = [
     the_queue_is_overtaken,
     qos_2_is_sent_again_under_a_new_packet_id,
     pubrel_is_not_sent_again,
-    members_that_die_keep_their_messages,
     begun_qos_2_goes_to_another_member,
     turns_for_members_that_left_are_dropped,
 ]
