@@ -33,18 +33,23 @@ class Attached(msgspec.Struct, array_like=True):
     present: bool
     epoch: int
     attachment: int
+    is_bound: bool = False
+    """The session is another identity's, and was not touched (quantumqtt §10.1.1)."""
 
 
 def apply_attach(state: State, command: Attach) -> bytes:
     """Connect a client to its session, or to a new one; the reply is an `Attached`."""
     state.see_time(command.now_ms)
     session = state.sessions.get(command.client_id)
+    if session is not None and session.identity not in (b"", command.identity):
+        return _encode(Attached(present=False, epoch=0, attachment=0, is_bound=True))
     present = session is not None and session.is_durable and not command.clean_start
     if session is not None and not present:
         session.will = None  # taken over (quantumqtt §10.3)
         end_session(state, session, "taken over")
     if session is None or not present:
         session = make_session(state, command.client_id)
+        session.identity = command.identity
     session.will, session.will_due_ms = command.will, 0
     session.connected, session.attachment = True, state.next_attachment()
     expiry = min(command.expiry_seconds, state.settings.session_expiry_seconds_max)
@@ -167,6 +172,7 @@ def end_session(state: State, session: Session, reason: str) -> None:
 def remove_subscription(state: State, session: Session, key: bytes, spec: SubscriptionSpec) -> None:
     """End one subscription."""
     del session.subscriptions[key]
+    state.subscription_count -= 1
     if spec.share:
         session.shares -= 1
         membership_changed(state, session, spec, left=True)

@@ -68,6 +68,7 @@ class Attach(_Command, tag=1):
     expiry_seconds: Count
     window: Count  # how many messages may be in flight to it
     will: WillSpec | None = None
+    identity: bytes = b""  # a digest of whom its certificate names; empty: it showed none
 
 
 class Detach(_Command, tag=2):

@@ -56,6 +56,7 @@ class FrozenSession(_Frame, tag=1):
     window: int
     next_id: int
     unsent: list[int]
+    identity: bytes = b""  # not in older snapshots: their sessions are bound to nobody
 
 
 FrozenDelivery: TypeAlias = tuple[Message, int, bool, tuple[int, ...], bytes, bytes, int, int, int]

@@ -188,7 +188,7 @@ def _deliver_elsewhere(state: State, route: Route, message: Message) -> None:
 
 def _retain(state: State, message: Message) -> None:
     if not message.payload:
-        state.retained.delete(message.topic)
+        state.drop_retained(message.topic)
     elif (
         len(state.retained) < state.settings.retained_topics_max
         or state.retained.get(message.topic) is not None

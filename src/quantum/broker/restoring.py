@@ -88,7 +88,9 @@ def _restore_session(state: State, frozen: FrozenSession) -> Session:
         frozen.keeps_queue,
         frozen.look_at_ms,
         [Replay(*each) for each in frozen.replays],
+        frozen.identity,
     )
+    state.subscription_count += len(session.subscriptions)
     state.sessions[session.client_id] = session
     for spec in session.subscriptions.values():
         if not spec.share:
@@ -124,7 +126,7 @@ def _restore_table(
             _restore_group(state, frame)
         case FrozenRetained():
             for message in frame.messages:
-                state.retained.put(message.topic, message)
+                state.put_retained(message)
         case FrozenOutbox():
             outbox = state.channels.to(frame.prg)
             outbox.acked_through = Sequence(frame.acked_through)

@@ -57,6 +57,8 @@ class Session:
     look_at_ms: int = 0
     """When `Elapse` has to look at it next; 0: not at all."""
     replays: list[Replay] = field(default_factory=list)
+    identity: bytes = b""
+    """A digest of who made it: nobody else may attach to it. Empty: it is bound to nobody."""
 
     @property
     def is_durable(self) -> bool:

@@ -98,6 +98,7 @@ def _session_frames(session: Session) -> Iterator[Frame]:
         outbound.window,
         outbound.next_id,
         list(outbound.unsent),
+        session.identity,
     )
     if outbound:
         for page in _pages(map(_frozen_delivery, outbound.unfinished()), _delivery_weight):

@@ -36,10 +36,12 @@ class State:
         "refusing",
         "replaying",
         "retained",
+        "retained_bytes",
         "retained_deadlines",
         "routes",
         "sessions",
         "settings",
+        "subscription_count",
         "told",
     )
 
@@ -64,6 +66,10 @@ class State:
         self.refusing: dict[bytes, None] = {}
         """Topics of other partitions of which the same was told to us."""
         self.retained: RetainedIndex[Message] = RetainedIndex()
+        self.retained_bytes = 0
+        """What all retained messages weigh; it follows from them."""
+        self.subscription_count = 0
+        """How many subscriptions all sessions have; it follows from them."""
         self.replaying: dict[bytes, None] = {}
         """Clients for whom the next page of what is retained here can be sent."""
         self.channels = Channels(settings.stream_items_max, settings.stream_bytes_max)
@@ -112,7 +118,7 @@ class State:
 
     def retain(self, message: Message) -> None:
         """Keep a message as its topic's retained one."""
-        self.retained.put(message.topic, message)
+        self.put_retained(message)
         if message.expires_at_ms:
             heappush(self.retained_deadlines, (message.expires_at_ms, message.topic))
             if len(self.retained_deadlines) > 2 * len(self.retained) + STALE_MAX:
@@ -123,13 +129,21 @@ class State:
                 ]
                 heapify(self.retained_deadlines)
 
+    def put_retained(self, message: Message) -> None:
+        old = self.retained.put(message.topic, message)
+        self.retained_bytes += message.weight - (0 if old is None else old.weight)
+
+    def drop_retained(self, topic: bytes) -> None:
+        old = self.retained.delete(topic)
+        self.retained_bytes -= 0 if old is None else old.weight
+
     def drop_expired_retained(self) -> None:
         """Forget what is retained and has expired."""
         while self.retained_deadlines and self.retained_deadlines[0][0] <= self.now_ms:
             _, topic = heappop(self.retained_deadlines)
             message = self.retained.get(topic)
             if message is not None and 0 < message.expires_at_ms <= self.now_ms:
-                self.retained.delete(topic)
+                self.drop_retained(topic)
 
     def next_deadline_ms(self) -> int | None:
         """When an `Elapse` has something to do, at the earliest; never too late."""

@@ -70,6 +70,7 @@ def _subscribe(state: State, session: Session, spec: SubscriptionSpec) -> int:
     if any(state.channels.to(prg).is_full for prg in partitions_of(state, spec.filter)):
         return QUOTA_EXCEEDED
     session.subscriptions[key] = spec
+    state.subscription_count += is_new
     if spec.share:
         if is_new:
             session.shares += 1

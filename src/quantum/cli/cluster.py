@@ -25,6 +25,7 @@ from quantum.serving.broker_file import (
     development_tenant,
     prepare_broker,
 )
+from quantum.serving.policy import TenantsFile, server_name_owners
 
 app = typer.Typer(
     help="Run a development cluster on this machine, look at a cluster, change its members.",
@@ -78,7 +79,8 @@ def up(
         )
         prepare_broker(data, development_tenant(tenant_prgs))
         if tenant_prgs:
-            prepare_server(data, utc_now())  # before the nodes, which would do it all at once
+            names = frozenset(server_name_owners(TenantsFile(data).read()))
+            prepare_server(data, utc_now(), names)  # before the nodes, which would do it all at once
     except NodeError as error:
         fail(str(error), exit_of_node(error))
     typer.echo(

@@ -60,17 +60,22 @@ def pki_directory(data: Path) -> Path:
     return data / PKI_DIRECTORY / MQTT_PKI_DIRECTORY
 
 
-def prepare_server(data: Path, now: datetime) -> ServerCertificates:
-    """Return the development server's certificates, made or renewed where need be."""
+def prepare_server(
+    data: Path, now: datetime, names: frozenset[str] = frozenset()
+) -> ServerCertificates:
+    """Return the development server's certificates, made or renewed where need be.
+
+    They are for this machine's own names and for these.
+    """
     directory = pki_directory(data)
     certificate, key = directory / SERVER_FILE, directory / SERVER_KEY_FILE
     try:
         authority = _authority(directory, now)
-        if not key.exists() or not certificate.exists() or _ends_soon(certificate, now):
+        if not key.exists() or not certificate.exists() or _is_of_no_use(certificate, now, names):
             issued = issue_certificate(
                 authority,
                 "Quantum development server",
-                [host_name(host) for host in _SERVER_HOSTS],
+                [host_name(host) for host in (*_SERVER_HOSTS, *sorted(names))],
                 [ExtendedKeyUsageOID.SERVER_AUTH],
                 now=now,
                 lifetime=SERVER_LIFETIME,
@@ -136,5 +141,10 @@ def _authority(directory: Path, now: datetime) -> Authority:
     return create_authority(directory, _TRUST_DOMAIN, now)
 
 
-def _ends_soon(certificate: Path, now: datetime) -> bool:
-    return now >= load_certificate(certificate).not_valid_after_utc - _RENEW_BEFORE
+def _is_of_no_use(file: Path, now: datetime, names: frozenset[str]) -> bool:
+    """Say whether a certificate ends soon, or lacks a name."""
+    certificate = load_certificate(file)
+    if now >= certificate.not_valid_after_utc - _RENEW_BEFORE:
+        return True
+    alternatives = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    return not names <= set(alternatives.value.get_values_for_type(x509.DNSName))

@@ -1,6 +1,8 @@
 """`broker.json`: the tenants of a development cluster, beside its `cluster.json`.
 
-Written once, when the cluster is made. A cluster without it serves no messages.
+Tenants are only ever added to it: first the development tenant, then those that `tenants.toml`
+describes, when the broker is started with them for the first time. A cluster without it serves
+no messages.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ import msgspec
 
 from clustor.runtime.data_directory import write_durably
 from clustor.runtime.errors import DataDirectoryRefused
+from quantum.serving.policy import TenantsFile
+from quantum.tenancy import TenantDescription
 
 BROKER_FILE: Final = "broker.json"
 DEVELOPMENT_TENANT: Final = "dev"
@@ -51,21 +55,53 @@ def read_broker_file(directory: Path) -> BrokerFile:
 
 
 def prepare_broker(directory: Path, wanted: TenantEntry | None) -> BrokerFile:
-    """Describe the development tenant (None: there is none), or take up the one that is there.
+    """Describe the development tenant (None: there is none) and those of `tenants.toml`.
 
-    Raises DataDirectoryRefused where the directory's tenant was made with other numbers.
+    Those that are there are taken up, and stay although nobody describes them any more. Raises
+    DataDirectoryRefused where one was made with other numbers, or a description has mistakes.
     """
     known = read_broker_file(directory)
-    described = BrokerFile(() if wanted is None else (wanted,))
-    if not known.tenants and described.tenants:
+    tenants = {entry.name: entry for entry in known.tenants}
+    made = tenants.get(DEVELOPMENT_TENANT)
+    if made != wanted and made is not None:
+        raise _other_numbers(directory, made)
+    if wanted is not None:
+        tenants[wanted.name] = wanted
+    for name, description in TenantsFile(directory).read().items():
+        entry = tenants.setdefault(name, _described(name, description))
+        if not _agree(entry, description):
+            raise _other_numbers(directory, entry)
+    described = BrokerFile(tuple(tenants.values()))
+    if described != known:
         write_durably(directory / BROKER_FILE, msgspec.json.encode(described) + b"\n", 0o644)
-    elif known != described:
-        raise DataDirectoryRefused(
-            "the tenant of this directory was made with other numbers",
-            directory=str(directory),
-            there=str(known.tenants[0]),
-        )
     return described
+
+
+def _described(name: str, description: TenantDescription) -> TenantEntry:
+    quotas = description.policy.quotas
+    return TenantEntry(
+        name,
+        description.prgs or DEVELOPMENT_PRGS,
+        quotas.offline_messages_per_session,
+        quotas.offline_bytes_per_session,
+    )
+
+
+def _agree(entry: TenantEntry, description: TenantDescription) -> bool:
+    """Say whether a description asks for nothing else than what a tenant was made with."""
+    if entry.name == DEVELOPMENT_TENANT:  # its queues are the settings' to say
+        return description.prgs in (None, entry.prgs)
+    return description.prgs in (None, entry.prgs) and entry == msgspec.structs.replace(
+        _described(entry.name, description), prgs=entry.prgs
+    )
+
+
+def _other_numbers(directory: Path, there: TenantEntry) -> DataDirectoryRefused:
+    return DataDirectoryRefused(
+        "the tenant of this directory was made with other numbers",
+        directory=str(directory),
+        there=str(there),
+    )
 
 
 def development_tenant(prgs: int) -> TenantEntry | None:

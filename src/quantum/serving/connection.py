@@ -24,6 +24,7 @@ from quantum.broker import (
     Target,
     encode_command,
 )
+from quantum.broker import Unsubscribe as UnsubscribeCommand
 from quantum.broker.receiving import REFUSED
 from quantum.broker.types import NEVER_EXPIRES
 from quantum.edge.ports import Peer, Wire
@@ -67,8 +68,11 @@ from quantum.serving.authentication import Accepted, Challenge, Talk, Verdict
 from quantum.serving.delivery import Outgoing, system_message
 from quantum.serving.inbound import Inbound, qos_1_record
 from quantum.serving.outward import UPPER_HALF, Outward, answer_stray_pubrec
+from quantum.serving.policy import PublishGate, identity_digest, is_publish
 from quantum.serving.subscribing import SubscribePlan, plan_subscribe, plan_unsubscribe
 from quantum.serving.terms import Terms, agree, announce, refuse_will, will_spec
+from quantum.tenancy import ClientAccess, Rate, Resource
+from quantum.tenancy import Verdict as RateVerdict
 from quantum.tenancy.credits import WHOLE
 
 if TYPE_CHECKING:
@@ -82,6 +86,8 @@ _V5: Final = ProtocolVersion.V5
 _PINGRESP: Final = b"\xd0\x00"
 _GRACE: Final = 1.5
 _NEVER_MS: Final = 1 << 62
+_ALLOWED_TOPICS_MAX: Final = 1_024
+_NOTED_MAX: Final = 64
 _decode_attached = msgspec.msgpack.Decoder(Attached).decode
 _decode_subscribed = msgspec.msgpack.Decoder(Subscribed).decode
 
@@ -102,20 +108,26 @@ class Connection:
     """A handler for the listeners; see the module."""
 
     __slots__ = (
+        "_access",
         "_arrived",
         "_attachment",
         "_connect",
         "_deadline_ms",
         "_early",
         "_ended",
+        "_entered",
         "_expiry_seconds",
+        "_gate",
         "_gracefully",
+        "_holds",
         "_inbound",
         "_keep_alive_ms",
         "_new_expiry_seconds",
+        "_noted",
         "_operations",
         "_out",
         "_outward",
+        "_owners",
         "_peer",
         "_reader",
         "_relay",
@@ -131,6 +143,7 @@ class Connection:
         "last_seen_ms",
         "phase",
         "prg",
+        "queued_bytes",
     )
 
     def __init__(self, service: BrokerService) -> None:
@@ -165,6 +178,16 @@ class Connection:
         self._arrived = False  # another node sent this connection here
         self._ended = False
         self._gracefully = False  # its will is not wanted
+        self._access: ClientAccess | None = None  # None: everything is allowed
+        self._owners: dict[bytes, Prg] = {}
+        """Topics that this client may publish to, and who owns them; the tenant's own table
+        where nothing is forbidden."""
+        self._gate: PublishGate | None = None  # None: nothing is counted
+        self._noted: set[bytes] = set()  # refusals that were written down
+        self._entered = False  # it is counted among its tenant's connections
+        self._holds = 0  # for how many reasons it is not read
+        self.queued_bytes = 0
+        """What waits here for a client that does not keep up."""
 
     # What the listener calls.
 
@@ -195,6 +218,29 @@ class Connection:
         self._reader.receive(data)
         if self._reader.buffered_bytes > self.limits.packet_bytes_max:
             self.disconnect(ReasonCode.PACKET_TOO_LARGE, "too much before CONNACK")
+
+    def hold(self) -> None:
+        """Stop reading; each call needs its `let_go`."""
+        self._holds += 1
+        if self._holds == 1 and self._wire is not None:
+            self._wire.pause_reading()
+
+    def let_go(self) -> None:
+        """Read again, once nothing else holds it."""
+        self._holds -= 1
+        if self._holds or self.phase is not Phase.LIVE:
+            return
+        self.last_seen_ms = self._service.tick_ms  # its silence was ours
+        if self._reader.buffered_bytes:
+            self._pull()
+        if not self._holds and self._wire is not None:
+            self._wire.resume_reading()
+
+    def note_queued(self, queued_bytes: int) -> None:
+        """Say how much waits here for the client."""
+        if queued_bytes != self.queued_bytes:
+            self.home.queued.add(queued_bytes - self.queued_bytes)
+            self.queued_bytes = queued_bytes
 
     def writable_again(self) -> None:
         if self._relay is not None:
@@ -255,7 +301,7 @@ class Connection:
             self._refuse(ReasonCode.NOT_AUTHORIZED, "no such tenant")
             return
         self._tenant = tenant
-        if self._check_connect(connect):
+        if self._check_connect(connect) and self._check_rules(connect):
             self.phase = Phase.ROUTING
             self._route()
 
@@ -274,6 +320,68 @@ class Connection:
             self._refuse(reason, "the will is not accepted")
             return False
         return self._check_method(connect.properties.authentication_method)
+
+    def _check_rules(self, connect: Connect) -> bool:
+        """Look up what the client may do; a will is a publish like any other (§10.2)."""
+        self._access = self.home.guard.access(self.identity, self.client_id)
+        will = connect.will
+        if will is None or self._access is None or self._access.publish(will.topic).allowed:
+            return True
+        self.home.guard.note("WILL_REFUSED", self.client_id, self.identity, will.topic)
+        self._refuse(ReasonCode.NOT_AUTHORIZED, "the will's topic is not allowed")
+        return False
+
+    def policy_changed(self) -> None:
+        """Go on under other rules of the tenant."""
+        guard = self.home.guard
+        self._access = guard.access(self.identity, self.client_id)
+        self._owners = self.home.owners if self._access is None else {}
+        self._gate = guard.gate(self._service.tick_ms)
+        self._end_forbidden()
+
+    def _end_forbidden(self) -> None:
+        """End the subscriptions that the rules do not allow any more."""
+        prg, access = self.prg, self._access
+        if access is None or prg is None or not self.epoch:
+            return
+        session = prg.broker.state.sessions.get(self.client_id)
+        held = () if session is None else session.subscriptions
+        forbidden = [each for each in held if not access.subscribe(each).allowed]
+        if forbidden:
+            for topic_filter in forbidden:
+                self._note_refusal("SUBSCRIPTION_ENDED", topic_filter)
+            command = UnsubscribeCommand(prg.now_ms(), self.client_id, self.epoch, forbidden)
+            self._command(encode_command(command), lambda _reply: None)
+
+    def owner_if_allowed(self, topic: bytes) -> Prg | None:
+        """Return who owns a topic; None where the client may not publish to it.
+
+        Raises ProtocolViolation where the tenant's policy sends such clients away (C14).
+        """
+        access = self._access
+        if access is None:
+            return self.home.owner(topic)
+        if not access.publish(topic).allowed:
+            self._note_refusal("PUBLISH_REFUSED", topic)
+            if self.home.guard.disconnects:
+                why = "publishing to this topic is not allowed"
+                raise ProtocolViolation(ReasonCode.NOT_AUTHORIZED, why)
+            return None
+        if len(self._owners) >= _ALLOWED_TOPICS_MAX:
+            self._owners.clear()
+        owner = self._owners[topic] = self.home.owner(topic)
+        return owner
+
+    def _note_refusal(self, what: str, name: bytes) -> None:
+        """Write a refusal down, each name once and not without end."""
+        if name not in self._noted and len(self._noted) < _NOTED_MAX:
+            self._noted.add(name)
+            self.home.guard.note(what, self.client_id, self.identity, name)
+
+    @property
+    def identity(self) -> str | None:
+        """Whom the client's certificate names."""
+        return None if self._peer is None else self._peer.identity
 
     def _check_method(self, method: str | None) -> bool:
         if method is None:
@@ -371,8 +479,13 @@ class Connection:
         self._early = b""
         self.phase = Phase.ATTACHING
         older = prg.connections.get(self.client_id)
+        if older is not None and older.identity not in (None, self.identity):
+            self._refuse_binding()
+            return
         if older is not None:
             older.taken_over()
+        if not self._enter():
+            return
         prg.connections[self.client_id] = self
         known = self.client_id in prg.broker.state.sessions or self.client_id in prg.busy_clients
         if not known and self._expiry_seconds == 0 and connect.will is None:
@@ -385,14 +498,37 @@ class Connection:
             self._expiry_seconds,
             min(self._agreed.receive_maximum, self.limits.in_flight_max),
             will_spec(connect.will, self.client_id),
+            identity_digest(self.identity),
         )
         self._command(encode_command(command), self._attached)
+
+    def _enter(self) -> bool:
+        """Be counted among the tenant's connections, or be refused."""
+        guard, now_ms = self.home.guard, self._service.tick_ms
+        pace = guard.ask(Rate.CONNECTS, 1, now_ms)
+        if pace.verdict in (RateVerdict.REJECT, RateVerdict.DISCONNECT):
+            self._refuse(ReasonCode.CONNECTION_RATE_EXCEEDED, "too many connections in a while")
+            return False
+        self._entered = guard.enter(now_ms)
+        if not self._entered:
+            guard.note("CONNECTION_OVER_QUOTA", self.client_id, self.identity)
+            self._refuse(ReasonCode.QUOTA_EXCEEDED, "the tenant has too many connections")
+        return self._entered
+
+    def _refuse_binding(self) -> None:
+        """The client id is another identity's (quantumqtt §10.1.1)."""
+        self.home.guard.note("IDENTITY_MISMATCH", self.client_id, self.identity)
+        self._refuse(ReasonCode.NOT_AUTHORIZED, "the client id belongs to another identity")
 
     def _attached(self, reply: bytes | None) -> None:
         if reply is None:
             self._refuse(ReasonCode.SERVER_UNAVAILABLE, "the session's partition has no leader")
             return
         attached = _decode_attached(reply)
+        if attached.is_bound:
+            if self.phase is Phase.ATTACHING:
+                self._refuse_binding()
+            return
         self.epoch, self._attachment = attached.epoch, attached.attachment
         if self.phase is Phase.ATTACHING:
             self._begin(present=attached.present)
@@ -405,6 +541,7 @@ class Connection:
         self.phase = Phase.LIVE
         self._deadline_ms = _NEVER_MS
         self._send(Connack(present, ReasonCode.SUCCESS, self._announce(connect)))
+        self.policy_changed()
         if self._reader.buffered_bytes:
             self._pull()
 
@@ -442,6 +579,7 @@ class Connection:
 
     def count_dropped(self) -> None:
         self._service.dropped += 1
+        self.home.dropped += 1
 
     def _command(self, command: bytes, completion: Completion) -> None:
         """Log something about this session; the partition knows that it is not settled."""
@@ -513,6 +651,10 @@ class Connection:
             return
         self.phase = Phase.CLOSED
         self._service.left(self)
+        if self._tenant is not None:
+            self.note_queued(0)
+            if self._entered:
+                self._tenant.guard.leave(self._service.tick_ms)
         prg = self.prg
         if prg is not None and prg.connections.get(self.client_id) is self:
             del prg.connections[self.client_id]
@@ -545,7 +687,11 @@ class Connection:
                 self._refuse(ReasonCode.SERVER_UNAVAILABLE, "no leader in time")
             else:
                 self._drop("no CONNECT in time")
-        elif 0 < self._keep_alive_ms < now_ms - self.last_seen_ms and self._relay is None:
+        elif (
+            0 < self._keep_alive_ms < now_ms - self.last_seen_ms
+            and self._relay is None
+            and not self._holds
+        ):
             self.disconnect(ReasonCode.KEEP_ALIVE_TIMEOUT, "keep alive timeout")
 
     # Packets.
@@ -554,21 +700,76 @@ class Connection:
         """Take every whole packet that is here."""
         reader = self._reader
         try:
-            while self.phase is Phase.LIVE:
+            while self.phase is Phase.LIVE and not self._holds:
                 window = reader.window()
-                if window is None:
+                if window is None or self._must_wait():
                     return
                 buffer, start = window
                 rows, end = scan(buffer, start, reader.packet_bytes_max, self.is_v5)
                 reader.consume(end)
-                self._on_rows(buffer, rows)
+                if self._gate is None:
+                    self._on_rows(buffer, rows)
+                else:
+                    self._on_counted_rows(self._gate, buffer, rows)
+                if self.home.share is not None:
+                    self.home.share.bring(end - start)
         except PeerFault as fault:
             self._service.count_fault(fault)
+            self.home.count_fault(fault)
             self.disconnect(fault.reason_code, fault.reason)
+
+    def _must_wait(self) -> bool:
+        """Leave what is here for later if its tenant had its share of this turn, or is too fast."""
+        share, gate = self.home.share, self._gate
+        if share is not None and share.is_used:
+            share.hold(self)
+            return True
+        if gate is None:
+            return False
+        now_ms = self._service.tick_ms
+        rest_ms = gate.rest_ms(now_ms)
+        if rest_ms:
+            self.home.rest(self, now_ms + rest_ms)
+        return rest_ms > 0
+
+    def _on_counted_rows(self, gate: PublishGate, buffer: bytes, rows: list[Row]) -> None:
+        """Take packets of a client whose publishes are counted (quantumqtt §§11.2, 11.3)."""
+        now_ms = self._service.tick_ms
+        admitted = gate.admit(buffer, rows, self.home.retained_bytes(), now_ms)
+        refuses = admitted.refuses_all or admitted.refuses_retained
+        if not refuses and not admitted.disconnects:
+            self._on_rows(buffer, rows)
+            return
+        self._note_refusal("PUBLISH_OVER_QUOTA", b"")
+        if admitted.disconnects or not self.is_v5:  # before MQTT 5 there are no words for it
+            raise ProtocolViolation(ReasonCode.QUOTA_EXCEEDED, "too many publishes in a while")
+        for row in rows:
+            if self.phase is not Phase.LIVE:
+                return
+            wanted = admitted.refuses_all or buffer[row[2]] & 1
+            if is_publish(buffer, row) and wanted:
+                self._refuse_row(buffer, row)
+            else:
+                self._on_rows(buffer, [row])
+
+    def _refuse_row(self, buffer: bytes, row: Row) -> None:
+        """Answer a publish with Quota exceeded; nothing of it is carried out."""
+        if self._inbound is None:
+            self._inbound = Inbound(self)
+        first, packet_id, start, _, _, payload_at, end = row
+        if first == SLOW:
+            body = buffer[payload_at:end]
+            packet = decode_packet(
+                buffer[start], body, self._version, direction=Direction.TO_SERVER
+            )
+            assert isinstance(packet, Publish)
+            self._inbound.refuse_publish(packet, ReasonCode.QUOTA_EXCEEDED)
+        else:
+            self._inbound.refuse((first & 6) >> 1, packet_id, ReasonCode.QUOTA_EXCEEDED)
 
     def _on_rows(self, buffer: bytes, rows: list[Row]) -> None:
         """Take packets in order; QoS 1 publishes for one partition become one run."""
-        owners = self.home.owners
+        owners = self._owners
         inbound = self._inbound
         if inbound is None:
             inbound = self._inbound = Inbound(self)
@@ -618,7 +819,7 @@ class Connection:
         if not first & 6:
             inbound.on_publish_0(topic, payload, first & 1)
             return
-        owner = self.home.owners.get(topic) or inbound.owner_of(topic)
+        owner = self._owners.get(topic) or inbound.owner_of(topic)
         if owner is None:
             inbound.refuse_topic(topic, 2, packet_id)
         else:
@@ -764,7 +965,7 @@ class Connection:
 
     def _on_subscribe(self, packet: Subscribe) -> None:
         assert self.prg is not None
-        plan = plan_subscribe(packet, self._version)
+        plan = self._plan_subscribe(packet)
 
         def subscribed(reply: bytes | None) -> None:
             if reply is not None:
@@ -774,10 +975,34 @@ class Connection:
                 self._answer_when_taken(found, suback)
                 self._answer_system(plan, suback)
 
+        if not plan.specs:  # nothing of it concerns the log
+            self._send(plan.answer([]))
+            return
         if plan.is_shared and not self.epoch:
             self._make_session(self.prg)
         command = plan.command(self.prg.now_ms(), self.client_id, self.epoch)
         self._command(encode_command(command), subscribed)
+
+    def _plan_subscribe(self, packet: Subscribe) -> SubscribePlan:
+        """Read a SUBSCRIBE, and ask the tenant's policy about it."""
+        home, now_ms, count = self.home, self._service.tick_ms, len(packet.subscriptions)
+        pace = home.guard.ask(Rate.SUBSCRIBES, count, now_ms)
+        if pace.verdict is RateVerdict.DISCONNECT:
+            raise ProtocolViolation(ReasonCode.QUOTA_EXCEEDED, "too many subscriptions in a while")
+        if pace.verdict is RateVerdict.THROTTLE and pace.wait_ms:
+            home.rest(self, now_ms + pace.wait_ms)
+        held = home.subscription_count()
+        room = pace.verdict is not RateVerdict.REJECT and home.guard.has_room(
+            Resource.SUBSCRIPTION_FILTERS, held, count, now_ms
+        )
+        plan = plan_subscribe(packet, self._version, self._access, room)
+        for line, refused in zip(packet.subscriptions, plan.refused, strict=True):
+            if refused is ReasonCode.NOT_AUTHORIZED:
+                self._note_refusal("SUBSCRIBE_REFUSED", line.topic_filter)
+                if home.guard.disconnects:
+                    why = "subscribing to this filter is not allowed"
+                    raise ProtocolViolation(ReasonCode.NOT_AUTHORIZED, why)
+        return plan
 
     def _make_session(self, prg: Prg) -> None:
         """Let the log know a session that only this connection knew, with its window.
@@ -796,7 +1021,7 @@ class Connection:
 
     def _answer_system(self, plan: SubscribePlan, suback: Suback) -> None:
         """Send what `$SYS` says now, as if it were retained."""
-        for topic, payload, identifiers in plan.system_answers(suback, self._service):
+        for topic, payload, identifiers in plan.system_answers(suback, self.home):
             self.deliver(Outgoing(system_message(topic, payload)), 0, 1, identifiers)
 
     def _on_unsubscribe(self, packet: Unsubscribe) -> None:

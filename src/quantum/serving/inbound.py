@@ -77,6 +77,18 @@ class Inbound:
             prg.publish(run, records)
         else:
             prg.forward(owner.number, run, records)
+        self._pace(prg, owner)
+
+    def _pace(self, prg: Prg, owner: Prg) -> None:
+        """Stop reading where too much waits for a log, or for subscribers that do not keep up."""
+        connection = self._connection
+        for each in (prg, owner):
+            if each.backlog.is_high:
+                each.backlog.hold(connection)
+        queued = connection.home.queued
+        # Who has a queue of its own is read in any case: its acknowledgements make it shorter.
+        if queued.is_high and not connection.queued_bytes:
+            queued.hold(connection)
 
     def _wait_for(self, run: Run) -> None:
         self._answers.append(run)
@@ -148,14 +160,24 @@ class Inbound:
             return None
         if has_too_many_levels(topic):
             return None
-        return self._connection.home.owner(topic)
+        return self._connection.owner_if_allowed(topic)
+
+    def refuse(self, qos: int, packet_id: int, reason: ReasonCode) -> None:
+        """Answer a publish that is not carried out."""
+        if qos:
+            self._answer_now(qos, packet_id, reason)
+
+    def refuse_publish(self, packet: Publish, reason: ReasonCode) -> None:
+        """The same, for one that may name its topic for later ones."""
+        self._resolve_alias(packet)
+        self.refuse(packet.qos, packet.packet_id, reason)
 
     def refuse_topic(self, topic: bytes, qos: int, packet_id: int) -> None:
-        """Refuse a publish to a topic that is the server's own, or too deep."""
+        """Refuse a publish to a topic that is the server's own, forbidden, or too deep."""
         begin, end = _BRIDGE_STATE
         if topic.startswith(begin) and topic.endswith(end):
             reason = 0  # bridges report on themselves there; nobody listens
-        elif topic.startswith(_RESERVED):
+        elif topic.startswith(_RESERVED) or not has_too_many_levels(topic):
             reason = int(ReasonCode.NOT_AUTHORIZED)
         else:
             reason = int(ReasonCode.TOPIC_NAME_INVALID)
@@ -196,6 +218,7 @@ class Inbound:
         if connection.outlives:
             assert connection.prg is not None
             connection.prg.publish_once(connection, packet_id, message.record)
+            self._pace(connection.prg, owner)
         else:
             self._log(owner, run, [message.record])
 

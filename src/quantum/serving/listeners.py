@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
+from clustor.runtime.errors import DataDirectoryRefused
 from clustor.runtime.pki import utc_now
 from quantum.edge import (
     AdmissionLimits,
@@ -18,6 +21,9 @@ from quantum.edge import (
 )
 from quantum.edge.tls_development import prepare_server
 from quantum.serving.service import BrokerService
+
+_PORT_MAX: Final = 65_535
+_OWN_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,27 @@ class Doors:
     connections_max: int = 100_000
     connections_per_second: int = 5_000
     first_packet_seconds: int = 10
+    tenants: Mapping[str, Door] = field(default_factory=dict)
+    """Doors for the plaintext clients of single tenants, in development."""
+
+
+def tenant_doors(service: BrokerService, shift: int = 0) -> dict[str, Door]:
+    """Return the doors that `tenants.toml` gives to single tenants, with ports so much higher.
+
+    Raises DataDirectoryRefused for what is no address.
+    """
+    doors: dict[str, Door] = {}
+    for name, tenant in service.tenants.items():
+        address = tenant.guard.description.mqtt
+        if address is not None:
+            host, _, port = address.rpartition(":")
+            if not host or not port.isdecimal() or not 0 <= int(port) + shift <= _PORT_MAX:
+                raise DataDirectoryRefused(
+                    "a tenant's mqtt is HOST:PORT", tenant=name, address=address
+                )
+            number = int(port) + shift if int(port) else 0
+            doors[name] = Door(host.removeprefix("[").removesuffix("]"), number)
+    return doors
 
 
 class Listeners:
@@ -45,9 +72,9 @@ class Listeners:
 
     def __init__(self, service: BrokerService, doors: Doors, data: Path, tenant: str) -> None:
         self._service = service
+        self._default = tenant
         self._doors = doors
         self._data = data
-        self._tenant = tenant
         limits = EdgeLimits(
             admission=AdmissionLimits(
                 connections_max=doors.connections_max,
@@ -58,6 +85,17 @@ class Listeners:
         self._lobby = Lobby(limits)
         self.open: dict[str, tuple[Listener, Door]] = {}
 
+    def tenant_of(self, server_name: str | None) -> str | None:
+        """Say whose clients ask for a server name.
+
+        While no tenant has names, all are the default tenant's. As soon as one has, the default
+        tenant keeps those of this machine, and any other name is nobody's.
+        """
+        names = self._service.server_names
+        if not names or server_name is None or server_name.lower() in _OWN_NAMES:
+            return names.get((server_name or "").lower(), self._default)
+        return names.get(server_name.lower())
+
     async def start(self) -> None:
         """Open the doors. Raises EdgeError."""
         new = self._service.new_connection
@@ -65,21 +103,27 @@ class Listeners:
         if doors.mqtt is not None:
             require_loopback("mqtt", doors.mqtt.host, development=True)
             await self._open(
-                "mqtt", Listener("mqtt", self._lobby, new, tenant=self._tenant), doors.mqtt
+                "mqtt", Listener("mqtt", self._lobby, new, tenant=self._default), doors.mqtt
             )
+        for tenant, door in doors.tenants.items():
+            name = f"mqtt of {tenant}"
+            require_loopback(name, door.host, development=True)
+            await self._open(name, Listener(name, self._lobby, new, tenant=tenant), door)
         if doors.ws is not None:
             require_loopback("ws", doors.ws.host, development=True)
             frames = over_websocket(new, WebSocketLimits())
             await self._open(
-                "ws", Listener("ws", self._lobby, frames, tenant=self._tenant), doors.ws
+                "ws", Listener("ws", self._lobby, frames, tenant=self._default), doors.ws
             )
         if doors.mqtts is not None:
             listener = TlsListener(
                 "mqtts",
                 self._lobby,
                 new,
-                certificates=prepare_server(self._data, utc_now()),
-                tenant_of=lambda _name: self._tenant,
+                certificates=prepare_server(
+                    self._data, utc_now(), frozenset(self._service.server_names)
+                ),
+                tenant_of=self.tenant_of,
             )
             await self._open("mqtts", listener, doors.mqtts)
 

@@ -16,13 +16,16 @@ from clustor.runtime.admin import AdminServer
 from clustor.runtime.cluster_file import ADMIN_ROLE, LOOPBACK
 from clustor.runtime.node import Node
 from quantum.serving.broker_file import DEVELOPMENT_TENANT, read_broker_file
-from quantum.serving.listeners import Door, Doors, Listeners
+from quantum.serving.listeners import Door, Doors, Listeners, tenant_doors
+from quantum.serving.policy import TenantsFile
 from quantum.serving.service import BrokerService
 from quantum.serving.views import BrokerPages
 
 MQTT_ROLE: Final = 2
 MQTTS_ROLE: Final = 3
 WS_ROLE: Final = 4
+_PORTS_PER_NODE: Final = 10
+"""All nodes share a machine and one `tenants.toml`: what it says is the first node's port."""
 
 journal = logging.getLogger("quantum.broker")
 
@@ -32,6 +35,7 @@ async def serve_mqtt(node: Node, admin: AdminServer, cluster_file: Path) -> Call
     service = BrokerService(node)
     for ordinal, entry in enumerate(read_broker_file(cluster_file.parent).tenants):
         service.add_tenant(entry, ordinal)
+    service.obey(TenantsFile(cluster_file.parent))
     admin.pages = BrokerPages(service)
     if not service.tenants:
         return lambda: None
@@ -40,6 +44,7 @@ async def serve_mqtt(node: Node, admin: AdminServer, cluster_file: Path) -> Call
         mqtt=Door(LOOPBACK, first + MQTT_ROLE),
         mqtts=Door(LOOPBACK, first + MQTTS_ROLE),
         ws=Door(LOOPBACK, first + WS_ROLE),
+        tenants=tenant_doors(service, _PORTS_PER_NODE * (node.node_id - 1)),
     )
     listeners = Listeners(service, doors, cluster_file.parent, DEVELOPMENT_TENANT)
     await listeners.start()

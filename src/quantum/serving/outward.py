@@ -75,8 +75,10 @@ class Outward:
         if self._queue.push(delivery):
             first = 0x30 | qos << 1 | retain
             self._encode(outgoing, first, delivery.packet_id, identifiers)
-        elif self._queue.weight > connection.limits.queue_bytes_max:
-            connection.end_soon(ReasonCode.QUOTA_EXCEEDED, "the client does not keep up")
+        else:
+            connection.note_queued(self._queue.weight)
+            if self._queue.weight > connection.limits.queue_bytes_max:
+                connection.end_soon(ReasonCode.QUOTA_EXCEEDED, "the client does not keep up")
 
     def send_kept(self, delivery: Delivery, *, again: bool) -> None:
         """Send a message that the machine keeps for this client, as soon as a slot is free."""
@@ -108,6 +110,7 @@ class Outward:
         if self._queue.queue:
             for delivery in self._queue.take_ready(self._connection.now_ms()):
                 self._send(delivery, again=False)
+            self._connection.note_queued(self._queue.weight if self._queue.queue else 0)
 
     @property
     def _under_way(self) -> int:

@@ -7,6 +7,7 @@ the machine gives back for an entry is carried out when the group allows its ack
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -35,6 +36,7 @@ from quantum.broker import (
 )
 from quantum.broker.items import Item
 from quantum.mqtt import ReasonCode
+from quantum.serving.backpressure import BACKLOG_BYTES_MAX, Level
 from quantum.serving.delivery import Outgoing
 from quantum.serving.publishing import Done, Forwards, OpenRuns, Run, cuts
 from quantum.serving.streams import StreamIn, StreamOut
@@ -71,9 +73,12 @@ class Prg:
         self._starting = False
         self._next_request = 0
         self._pending: dict[int, tuple[bytes, Completion | None]] = {}
-        self._stalled: list[tuple[bytes, Completion | None]] = []
+        self._stalled: deque[tuple[bytes, Completion | None, bool]] = deque()
         """Commands that the group did not take now (it hands its leadership over, or has too much
-        to do): they wait for the next tick, and later ones wait behind them."""
+        to do): they wait for the next tick, and later ones wait behind them. The last field says
+        whether the group's admission has to be asked."""
+        self.backlog = Level(BACKLOG_BYTES_MAX, tenant.soon)
+        """The bytes of all that waits for the log, here or with the owner of its topics."""
         self._commands: list[tuple[bytes, Completion | None]] = []
         self._records: list[bytes] = []
         self._records_bytes = 0
@@ -189,10 +194,27 @@ class Prg:
         for forwards in self.forwards.values():
             forwards.send()
 
-    def _submit(self, command: bytes, completion: Completion | None = None) -> None:
-        if self._stalled:
-            self._stalled.append((command, completion))
-            return
+    def _submit(
+        self, command: bytes, completion: Completion | None = None, *, asks: bool = False
+    ) -> None:
+        """Give a command to the group. `asks`: a publish, which the group's admission may delay."""
+        self.backlog.add(len(command))
+        if self._stalled or (asks and not self.group.admission.admit(len(command))):
+            self._stalled.append((command, completion, asks))
+        else:
+            self._propose(command, completion)
+
+    def _submit_stalled(self) -> None:
+        """Give the group what it did not take before, in order, as far as it takes it now."""
+        for _ in range(len(self._stalled)):
+            command, completion, asks = self._stalled[0]
+            if asks and not self.group.admission.admit(len(command)):
+                return
+            self._stalled.popleft()
+            self._propose(command, completion)
+        self.tenant.touch(self)
+
+    def _propose(self, command: bytes, completion: Completion | None) -> None:
         self._next_request += 1
         self._pending[self._next_request] = (command, completion)
         self.group.replica.propose(RequestId(self._next_request), command)
@@ -217,7 +239,7 @@ class Prg:
                 connection, packet_id = owners[number]
                 connection.answer_pubrec(packet_id, reason)
 
-        self._submit(encode_command(PublishOnce(now_ms, records)), taken)
+        self._submit(encode_command(PublishOnce(now_ms, records)), taken, asks=True)
 
     def _submit_records(self, now_ms: int) -> None:
         records, self._records = self._records, []
@@ -225,7 +247,8 @@ class Prg:
         for begin, end in cuts(records):
             chunk = records[begin:end] if (begin, end) != (0, len(records)) else records
             command = encode_publishes(now_ms, OWN_ORIGIN, 0, 0, chunk)
-            self._submit(command, self._publishes_done(first + begin, first + end - 1))
+            done = self._publishes_done(first + begin, first + end - 1)
+            self._submit(command, done, asks=True)
 
     def _publishes_done(self, first: int, last: int) -> Completion:
         runs = self._runs
@@ -242,7 +265,8 @@ class Prg:
         for origin, term, first, records, done in passed:
             for begin, end in cuts(records):
                 command = encode_publishes(now_ms, origin, term, first + begin, records[begin:end])
-                self._submit(command, _passed_done(first + begin, first + end - 1, done))
+                passed_done = _passed_done(first + begin, first + end - 1, done)
+                self._submit(command, passed_done, asks=True)
 
     def _submit_taken(self) -> None:
         """Write down how far the receivers of our streams got, one word at a time for each."""
@@ -266,7 +290,8 @@ class Prg:
             if isinstance(outcome, Applied):
                 self._on_applied(outcome)
             elif isinstance(outcome, Refused) and outcome.reason != _TOO_LARGE:
-                self._stalled += [self._pending.pop(request) for request in outcome.request_ids]
+                again = (self._pending.pop(request) for request in outcome.request_ids)
+                self._stalled += [(*each, False) for each in again]
             else:
                 self._on_failed(outcome.request_ids)
         if replica.leads and replica.group.core.hard.term != self.term:
@@ -279,7 +304,8 @@ class Prg:
         pending = self._pending
         effects = iter(self.broker.take_effects_each(applied.index))
         for request, reply in zip(applied.request_ids, applied.replies, strict=True):
-            _, completion = pending.pop(request, _FORGOTTEN)
+            command, completion = pending.pop(request, _FORGOTTEN)
+            self.backlog.add(-len(command))
             if completion is not None:
                 completion(reply)
             for effect in next(effects, ()):
@@ -292,7 +318,8 @@ class Prg:
 
     def _on_failed(self, request_ids: list[RequestId]) -> None:
         for request in request_ids:
-            _, completion = self._pending.pop(request, _FORGOTTEN)
+            command, completion = self._pending.pop(request, _FORGOTTEN)
+            self.backlog.add(-len(command))
             if completion is not None:
                 completion(None)
 
@@ -323,7 +350,9 @@ class Prg:
         self._releases, self._releases_from = [], []
         self._runs = OpenRuns(0)
         self.forwards, self._streams_out, self._streams_in = {}, {}, {}
-        self._waiters, self._pending, self._stalled, self._elapsing = [], {}, [], False
+        self._waiters, self._pending, self._elapsing = [], {}, False
+        self._stalled.clear()
+        self.backlog.clear()
         self.busy_clients = {}
         for connection in connections.values():
             connection.partition_moved(why)
@@ -338,6 +367,8 @@ class Prg:
                 stream.send()
         if self._waiters:
             self._check_waiters()
+        if self._stalled and self._stalled[0][2]:
+            self._submit_stalled()  # what was applied made room
 
     def is_wanted(self, topic: bytes) -> bool:
         """Say whether anybody wants a topic that this partition owns, as far as is known here.
@@ -486,10 +517,7 @@ class Prg:
     def on_tick(self) -> None:
         """Let due things happen, and what was lost or refused go again."""
         if self._stalled:
-            stalled, self._stalled = self._stalled, []
-            for command, completion in stalled:
-                self._submit(command, completion)
-            self.tenant.touch(self)
+            self._submit_stalled()
         if not self.leading:
             return
         self._ticks += 1

@@ -125,6 +125,7 @@ class Forwards:
         """Let publishes wait for the next turn."""
         self._open.add(run)
         self._records.extend(records)
+        self._origin.backlog.add(sum(map(len, records)))
 
     def send(self) -> None:
         """Send what was not sent yet, if the owner has a leader."""
@@ -151,8 +152,9 @@ class Forwards:
         answered = through - oldest + 1
         if answered <= 0 or first > oldest:
             return
-        for _ in range(min(answered, len(self._records))):
-            self._records.popleft()
+        done = [self._records.popleft() for _ in range(min(answered, len(self._records)))]
+        if self._origin.forwards.get(self._owner) is self:  # not those of a term that is over
+            self._origin.backlog.add(-sum(map(len, done)))
         self._sent = max(0, self._sent - answered)
         self.waited_ticks = 0
         self._open.finish(through, refused)

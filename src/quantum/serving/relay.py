@@ -74,7 +74,7 @@ class RelayEntry:
 class RelayExit:
     """The session's end: a wire for the handler, on the node that leads the partition."""
 
-    __slots__ = ("_closed", "_open", "_owed", "_service", "handler", "node", "number")
+    __slots__ = ("_closed", "_open", "_owed", "_paused", "_service", "handler", "node", "number")
 
     def __init__(self, service: BrokerService, node: int, number: int) -> None:
         self._service = service
@@ -83,17 +83,21 @@ class RelayExit:
         self.handler: Handler | None = None
         self._open = 0
         self._owed = 0
+        self._paused = False
         self._closed = False
 
     def on_data(self, data: bytes) -> None:
         """Take what the client sent."""
         self._owed += len(data)
-        if self._owed >= TAKEN_BYTES:
+        self._report()
+        if self.handler is not None and not self._closed:
+            self.handler.received(data)
+
+    def _report(self) -> None:
+        if self._owed >= TAKEN_BYTES and not self._paused:
             said = link.RelayTaken(self.number, opened_here=False, taken=self._owed)
             self._service.say(self.node, said, 32)
             self._owed = 0
-        if self.handler is not None and not self._closed:
-            self.handler.received(data)
 
     def on_taken(self, taken: int) -> None:
         was_writable = self.writable
@@ -124,10 +128,13 @@ class RelayExit:
         self.close()
 
     def pause_reading(self) -> None:
-        """The client's node is paced by what is taken; what is here already is bounded."""
+        """Say no more what was taken: the client's node then stops, after a bounded amount."""
+        self._paused = True
 
     def resume_reading(self) -> None:
-        """See `pause_reading`."""
+        """Say what was taken."""
+        self._paused = False
+        self._report()
 
     def lost(self) -> None:
         """The client is gone, or its node."""

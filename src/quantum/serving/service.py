@@ -23,15 +23,18 @@ from quantum.mqtt import PeerFault
 from quantum.routing.ring import HashRing
 from quantum.serving import link
 from quantum.serving.authentication import Authenticator
+from quantum.serving.backpressure import TurnShare
 from quantum.serving.broker_file import TenantEntry
 from quantum.serving.connection import Connection
 from quantum.serving.delivery import Outgoing
 from quantum.serving.groups import group_of
 from quantum.serving.limits import MqttLimits
+from quantum.serving.policy import TenantsFile, server_name_owners
 from quantum.serving.prg import Prg
 from quantum.serving.relay import RelayEntry, RelayExit
 from quantum.serving.replaying import broker_settings
 from quantum.serving.tenant import Tenant
+from quantum.tenancy import TenantDescription
 
 _CHECK_SLICES: Final = 50
 """Each connection's time is looked at once in so many ticks: half a second."""
@@ -66,6 +69,9 @@ class BrokerService:
         """QoS 0 messages that a client was too slow for, and what was too large for one."""
         self.faults: dict[str, int] = {}
         self.connections = 0
+        self.server_names: dict[str, str] = {}
+        """Which tenant each server name (SNI) leads to."""
+        self._tenants_file: TenantsFile | None = None
         self._number = node.serve(self)
 
     # Tenants.
@@ -86,7 +92,22 @@ class BrokerService:
             self._by_group[group] = prg
             self._leaders[prg] = None
         self.tenants[name] = tenant
+        if len(self.tenants) > 1:
+            for each in self.tenants.values():
+                each.share = each.share or TurnShare(self.soon)
         return tenant
+
+    def obey(self, tenants_file: TenantsFile) -> None:
+        """Put the operator's policy in force, and again whenever it changes."""
+        self._tenants_file = tenants_file
+        self._describe(tenants_file.read())
+
+    def _describe(self, described: dict[str, TenantDescription]) -> None:
+        for name in described.keys() - self.tenants.keys():
+            journal.warning("tenant %s is served after the next start", name)
+        for name, tenant in self.tenants.items():
+            tenant.obey(described.get(name, TenantDescription()))
+        self.server_names = server_name_owners(described)
 
     def new_connection(self) -> Connection:
         """Make the handler of a new connection."""
@@ -124,9 +145,16 @@ class BrokerService:
         self.tick_ms = self._node.now_ms()
         for prg in self._by_group.values():
             prg.on_tick()
+        for tenant in self.tenants.values():
+            tenant.on_tick()
         self._next_slice = (self._next_slice + 1) % _CHECK_SLICES
         for connection in list(self._slices[self._next_slice]):
             connection.check_time(self.tick_ms)
+        if self._next_slice == 0 and self._tenants_file is not None:
+            described = self._tenants_file.read_if_changed()
+            if described is not None:
+                journal.info("the tenants are described anew")
+                self._describe(described)
 
     def on_peer_data(self, peer: NodeId, data: bytes) -> None:
         incoming = self._links_in.setdefault(peer, link.LinkIn())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from quantum.broker import Subscribe as SubscribeCommand
 from quantum.broker import SubscriptionSpec
@@ -22,6 +23,9 @@ from quantum.mqtt import (
     parse_shared,
 )
 from quantum.serving.system_topics import Numbers, answers
+
+if TYPE_CHECKING:
+    from quantum.tenancy import ClientAccess
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +63,24 @@ class SubscribePlan:
                     yield topic, payload, identifiers
 
 
-def plan_subscribe(packet: Subscribe, version: ProtocolVersion) -> SubscribePlan:
-    """Read a SUBSCRIBE. Raises MalformedPacket for a shared filter that is none."""
+def plan_subscribe(
+    packet: Subscribe, version: ProtocolVersion, access: ClientAccess | None, room: bool
+) -> SubscribePlan:
+    """Read a SUBSCRIBE. Raises MalformedPacket for a shared filter that is none.
+
+    `access` is what the client may do, None for everything; `room` says whether its tenant may
+    have more subscriptions.
+    """
     identifiers = packet.properties.subscription_identifiers
     identifier = identifiers[0] if identifiers else 0
     plan = SubscribePlan(packet.packet_id, [], [])
     for line in packet.subscriptions:
         if has_too_many_levels(line.topic_filter):
             plan.refused.append(ReasonCode.TOPIC_FILTER_INVALID)
+        elif access is not None and not access.subscribe(line.topic_filter).allowed:
+            plan.refused.append(ReasonCode.NOT_AUTHORIZED)
+        elif not room:
+            plan.refused.append(ReasonCode.QUOTA_EXCEEDED)
         else:
             plan.refused.append(None)
             plan.specs.append(_spec(line, identifier, version))

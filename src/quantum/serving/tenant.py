@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final, Protocol
 
 from quantum.broker import Message
 from quantum.broker.items import Item, encode_item
 from quantum.broker.shares import Member
+from quantum.mqtt import PeerFault, ReasonCode
 from quantum.routing.ring import HashRing
 from quantum.serving import link
+from quantum.serving.backpressure import QUEUED_BYTES_MAX, Held, Level, TurnShare
 from quantum.serving.delivery import Outgoing
+from quantum.serving.policy import TenantGuard
 from quantum.serving.publishing import Done, cuts
+from quantum.tenancy import TenantDescription
 from quantum.types import ClientId, TenantId
 
 if TYPE_CHECKING:
     from quantum.serving.prg import Prg
 
 OWNERS_CACHED_MAX: Final = 65_536
+_SLOW_MS_MAX: Final = 5_000
+"""For how long slow subscribers may stop a tenant's publishers before the slowest must go."""
 
 
 class Links(Protocol):
@@ -27,6 +34,11 @@ class Links(Protocol):
     def touch(self, prg: Prg) -> None: ...
     def say(self, node: int, said: link.Said, size: int) -> None: ...
     def is_local(self, node: int | None) -> bool: ...
+    def soon(self, call: Callable[[], None]) -> None: ...
+    @property
+    def tick_ms(self) -> int: ...
+    @property
+    def uptime_seconds(self) -> int: ...
 
 
 class Tenant:
@@ -40,9 +52,77 @@ class Tenant:
         self.owners: dict[bytes, Prg] = {}
         """Topics that were published to lately, all well formed, and who owns them."""
         self._waiting: dict[int, list[Callable[[], None]]] = {}
+        self.guard = TenantGuard(name, links.tick_ms)
+        self.queued = Level(QUEUED_BYTES_MAX, links.soon)
+        """What the connections here hold for subscribers that do not keep up."""
+        self.share: TurnShare | None = None
+        """What it may take of each turn; None while it is alone."""
+        self._slow_since_ms: int | None = None
+        self._resting: list[tuple[int, int, Held]] = []
+        """A heap of connections that are too fast, and when they are read again."""
+        self._rests = 0
+        self.dropped = 0
+        self.faults: dict[str, int] = {}
+
+    # Policy.
+
+    @property
+    def connections(self) -> int:
+        """How many of its clients are connected here."""
+        return self.guard.connections
+
+    @property
+    def uptime_seconds(self) -> int:
+        return self._links.uptime_seconds
+
+    def obey(self, description: TenantDescription) -> None:
+        """Put another policy in force, for those who are connected too."""
+        self.guard.change(description, self._links.tick_ms)
+        for prg in self.prgs:
+            for connection in list(prg.connections.values()):
+                connection.policy_changed()
+
+    def count_fault(self, fault: PeerFault) -> None:
+        self.faults[fault.reason] = self.faults.get(fault.reason, 0) + 1
+
+    def retained_bytes(self) -> int:
+        """What all its partitions retain, as far as this node's replicas know."""
+        return sum(prg.broker.state.retained_bytes for prg in self.prgs)
+
+    def subscription_count(self) -> int:
+        """How many subscriptions all its sessions have, as far as this node's replicas know."""
+        return sum(prg.broker.state.subscription_count for prg in self.prgs)
+
+    def rest(self, held: Held, until_ms: int) -> None:
+        """Leave a connection unread until then."""
+        self._rests += 1
+        heappush(self._resting, (until_ms, self._rests, held))
+        held.hold()
+
+    def on_tick(self) -> None:
+        """Read again who has rested; send the slowest subscriber away if all wait for it."""
+        now_ms = self._links.tick_ms
+        while self._resting and self._resting[0][0] <= now_ms:
+            heappop(self._resting)[2].let_go()
+        if not self.queued.is_high:
+            self._slow_since_ms = None
+            return
+        if self._slow_since_ms is None:
+            self._slow_since_ms = now_ms
+        if now_ms - self._slow_since_ms > _SLOW_MS_MAX or self.queued.is_far_too_high:
+            self._end_slowest()
+
+    def _end_slowest(self) -> None:
+        here = (connection for prg in self.prgs for connection in prg.connections.values())
+        slowest = max(here, key=lambda each: each.queued_bytes, default=None)
+        if slowest is not None and slowest.queued_bytes:
+            slowest.disconnect(ReasonCode.QUOTA_EXCEEDED, "the client does not keep up")
 
     def now_ms(self) -> int:
         return self._links.now_ms()
+
+    def soon(self, call: Callable[[], None]) -> None:
+        self._links.soon(call)
 
     def touch(self, prg: Prg) -> None:
         self._links.touch(prg)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -17,9 +18,15 @@ from clustor.runtime.main import serve_node
 from clustor.runtime.node import Node
 from clustor.runtime.pki import NodeId, cluster_id, utc_now
 from quantum.config import ListenAddress, Settings
-from quantum.serving.broker_file import DEVELOPMENT_TENANT, TenantEntry, prepare_broker
+from quantum.serving.broker_file import (
+    DEVELOPMENT_TENANT,
+    TenantEntry,
+    prepare_broker,
+    read_broker_file,
+)
 from quantum.serving.limits import MqttLimits
-from quantum.serving.listeners import Door, Doors, Listeners
+from quantum.serving.listeners import Door, Doors, Listeners, tenant_doors
+from quantum.serving.policy import TenantsFile
 from quantum.serving.service import BrokerService
 from quantum.serving.views import BrokerPages
 
@@ -38,9 +45,12 @@ async def serve_alone(settings: Settings, say: Say) -> None:
 
     async def extend(node: Node, admin: AdminServer, _file: Path) -> Callable[[], None]:
         service = BrokerService(node, mqtt_limits(settings))
-        service.add_tenant(_tenant(settings), 0)
+        for ordinal, entry in enumerate(read_broker_file(settings.data).tenants):
+            service.add_tenant(entry, ordinal)
+        service.obey(TenantsFile(settings.data))
         admin.pages = BrokerPages(service)
-        listeners = Listeners(service, doors(settings), settings.data, DEVELOPMENT_TENANT)
+        all_doors = replace(doors(settings), tenants=tenant_doors(service))
+        listeners = Listeners(service, all_doors, settings.data, DEVELOPMENT_TENANT)
         await listeners.start()
         _greet(say, settings, listeners)
         return listeners.stop_accepting
@@ -109,7 +119,7 @@ def _greet(say: Say, settings: Settings, listeners: Listeners) -> None:
     kinds = {"mqtt": "MQTT, plaintext", "mqtts": "MQTT over TLS", "ws": "MQTT over WebSocket"}
     say(f"Quantum serves the tenant {DEVELOPMENT_TENANT!r} from {settings.data}")
     for name, (_, door) in listeners.open.items():
-        say(f"  {kinds[name]:<22} {door.host}:{door.port}")
+        say(f"  {kinds.get(name, name):<22} {door.host}:{door.port}")
     if settings.admin is not None:
         say(f"  {'status':<22} {settings.admin.host}:{settings.admin.port}")
     say("development mode: plaintext is for this machine only")

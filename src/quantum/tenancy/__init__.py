@@ -21,10 +21,12 @@ from quantum.tenancy.buckets import (
     TokenBucket,
 )
 from quantum.tenancy.credits import RECALCULATE_EVERY_MS, InFlightSlots, Load, credit_hint
+from quantum.tenancy.description import TenantDescription, describe_tenants
 from quantum.tenancy.errors import (
     InvalidQuota,
     InvalidRule,
     InvalidTenantId,
+    InvalidTenants,
     NamespaceViolation,
     TenancyError,
     TenancyMisuse,
@@ -59,6 +61,7 @@ __all__ = [
     "InvalidQuota",
     "InvalidRule",
     "InvalidTenantId",
+    "InvalidTenants",
     "Load",
     "Namespace",
     "NamespaceViolation",
@@ -76,6 +79,7 @@ __all__ = [
     "SharedDistribution",
     "TenancyError",
     "TenancyMisuse",
+    "TenantDescription",
     "TenantPolicy",
     "TokenBucket",
     "TopicNames",
@@ -84,4 +88,5 @@ __all__ = [
     "check_tenant_id",
     "compile_acl",
     "credit_hint",
+    "describe_tenants",
 ]

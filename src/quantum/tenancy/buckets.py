@@ -123,6 +123,10 @@ class RateGuard:
         bucket.overdraw(amount, now_ms)
         return RateDecision(Verdict.THROTTLE, bucket.wait_ms(0, now_ms))
 
+    def rest_ms(self, now_ms: int) -> int:
+        """Return how long it takes until nothing is owed, if nobody takes more."""
+        return self._bucket.wait_ms(0, now_ms)
+
 
 class Rate(StrEnum):
     """What is counted by the second; each is a field of `Rates`."""
@@ -165,6 +169,11 @@ class NoisyNeighbour:
         by_count = self.ask(Rate.PUBLISHES, messages, now_ms)
         by_bytes = self.ask(Rate.PUBLISH_BYTES, size_bytes, now_ms)
         return max(by_count, by_bytes, key=_hardness)
+
+    def publish_rest_ms(self, now_ms: int) -> int:
+        """Return for how long publishes are better left unread: until nothing is owed."""
+        guards = (self._guards.get(rate) for rate in (Rate.PUBLISHES, Rate.PUBLISH_BYTES))
+        return max((guard.rest_ms(now_ms) for guard in guards if guard is not None), default=0)
 
 
 def _hardness(decision: RateDecision) -> tuple[int, int]:

@@ -5,6 +5,7 @@ TenancyError
 ├── InvalidTenantId      a tenant id that is not one DNS label
 ├── NamespaceViolation   a client named something outside its tenant's namespace
 ├── InvalidQuota         a quota beyond the maximum, or below zero
+├── InvalidTenants       a description of tenants with mistakes
 └── TenancyMisuse        our caller gave back more than it took
 """
 
@@ -38,6 +39,14 @@ class NamespaceViolation(TenancyError):
 
 class InvalidQuota(TenancyError):
     """An operator set a quota outside its bounds."""
+
+
+class InvalidTenants(TenancyError):
+    """An operator's description of tenants has mistakes: a sentence for each."""
+
+    def __init__(self, mistakes: list[str]) -> None:
+        super().__init__("; ".join(mistakes))
+        self.mistakes = mistakes
 
 
 class TenancyMisuse(TenancyError):

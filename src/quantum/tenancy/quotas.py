@@ -160,6 +160,13 @@ class QuotaLedger:
         usage.used -= amount
         self._note(resource, now_ms)
 
+    def measure(self, resource: Resource, used: int, now_ms: int) -> None:
+        """Take what is held from who counts it by itself."""
+        usage = self._usages[resource]
+        self._close_grace(usage, now_ms)
+        usage.used = used
+        self._note(resource, now_ms)
+
     def change(self, quotas: Quotas, now_ms: int) -> None:
         """Put other quotas in force; what is held beyond them is in grace from now on."""
         self._quotas = quotas

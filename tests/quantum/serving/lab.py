@@ -87,12 +87,25 @@ class LabNode:
         raise AssertionError("there is no other node")
 
 
+class LabAdmission:
+    """Flow control that a test decides."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self.asked = 0
+
+    def admit(self, _size_bytes: int) -> bool:
+        self.asked += 1
+        return self.is_open
+
+
 class LabGroup:
     """What hosts a replica."""
 
     def __init__(self, partition_id: int, replica: LabReplica) -> None:
         self.partition_id = partition_id
         self.replica = replica
+        self.admission = LabAdmission()
 
 
 class LabService(BrokerService):

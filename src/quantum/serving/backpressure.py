@@ -1,0 +1,114 @@
+"""Backpressure: who brings too much is not read until less is waiting (quantumqtt §13).
+
+Nothing that was read is thrown away for it. A client that is not read sees its own writes wait,
+and no acknowledgement before its time: that is all that MQTT 3.1.1 can be told, and enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol, TypeAlias
+
+BACKLOG_BYTES_MAX: Final = 8 << 20
+"""What may wait for one partition's log before its publishers are not read."""
+QUEUED_BYTES_MAX: Final = 256 << 20
+"""What the connections of one tenant may hold for slow subscribers before the same happens."""
+TURN_BYTES_MAX: Final = 256 << 10
+"""What one tenant may bring in one turn of the loop while others are here too."""
+
+Soon: TypeAlias = Callable[[Callable[[], None]], None]
+
+
+class Held(Protocol):
+    """A connection that can be left unread."""
+
+    def hold(self) -> None:
+        """Stop reading; each call needs its `let_go`."""
+
+    def let_go(self) -> None:
+        """Read again, once nothing else holds it."""
+
+
+class Level:
+    """An amount with a high and a low mark, and those who wait until it is below the low one."""
+
+    __slots__ = ("_held", "_high", "_low", "_soon", "amount", "is_high")
+
+    def __init__(self, high: int, soon: Soon) -> None:
+        self._high = high
+        self._low = high // 2
+        self._soon = soon
+        self._held: dict[Held, None] = {}
+        self.amount = 0
+        self.is_high = False
+        """Above the high mark, and not yet below the low one again."""
+
+    def add(self, amount: int) -> None:
+        """Change the amount by so much, up or down."""
+        self.amount += amount
+        assert self.amount >= 0, "more was taken away than was there"
+        if self.amount > self._high:
+            self.is_high = True
+        elif self.is_high and self.amount <= self._low:
+            self.is_high = False
+            self.let_all_go()
+
+    def clear(self) -> None:
+        """Begin at nothing."""
+        self.amount, self.is_high = 0, False
+        self.let_all_go()
+
+    @property
+    def is_far_too_high(self) -> bool:
+        """Whether holding back those who add does not help, or not soon enough."""
+        return self.amount > 2 * self._high
+
+    def hold(self, held: Held) -> None:
+        """Leave a connection unread until the amount is low."""
+        if held not in self._held:
+            self._held[held] = None
+            held.hold()
+
+    def let_all_go(self) -> None:
+        """Let everybody go on, in the order in which they were held, when this call is over."""
+        held, self._held = self._held, {}
+        for each in held:
+            self._soon(each.let_go)
+
+    def __len__(self) -> int:
+        """How many are held."""
+        return len(self._held)
+
+
+class TurnShare:
+    """How much of one turn of the loop a tenant may take while others need it too.
+
+    Reading goes on after the turn, so a tenant that is alone loses nothing but a pause, and one
+    that floods delays the others by one share at most.
+    """
+
+    __slots__ = ("_brought", "_level", "_soon")
+
+    def __init__(self, soon: Soon) -> None:
+        self._level = Level(0, soon)
+        self._soon = soon
+        self._brought = 0
+
+    def bring(self, size: int) -> None:
+        """Count what a connection brought into this turn."""
+        if self._brought == 0:
+            self._soon(self._begin)  # behind the turn that this belongs to
+        self._brought += size
+
+    @property
+    def is_used(self) -> bool:
+        """Whether nothing more of this tenant belongs into this turn."""
+        return self._brought > TURN_BYTES_MAX
+
+    def hold(self, held: Held) -> None:
+        """Leave a connection unread for the rest of the turn."""
+        self._level.hold(held)
+
+    def _begin(self) -> None:
+        self._brought = 0
+        self._level.let_all_go()
