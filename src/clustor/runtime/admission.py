@@ -13,6 +13,7 @@ from typing import Final
 from clustor.flow import (
     GAINS_BY_PROFILE,
     SAMPLE_PERIOD_MS,
+    AutoTuner,
     CreditLimits,
     Credits,
     DurabilityStatus,
@@ -28,6 +29,8 @@ from clustor.flow import (
     page_ids,
     retry_after_ms,
 )
+from clustor.log.types import IoWriterMode
+from clustor.raft.control_plane import CacheState
 from clustor.raft.group_fsync import QUARANTINE_FLAG
 from clustor.raft.membership import MemberKind
 from clustor.raft.progress import Progress
@@ -66,7 +69,9 @@ class Admission:
         self._numbers = numbers
         self._latency_max_ms = profile.device.latency_max_ms
         self._quorum_ms_max = profile.election_timeout_ms[1]
-        self.credits = Credits(GAINS_BY_PROFILE[profile.name], numbers.credits)
+        gains = GAINS_BY_PROFILE[profile.name]
+        self.credits = Credits(gains, numbers.credits)
+        self.tuner = AutoTuner(profile.name, gains)
         self._watch = self._new_watch()
         self.verdict = self._calm()
         self._term = 0
@@ -124,6 +129,7 @@ class Admission:
         self._pressures = self._measure_pressures()
         self.credits.scale(self.verdict.credit_scale)
         self.credits.tick(now_ms, max(self._pressures.values()))
+        self._tune()
         self._carry_out(self.verdict)
         return None if self.verdict.lag_class is before else self._words()
 
@@ -152,6 +158,14 @@ class Admission:
             ThrottleReason.FOLLOWER_LAG: (self._now_ms - since_ms) / self._quorum_ms_max,
             ThrottleReason.APPLY_BUDGET: unapplied / self._numbers.credits.entry_credit_max,
         }
+
+    def _tune(self) -> None:
+        group = self._replica.group
+        self.credits.pid.gains = self.tuner.sample(
+            self.credits.pid.error,
+            fixed_uring=group.core.io_writer_mode is IoWriterMode.FIXED_URING,
+            cache_fresh=group.access.cache is CacheState.FRESH,
+        )
 
     def _carry_out(self, verdict: LagVerdict) -> None:
         group = self._replica.group
