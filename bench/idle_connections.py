@@ -89,6 +89,9 @@ async def serve(kind: str, pki: Path, pipe: multiprocessing.connection.Connectio
     asked = asyncio.Event()
     loop.add_reader(pipe.fileno(), asked.set)
     await asked.wait()
+    expected = pipe.recv()
+    while listener.connections < expected:
+        await asyncio.sleep(0.01)
     gc.collect()
     pipe.send((listener.connections, resident_bytes() - base))
     await asyncio.sleep(3600)
@@ -163,7 +166,7 @@ def measure(kind: str, count: int, pki: Path) -> dict[str, object]:
         process.start()
         assert mine.recv() == some
         clients.append((process, mine))
-    ours.send("measure")
+    ours.send(count)
     connections, grown = ours.recv()
     for process, mine in clients:
         mine.send("end")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -131,6 +132,8 @@ def statuses(cluster: ClusterProcess) -> list[object]:
             found.append(fetch(cluster.admin(node), "/broker/status")[1])
         except AdminUnreachable as error:
             found.append(str(error))
+            os.kill(cluster.pids[node], signal.SIGUSR1)
+    found.append(cluster.last_words())
     return found
 
 

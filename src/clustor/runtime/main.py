@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import faulthandler
 import gc
 import logging
 import os
@@ -98,6 +99,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _run(arguments: argparse.Namespace, extend: Extend | None) -> None:
+    faulthandler.register(signal.SIGUSR1)  # `kill -USR1` shows where a node is
     _check_self()
     keep_freed_memory()
     cluster = read_cluster_file(arguments.cluster)

@@ -42,15 +42,18 @@ def enqueue(state: State, session: Session, delivery: Delivery) -> None:
             state.effects.append(Send(session.client_id, delivery))
         return
     outbound = session.outbound
-    latest_ms = state.now_ms + state.settings.message_ttl_ms
-    if not 0 < delivery.expires_at_ms < latest_ms:
-        delivery.expires_at_ms = latest_ms
+    delivery.drop_at_ms = state.now_ms + state.settings.message_ttl_ms
     if not session.connected:
         outbound.weight += delivery.message.weight
         outbound.queue.append(delivery)
     elif outbound.push(delivery) and state.effects is not None:
         state.effects.append(Send(session.client_id, delivery))
-    check_room(state, session)
+    settings = state.settings
+    if (
+        outbound.weight >= settings.queue_bytes_max
+        or len(outbound.queue) + len(outbound.in_flight) >= settings.queue_messages_max
+    ):
+        check_room(state, session)
 
 
 def check_room(state: State, session: Session) -> None:

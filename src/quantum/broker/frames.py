@@ -58,7 +58,7 @@ class FrozenSession(_Frame, tag=1):
 
 
 FrozenDelivery: TypeAlias = tuple[Message, int, bool, tuple[int, ...], bytes, bytes, int, int, int]
-"""message qos retain identifiers share filter packet_id state expires_at_ms"""
+"""message qos retain identifiers share filter packet_id state drop_at_ms"""
 
 
 class FrozenDeliveries(_Frame, tag=2):

@@ -27,7 +27,7 @@ EXPIRES: Final = 0x08
 FROM_V5: Final = 0x10  # whether `properties` may be non-empty; for the analytical side
 
 _pack_head = HEAD.pack
-_unpack_head = HEAD.unpack_from
+unpack_head = HEAD.unpack_from
 _join = b"".join
 
 
@@ -90,7 +90,7 @@ def decode_record(data: bytes, start: int = 0) -> tuple[Message, int]:
     Raises ValueError for bytes that `encode_record` did not make.
     """
     try:
-        length, flags, client, topic, properties, packet_id, epoch = _unpack_head(data, start)
+        length, flags, client, topic, properties, packet_id, epoch = unpack_head(data, start)
         at = start + HEAD_BYTES
         expires_at_ms = 0
         if flags & EXPIRES:
@@ -117,22 +117,3 @@ def decode_record(data: bytes, start: int = 0) -> tuple[Message, int]:
         packet_id,
     )
     return message, end
-
-
-def peek_record(data: bytes, start: int) -> tuple[bytes, int, int]:
-    """Return topic, flags and end of the record at `start`: what a follower needs, mostly.
-
-    Raises ValueError for exactly the bytes for which `decode_record` does.
-    """
-    try:
-        length, flags, client, topic, properties, _, _ = _unpack_head(data, start)
-    except struct.error:
-        raise ValueError("a record is cut short") from None
-    topic_at = start + HEAD_BYTES + client
-    if flags & EXPIRES:
-        topic_at += EXPIRY.size
-    properties_at = topic_at + topic
-    end: int = start + LENGTH_BYTES + length
-    if properties_at + properties > end or end > len(data) or flags & QOS_MASK == QOS_MASK:
-        raise ValueError("the lengths of a record do not add up, or it has no QoS")
-    return data[topic_at:properties_at], flags, end

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Final
+
+import msgspec
 
 from quantum.broker.message import Message
 from quantum.broker.types import PacketId
@@ -18,40 +21,22 @@ SENT: Final = 1  # PUBLISH is out
 RECEIVED: Final = 2  # PUBREC came: only the packet id is still held, and PUBREL is out
 
 
-class Delivery:
+class Delivery(msgspec.Struct, eq=False, gc=False):
     """One message for one client. `packet_id` is 0 while it waits in the queue."""
 
-    __slots__ = (
-        "expires_at_ms",
-        "filter",
-        "identifiers",
-        "message",
-        "packet_id",
-        "qos",
-        "retain",
-        "share",
-        "state",
-    )
+    message: Message
+    qos: int
+    retain: bool
+    identifiers: tuple[int, ...]
+    share: bytes = b""
+    filter: bytes = b""
+    packet_id: int = 0
+    state: int = SENT
+    drop_at_ms: int = 0
+    """When it is not worth sending any more, if that is before its message expires; 0: never."""
 
-    def __init__(  # noqa: PLR0917  # hot: positional
-        self,
-        message: Message,
-        qos: int,
-        retain: bool,  # hot: positional
-        identifiers: tuple[int, ...],
-        share: bytes = b"",
-        filter_: bytes = b"",
-    ) -> None:
-        self.message = message
-        self.qos = qos
-        self.retain = retain
-        self.identifiers = identifiers
-        self.share = share
-        self.filter = filter_
-        self.packet_id = 0
-        self.state = SENT
-        self.expires_at_ms = message.expires_at_ms
-        """When it is not worth sending any more; 0: never."""
+    def has_expired(self, now_ms: int) -> bool:
+        return 0 < self.drop_at_ms <= now_ms or 0 < self.message.expires_at_ms <= now_ms
 
 
 class Outbound:
@@ -127,7 +112,7 @@ class Outbound:
         ready: list[Delivery] = []
         while self.queue and len(self.in_flight) < self.window:
             delivery = self.queue.popleft()
-            if 0 < delivery.expires_at_ms <= now_ms:
+            if delivery.has_expired(now_ms):
                 self.weight -= delivery.message.weight
                 continue
             self._start(delivery)
@@ -188,7 +173,7 @@ class Outbound:
 
     def drop_expired(self, now_ms: int) -> int:
         """Drop what waits and has expired; return how many."""
-        kept = deque(each for each in self.queue if not 0 < each.expires_at_ms <= now_ms)
+        kept = deque(each for each in self.queue if not each.has_expired(now_ms))
         dropped = len(self.queue) - len(kept)
         if dropped:
             self.queue = kept
@@ -209,7 +194,10 @@ class Outbound:
 
     def next_expiry_ms(self) -> int | None:
         """When something that waits expires next."""
-        return min((each.expires_at_ms for each in self.queue if each.expires_at_ms), default=None)
+        times = chain.from_iterable(
+            (each.drop_at_ms, each.message.expires_at_ms) for each in self.queue
+        )
+        return min(filter(None, times), default=None)
 
     def _weigh(self) -> None:
         self.weight = sum(each.message.weight for each in self.unfinished())

@@ -14,10 +14,20 @@ from quantum.broker.commands import (
 )
 from quantum.broker.congestion import is_congested, note_congestion
 from quantum.broker.delivering import deliver_here
-from quantum.broker.effects import SendPubrec
+from quantum.broker.effects import FanOut, SendPubrec
 from quantum.broker.interest import is_peer, send_item
 from quantum.broker.items import Deliver, Forward
-from quantum.broker.message import RETAIN, Message, decode_record, peek_record
+from quantum.broker.message import (
+    EXPIRES,
+    EXPIRY,
+    HEAD_BYTES,
+    LENGTH_BYTES,
+    QOS_MASK,
+    RETAIN,
+    Message,
+    decode_record,
+    unpack_head,
+)
 from quantum.broker.reasons import (
     PACKET_ID_NOT_FOUND,
     QUOTA_EXCEEDED,
@@ -59,22 +69,55 @@ def apply_publishes(state: State, data: bytes) -> bytes:
 
 
 def _publish_all(state: State, data: bytes, at: int, refused: Refusals, number: int) -> int:
-    """Publish the records from `at` on, numbered from `number`; return the number after them."""
-    end = len(data)
-    leads = state.effects is not None
+    """Publish the records from `at` on, numbered from `number`; return the number after them.
+
+    The busiest loop there is, so `decode_record` is written out here. Most messages are for
+    connections of this partition alone: followers only find out that they are.
+    """
+    end, effects, now_ms = len(data), state.effects, state.now_ms
+    known, routes = state.routes.known(), state.routes
     try:
         while at < end:
-            if leads:
-                message: Message | None
-                message, at = decode_record(data, at)
-            else:
-                message, at = _decode_if_needed(state, data, at)
-            if message is not None:
-                reason = publish(state, message)
-                if reason:
-                    refused.append((number, reason))
+            length, flags, client, topic_bytes, properties, packet_id, epoch = unpack_head(data, at)
+            following = at + LENGTH_BYTES + length
+            at += HEAD_BYTES
+            expires_at_ms = 0
+            if flags & EXPIRES:
+                (expires_at_ms,) = EXPIRY.unpack_from(data, at)
+                at += EXPIRY.size
+            topic_at = at + client
+            properties_at = topic_at + topic_bytes
+            payload_at = properties_at + properties
+            qos = flags & QOS_MASK
+            if payload_at > following or following > end or qos == QOS_MASK:
+                break
+            topic = data[topic_at:properties_at]
+            route = known.get(topic)
+            if route is None:
+                route = routes.route(topic)
+            retain = flags & RETAIN != 0
+            if not route.is_plain or retain or (effects is not None and route.volatile):
+                message = Message(
+                    topic,
+                    data[payload_at:following],
+                    qos,
+                    retain,
+                    data[properties_at:payload_at],
+                    expires_at_ms,
+                    data[at:topic_at],
+                    epoch,
+                    packet_id,
+                )
+                if route.is_plain and not retain:
+                    if effects is not None and not 0 < expires_at_ms <= now_ms:
+                        effects.append(FanOut(route, message))
+                else:
+                    reason = publish(state, message)
+                    if reason:
+                        refused.append((number, reason))
+            at = following
             number += 1
-    except ValueError:
+    except struct.error:
         pass  # cut short, for everyone at the same byte
     return number
 
@@ -98,16 +141,6 @@ def _publish_forwarded(state: State, forwarded: Forwarded, first: int, data: byt
         forwarded.refuse(refused_number, reason)
         known.append((refused_number - first, reason))
     return known
-
-
-def _decode_if_needed(state: State, data: bytes, at: int) -> tuple[Message | None, int]:
-    """Decode a record unless it changes nothing here: connections elsewhere are all it is for."""
-    topic, flags, following = peek_record(data, at)
-    if not flags & RETAIN:
-        route = state.routes.route(topic)
-        if not route.kept and not route.remotes and not route.shares:
-            return None, following
-    return decode_record(data, at)
 
 
 def publish(state: State, message: Message, *, force: bool = False) -> int:

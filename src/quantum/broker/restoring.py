@@ -12,7 +12,6 @@ from quantum.broker.frames import (
     End,
     Frame,
     FrozenDeliveries,
-    FrozenDelivery,
     FrozenGroup,
     FrozenInterests,
     FrozenOutbox,
@@ -103,19 +102,12 @@ def _restore_deliveries(session: Session | None, frozen: FrozenDeliveries) -> No
         raise SnapshotUnusable("deliveries of no session")
     outbound = session.outbound
     for each in frozen.deliveries:
-        delivery = _restored_delivery(each)
+        delivery = Delivery(*each)
         outbound.weight += delivery.message.weight
         if delivery.packet_id:
             outbound.in_flight[delivery.packet_id] = delivery
         else:
             outbound.queue.append(delivery)
-
-
-def _restored_delivery(frozen: FrozenDelivery) -> Delivery:
-    message, qos, retain, identifiers, share, topic_filter, packet_id, state, expires = frozen
-    delivery = Delivery(message, qos, retain, identifiers, share, topic_filter)
-    delivery.packet_id, delivery.state, delivery.expires_at_ms = packet_id, state, expires
-    return delivery
 
 
 def _restore_table(

@@ -40,7 +40,7 @@ class Target:
 class Route:
     """Everyone who wants a topic."""
 
-    __slots__ = ("is_blocked", "is_empty", "kept", "remotes", "shares", "volatile")
+    __slots__ = ("is_blocked", "is_empty", "is_plain", "kept", "remotes", "shares", "volatile")
 
     def __init__(self) -> None:
         self.volatile: list[Target] = []
@@ -52,6 +52,9 @@ class Route:
         self.is_blocked = False
         """Whether somebody's queue is full: nothing above QoS 0 is taken (quantumqtt §7.2)."""
         self.is_empty = True
+        self.is_plain = True
+        """Whether connections of this very partition are all that a message is for: replicas
+        that follow have nothing to do for it."""
 
 
 class Routes:
@@ -83,12 +86,16 @@ class Routes:
         """As long as it stays the same, every route does."""
         return self.trie.generation, self.invalidations
 
-    def route(self, topic: bytes) -> Route:
-        """Return where a topic's messages go now."""
+    def known(self) -> dict[bytes, Route]:
+        """Return the routes that were worked out, until a subscription changes; not to be kept."""
         if self._valid != self.trie.generation:
             self._cache.clear()
             self._valid = self.trie.generation
-        route = self._cache.get(topic)
+        return self._cache
+
+    def route(self, topic: bytes) -> Route:
+        """Return where a topic's messages go now."""
+        route = self.known().get(topic)
         if route is None:
             if len(self._cache) >= CACHED_TOPICS_MAX:
                 self._cache.clear()
@@ -119,6 +126,7 @@ class Routes:
                 route.is_blocked |= client_id in self.full
             else:
                 route.volatile.append(target)
+        route.is_plain = not (route.kept or route.remotes or route.shares)
         return route
 
 

@@ -111,7 +111,7 @@ def _frozen_delivery(delivery: Delivery) -> FrozenDelivery:
         delivery.filter,
         delivery.packet_id,
         delivery.state,
-        delivery.expires_at_ms,
+        delivery.drop_at_ms,
     )
 
 

@@ -20,6 +20,11 @@ app = typer.Typer(
 )
 
 
+@app.callback()
+def _commands() -> None:
+    """Keep `issue` a command of its own, although it is the only one."""
+
+
 @app.command()
 def issue(
     name: Annotated[str, typer.Argument(help="Who the client is: letters, digits, . - _")],

@@ -580,14 +580,13 @@ class Connection:
             if first in _QOS_1:
                 topic = buffer[topic_at:topic_end]
                 owner = owners.get(topic) or inbound.owner_of(topic)
-                if owner is not run_owner:
-                    if run_owner is not None:
-                        inbound.add_run(run_owner, records, packet_ids, topics)
-                        records, packet_ids, topics = [], [], []
-                    run_owner = owner
-                    if owner is None:
-                        inbound.refuse_topic(topic, 1, packet_id)
-                        continue
+                if owner is not run_owner and run_owner is not None:
+                    inbound.add_run(run_owner, records, packet_ids, topics)
+                    records, packet_ids, topics = [], [], []
+                run_owner = owner
+                if owner is None:
+                    inbound.refuse_topic(topic, 1, packet_id)
+                    continue
                 payload = buffer[payload_at:end]
                 records.append(qos_1_record(topic, payload, first, packet_id, self))
                 packet_ids.append(packet_id)
@@ -682,7 +681,7 @@ class Connection:
             if expiry != NEVER_EXPIRES:
                 expiry = min(expiry, self.limits.session_expiry_seconds_max)
             self._new_expiry_seconds = expiry
-        self._gracefully = packet.reason_code is not ReasonCode.DISCONNECT_WITH_WILL_MESSAGE
+        self._gracefully = packet.reason_code is ReasonCode.SUCCESS  # [MQTT-3.14.4-3]
         self._drop("disconnected by the client")
 
     # Publishes and their answers.

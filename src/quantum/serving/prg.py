@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from clustor.replica import Applied, NotLeader, ReplicaOutput, RequestId
+from clustor.replica import Applied, Refused, ReplicaOutput, RequestId
 from clustor.runtime.hosted_group import HostedGroup
 from quantum.broker import (
     OWN_ORIGIN,
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 Completion: TypeAlias = Callable[[bytes | None], None]
 """Called once with a command's reply, or with None when it is not known, or never happened."""
 
+_FORGOTTEN: Final = (b"", None)
+_TOO_LARGE: Final = "TooLarge"
 _ELAPSE_TICKS: Final = 10
 _RESEND_TICKS: Final = 50
 
@@ -68,7 +70,10 @@ class Prg:
         """Clients about whom something is on its way into the log, and how much."""
         self._starting = False
         self._next_request = 0
-        self._pending: dict[int, Completion] = {}
+        self._pending: dict[int, tuple[bytes, Completion | None]] = {}
+        self._stalled: list[tuple[bytes, Completion | None]] = []
+        """Commands that the group did not take now (it hands its leadership over, or has too much
+        to do): they wait for the next tick, and later ones wait behind them."""
         self._commands: list[tuple[bytes, Completion | None]] = []
         self._records: list[bytes] = []
         self._records_bytes = 0
@@ -185,9 +190,11 @@ class Prg:
             forwards.send()
 
     def _submit(self, command: bytes, completion: Completion | None = None) -> None:
+        if self._stalled:
+            self._stalled.append((command, completion))
+            return
         self._next_request += 1
-        if completion is not None:
-            self._pending[self._next_request] = completion
+        self._pending[self._next_request] = (command, completion)
         self.group.replica.propose(RequestId(self._next_request), command)
 
     def _submit_releases(self, now_ms: int) -> None:
@@ -258,8 +265,10 @@ class Prg:
         for outcome in output.replies:
             if isinstance(outcome, Applied):
                 self._on_applied(outcome)
+            elif isinstance(outcome, Refused) and outcome.reason != _TOO_LARGE:
+                self._stalled += [self._pending.pop(request) for request in outcome.request_ids]
             else:
-                self._on_failed(outcome.request_ids, retry=isinstance(outcome, NotLeader))
+                self._on_failed(outcome.request_ids)
         if replica.leads and replica.group.core.hard.term != self.term:
             self._begin(replica.group.core.hard.term)
         elif not replica.leads and (self.leading or self._starting):
@@ -270,7 +279,7 @@ class Prg:
         pending = self._pending
         effects = iter(self.broker.take_effects_each(applied.index))
         for request, reply in zip(applied.request_ids, applied.replies, strict=True):
-            completion = pending.pop(request, None)
+            _, completion = pending.pop(request, _FORGOTTEN)
             if completion is not None:
                 completion(reply)
             for effect in next(effects, ()):
@@ -281,10 +290,9 @@ class Prg:
         if self.leading:
             self._after_apply()
 
-    def _on_failed(self, request_ids: list[RequestId], *, retry: bool) -> None:
-        del retry
+    def _on_failed(self, request_ids: list[RequestId]) -> None:
         for request in request_ids:
-            completion = self._pending.pop(request, None)
+            _, completion = self._pending.pop(request, _FORGOTTEN)
             if completion is not None:
                 completion(None)
 
@@ -315,7 +323,7 @@ class Prg:
         self._releases, self._releases_from = [], []
         self._runs = OpenRuns(0)
         self.forwards, self._streams_out, self._streams_in = {}, {}, {}
-        self._waiters, self._pending, self._elapsing = [], {}, False
+        self._waiters, self._pending, self._stalled, self._elapsing = [], {}, [], False
         self.busy_clients = {}
         for connection in connections.values():
             connection.partition_moved(why)
@@ -476,7 +484,12 @@ class Prg:
     # Time.
 
     def on_tick(self) -> None:
-        """Let due things happen, and what was lost be sent again."""
+        """Let due things happen, and what was lost or refused go again."""
+        if self._stalled:
+            stalled, self._stalled = self._stalled, []
+            for command, completion in stalled:
+                self._submit(command, completion)
+            self.tenant.touch(self)
         if not self.leading:
             return
         self._ticks += 1

@@ -119,7 +119,7 @@ SMALL = [
 SMALL_FILTERS = [
     b"/".join(parts)
     for depth in (1, 2, 3)
-    for parts in itertools.product((b"a", b"b", b"+", b"#"), repeat=depth)
+    for parts in itertools.product((b"a", b"b", b"$", b"+", b"#"), repeat=depth)
     if b"#" not in parts[:-1]
 ]
 

@@ -226,6 +226,19 @@ def test_check(
     assert decision.allowed == (ground is Ground.ALLOWED)
 
 
+def test_a_client_s_view_answers_as_the_rules_do_and_stays_small() -> None:
+    compiled = compile_acl(ACL)
+    mine, yours = compiled.for_client(ANN, DEVICE), compiled.for_client(ANN, ClientId(b"dev2"))
+    topics = [b"devices/dev%d/x" % number for number in range(200)] + [b"public/secret"]
+    for topic in [*topics, *topics]:
+        for view, client in ((mine, DEVICE), (yours, ClientId(b"dev2"))):
+            assert view.publish(topic) is compiled.check(PUBLISH, ANN, client, topic)
+            assert view.subscribe(topic) == compiled.check(SUBSCRIBE, ANN, client, topic)
+        assert len(mine._published) <= 64
+    assert mine.publish(b"devices/dev1/x").allowed
+    assert not yours.publish(b"devices/dev1/x").allowed
+
+
 def test_no_rules_allow_nothing() -> None:
     assert not CompiledAcl([]).check(PUBLISH, ANN, DEVICE, b"a").allowed
     assert not CompiledAcl([]).check(SUBSCRIBE, ANN, DEVICE, b"#").allowed
