@@ -774,8 +774,25 @@ class Connection:
                 self._answer_when_taken(found, suback)
                 self._answer_system(plan, suback)
 
+        if plan.is_shared and not self.epoch:
+            self._make_session(self.prg)
         command = plan.command(self.prg.now_ms(), self.client_id, self.epoch)
         self._command(encode_command(command), subscribed)
+
+    def _make_session(self, prg: Prg) -> None:
+        """Let the log know a session that only this connection knew, with its window.
+
+        The machine keeps the queues of those who share a subscription, however short they live.
+        """
+        window = min(self._agreed.receive_maximum, self.limits.in_flight_max)
+        command = Attach(prg.now_ms(), self.client_id, False, 0, window)  # noqa: FBT003
+
+        def made(reply: bytes | None) -> None:
+            if reply is not None:
+                attached = _decode_attached(reply)
+                self.epoch, self._attachment = attached.epoch, attached.attachment
+
+        self._command(encode_command(command), made)
 
     def _answer_system(self, plan: SubscribePlan, suback: Suback) -> None:
         """Send what `$SYS` says now, as if it were retained."""
