@@ -214,7 +214,8 @@ class Replica:
 
     def propose(self, request_id: RequestId, command: bytes) -> None:
         """Let a command wait for the next entry; its outcome comes with an output."""
-        if self.leads:
+        core = self.group.core
+        if core.role is Role.LEADER and self.failed is None and not self._mending:
             self._proposals.add(request_id, command)
         else:
             self._proposals.outcomes.append(NotLeader([request_id], self.leader_id))

@@ -12,6 +12,7 @@ many events it takes (a poll) is answered once, and is over.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import Annotated, Final, TypeAlias
 
@@ -82,6 +83,17 @@ def encode_request(request_id: int, partition: int, operation: int, body: bytes)
 
 def encode_reply(request_id: int, status: int, body: bytes) -> bytes:
     return _REPLY.pack(_REPLY_HEAD_BYTES + len(body), request_id, status) + body
+
+
+def encode_replies(request_ids: Iterable[int], status: int, bodies: Iterable[bytes]) -> bytes:
+    """Encode many replies of one status, back to back."""
+    pack = _REPLY.pack
+    return b"".join(
+        [
+            pack(_REPLY_HEAD_BYTES + len(body), request_id, status) + body
+            for request_id, body in zip(request_ids, bodies, strict=True)
+        ]
+    )
 
 
 def take_requests(buffer: bytearray) -> list[Request]:

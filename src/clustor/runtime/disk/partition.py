@@ -26,7 +26,7 @@ from clustor.log.steps import (
     directory_of,
 )
 from clustor.runtime.disk.errors import FileFenced, PathRefused, plan_failed
-from clustor.runtime.disk.files import FileTable, OpenFile
+from clustor.runtime.disk.files import UNKNOWN, FileTable, OpenFile
 from clustor.runtime.disk.paths import open_file, opened_directory, opened_parent, parts_of
 from clustor.runtime.disk.reserve import reserve
 from clustor.runtime.disk.types import SyncDurations
@@ -120,10 +120,13 @@ class Partition:
         """Write all of `data`, however the kernel divides it."""
         file = self.file(name)
         file.dirty = True
+        reach, file.reach = file.reach, UNKNOWN  # until all bytes are there
         written = os.pwrite(file.descriptor, data, offset)
         while written < len(data):
             rest = memoryview(data)[written:]
             written += os.pwrite(file.descriptor, rest, offset + written)
+        if reach != UNKNOWN:
+            file.reach = max(reach, offset + written) if written else reach
 
     def close(self) -> None:
         """Close the files and the directory."""
@@ -143,6 +146,7 @@ class Partition:
             case Truncate():
                 file = self.file(step.file)
                 file.dirty = True
+                file.reach = UNKNOWN
                 os.ftruncate(file.descriptor, step.size_bytes)
             case Rename():
                 self._rename(step)

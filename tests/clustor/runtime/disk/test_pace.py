@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clustor.log.steps import Create, FileName, Plan, Sync, Write
+from clustor.log.steps import Create, FileName, Plan, Sync, Truncate, Write
 from clustor.log.types import IoWriterMode
 from clustor.runtime.disk import (
     Disk,
@@ -20,7 +20,7 @@ from clustor.runtime.disk import (
 )
 from clustor.runtime.disk.pace import BYTES_MAX, QUICK_NS_MAX, Pace, is_small
 from tests.clustor.runtime.disk.harness import contents, opened, take, unwritten_pages
-from tests.clustor.runtime.disk.test_faults import replace_behind
+from tests.clustor.runtime.disk.test_faults import file_size_limit, replace_behind
 
 WAL = FileName("wal")
 LEDGER = FileName("ledger")
@@ -132,3 +132,30 @@ def test_a_plan_behind_a_failure_that_nobody_was_told_of_is_not_run(
     assert isinstance(failed.error, PlanFailed)
     assert isinstance(abandoned.error, PlanAbandoned)
     assert contents(root) == {"wal": b"", "ledger": b""}
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        (Write(WAL, 0, b"w" * 100), Sync(WAL)),
+        (Write(WAL, 0, b"w" * 100), Sync(WAL), Write(WAL, 50, b"over"), Sync(WAL)),
+        (Write(WAL, 500, b""), Sync(WAL)),
+        (Write(WAL, 0, b"w" * 100), Truncate(WAL, 40), Sync(WAL)),
+        (Write(WAL, 9, b"w"), Sync(WAL), Truncate(WAL, 700), Sync(WAL), Write(WAL, 2, b"w")),
+    ],
+    ids=["grown", "written over", "nothing, far out", "cut", "extended"],
+)
+def test_the_known_length_is_the_files_own(partition: Partition, root: Path, plan: Plan) -> None:
+    for _ in range(2):
+        partition.execute((*plan, Sync(WAL)))
+        file = partition.file(WAL)
+        assert not file.dirty
+        assert file.length == (root / "wal").stat().st_size
+
+
+def test_a_refused_write_leaves_no_length_behind(partition: Partition) -> None:
+    partition.execute((Write(WAL, 0, b"w" * 100), Sync(WAL)))
+    with file_size_limit(200), pytest.raises(PlanFailed):
+        partition.execute((Write(WAL, 1000, b"w"), Sync(WAL)))
+    partition.execute((Sync(WAL),))
+    assert partition.file(WAL).length == 100
