@@ -26,7 +26,6 @@ from clustor.raft.profiles import CONSISTENCY_PROFILE, Profile
 from clustor.raft.types import ReplicaId
 from clustor.replica import (
     DiskRead,
-    DiskWork,
     NewMachine,
     ReplicaOutput,
     ReplicaSettings,
@@ -305,16 +304,16 @@ class Node:
         Nothing in an output waits for anything else in it, so the peers write while we do.
         """
         touched, self._touched = self._touched, {}
-        writing: list[tuple[HostedGroup, list[DiskWork]]] = []
-        for group in touched:
-            output = group.replica.take()
-            if output.disk:
-                writing.append((group, output.disk))
+        outputs = [(group, group.replica.take(plan_later=True)) for group in touched]
+        for group, output in outputs:
             self._carry_out(group, output)
         self._behind |= touched
         for service in self._services:
             service.flush()
         self.transport.flush()
+        for group, output in outputs:
+            output.disk += group.replica.take_disk()
+        writing = [(group, output.disk) for group, output in outputs if output.disk]
         for group, works in writing:
             if group.submit(works, alone=len(writing) == 1):
                 self._touched[group] = None
