@@ -33,9 +33,9 @@ def quick() -> Pace:
     return pace
 
 
-@pytest.fixture
-def disk(root: Path) -> Iterator[Disk]:
-    with opened(IoWriterMode.FIXED_URING) as found:
+@pytest.fixture(params=[IoWriterMode.FIXED_URING, IoWriterMode.BLOCKING], ids=lambda m: m.name)
+def disk(request: pytest.FixtureRequest, root: Path) -> Iterator[Disk]:
+    with opened(request.param) as found:
         found._pace = quick()  # type: ignore[attr-defined]
         yield found
 
@@ -96,7 +96,7 @@ def test_a_small_plan_alone_is_over_and_durable_when_submit_returns(
     assert disk.completions() == []
 
 
-def test_the_ring_does_what_is_not_alone_or_comes_behind_it(
+def test_others_do_what_is_not_alone_or_comes_behind_it(
     disk: Disk, partition: Partition, root: Path
 ) -> None:
     assert disk.submit(partition, APPEND, PlanToken(1)) is None
@@ -104,7 +104,7 @@ def test_the_ring_does_what_is_not_alone_or_comes_behind_it(
     assert [each.token for each in take(disk, 2)] == [1, 2]
 
 
-def test_the_ring_waits_for_a_slow_disk(disk: Disk, partition: Partition) -> None:
+def test_others_wait_for_a_slow_disk(disk: Disk, partition: Partition) -> None:
     disk._pace.sample([1000 * QUICK_NS_MAX])  # type: ignore[attr-defined]
     assert disk.submit(partition, APPEND, PlanToken(1), alone=True) is None
     assert take(disk, 1)[0].error is None
