@@ -121,6 +121,8 @@ def test_a_failure_is_told_once_and_fences_as_ever(disk: Disk, partition: Partit
     well = disk.submit(partition, (Write(LEDGER, 0, b"x"), Sync(LEDGER)), PlanToken(3), alone=True)
     assert well is not None
     assert well.error is None
+    disk.submit(partition, (Write(LEDGER, 0, b"y"), Sync(LEDGER)), PlanToken(4))
+    assert take(disk, 1)[0].error is None, "what the owner was told of does not count again"
 
 
 def test_a_plan_behind_a_failure_that_nobody_was_told_of_is_not_run(
@@ -151,6 +153,13 @@ def test_the_known_length_is_the_files_own(partition: Partition, root: Path, pla
         file = partition.file(WAL)
         assert not file.dirty
         assert file.length == (root / "wal").stat().st_size
+
+
+def test_the_length_of_a_file_that_was_there_is_looked_up(disk: Disk, root: Path) -> None:
+    (root / "wal").write_bytes(bytes(1000))
+    partition = disk.open_partition(root)
+    partition.execute((Write(WAL, 0, b"w"), Sync(WAL)))
+    assert partition.file(WAL).length == 1000
 
 
 def test_a_refused_write_leaves_no_length_behind(partition: Partition) -> None:
