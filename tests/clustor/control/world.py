@@ -31,7 +31,7 @@ from clustor.control import (
     signed_command,
 )
 from clustor.control.draft import scan_records
-from clustor.kv import Events, Get, Key, StoreId, encode_command
+from clustor.kv import Get, Key, StoreId, encode_command
 from clustor.log.types import PartitionId
 from clustor.raft.control_plane import CacheState
 from clustor.raft.fallback import StrictFallback
@@ -301,9 +301,7 @@ class World:
             cache.listed(cursor, scan_records(kv, b""), asked=asked, confirmed=confirmed)
         else:
             found = kv.events_since(cache.cursor.revision, limit=50)
-            if not isinstance(found, Events):
-                return  # behind what we know already
-            cache.polled(found, asked=asked, confirmed=confirmed)
+            cache.polled(found, store_id=kv.store_id, asked=asked, confirmed=confirmed)
         self.tell(side)
 
     def tell(self, side: Side) -> None:
