@@ -292,9 +292,12 @@ class Access:
         One offer is open at a time: the next waits until it is published, or a period passed.
         """
         core, durability = self._core, self._durability
+        due = core.now_ms >= self._publish_due_ms
+        if not due and not len(self.queue) and durability.newest_offered is not None:
+            return None  # nobody waits for one: the common case, once a turn
         if durability.quorum_tuple is None or durability.quorum_tuple == self.control.proof:
             return None
-        if core.now_ms < self._publish_due_ms and not self._read_lacks_proof():
+        if not due and not self._read_lacks_proof():
             return None
         self._publish_due_ms = core.now_ms + core.profile.control_plane.proof_publish_period_ms
         return durability.offer()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -13,6 +13,7 @@ from clustor.log.keys import KeyRing
 from clustor.log.types import IoWriterMode
 from clustor.raft.profiles import Profile
 from clustor.raft.types import Draw
+from clustor.replica.delaying import NodeInflight
 from clustor.replica.machine import NewMachine
 from clustor.snapshot.chunks import CHUNK_BYTES_DEFAULT
 
@@ -30,12 +31,13 @@ class ReplicaSettings:
     draw: Draw
     entropy: Entropy
     signer: Ed25519PrivateKey  # of this node's snapshot manifests
-    trusted_keys: tuple[Ed25519PublicKey, ...]  # of every node's, this one's included
+    trusted_keys: Sequence[Ed25519PublicKey]  # of every node's, this one's included; may grow
     log_config: LogConfig = LogConfig()
     io_writer_mode: IoWriterMode = IoWriterMode.BLOCKING
     waiting_bytes_max: int = 64 << 20  # commands that wait for a batch
     batches_in_flight_max: int = 2  # while so many are being synced, the next one fills
     chunk_bytes: int = CHUNK_BYTES_DEFAULT
     chunks_in_flight_max: int = 4
+    node_inflight: NodeInflight = field(default_factory=NodeInflight)  # shared by a node's replicas
     version_id: int = 1  # of the machine's snapshot format
     producer_version: str = "1"

@@ -1,41 +1,27 @@
-"""The admin port: a small, strict HTTP/1.1 for status, and the upgrade to the KV stream.
+"""The admin port: a small, strict HTTP/1.1 for status and commands, and the KV stream's upgrade.
 
-One request per connection, GET only, no body, a head of at most 8 KiB that must be complete
-within a few seconds. In development it is plaintext and bound to loopback (ruling C15).
+One request per connection, GET or a POST of a little JSON, which must be complete within a few
+seconds. In development it is plaintext and bound to loopback (ruling C15).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, TypeAlias, cast
-
-import msgspec
+from typing import Final, Protocol, TypeAlias, cast
 
 from clustor import wire as w
+from clustor.runtime.admin_commands import AdminCommands, Answer
 from clustor.runtime.errors import PortTaken
+from clustor.runtime.http_head import HEAD_BYTES_MAX, BadRequest, Head, parse_head, respond
 from clustor.runtime.kv_service import KvService
 from clustor.runtime.kv_stream import StreamViolation, take_requests
 from clustor.runtime.transport import Address
 
-HEAD_BYTES_MAX: Final = 8 << 10
-HEAD_SECONDS_MAX: Final = 5.0
+REQUEST_SECONDS_MAX: Final = 5.0
 OPEN_REQUESTS_MAX: Final = 1 << 16
 CONNECTIONS_MAX: Final = 4096
 UPGRADE: Final = "clustor-kv"
-
-_REASONS: Final = {
-    200: "OK",
-    400: "Bad Request",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    408: "Request Timeout",
-    426: "Upgrade Required",
-    431: "Request Header Fields Too Large",
-    503: "Service Unavailable",
-    505: "HTTP Version Not Supported",
-}
 
 _SWITCHING: Final = (
     f"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {UPGRADE}\r\n\r\n"
@@ -44,61 +30,11 @@ _SWITCHING: Final = (
 StatusOf: TypeAlias = Callable[[], object]
 
 
-class BadRequest(Exception):
-    """The head is not one that we answer; `code` says why."""
+class Pages(Protocol):
+    """Pages of a service; None says that a page is not one of them."""
 
-    def __init__(self, code: int, reason: str) -> None:
-        super().__init__(reason)
-        self.code = code
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """A request's path and headers, names in small letters."""
-
-    path: str
-    headers: dict[str, str]
-
-
-def parse_head(data: bytes) -> Head:
-    """Parse a whole head, without its empty line. Raises BadRequest."""
-    try:
-        lines = data.decode("ascii").split("\r\n")
-    except UnicodeDecodeError:
-        raise BadRequest(400, "the head is not ASCII") from None
-    parts = lines[0].split(" ")
-    if len(parts) != 3 or not parts[1].startswith("/"):
-        raise BadRequest(400, "not a request line")
-    if parts[2] != "HTTP/1.1":
-        raise BadRequest(505, "HTTP/1.1 only")
-    if parts[0] != "GET":
-        raise BadRequest(405, "GET only")
-    headers = dict(map(_header, lines[1:]))
-    if len(headers) != len(lines) - 1:
-        raise BadRequest(400, "a header twice")
-    if "host" not in headers:
-        raise BadRequest(400, "no Host header")
-    if "transfer-encoding" in headers or headers.get("content-length", "0") != "0":
-        raise BadRequest(400, "a body where none is expected")
-    return Head(parts[1], headers)
-
-
-def _header(line: str) -> tuple[str, str]:
-    name, colon, value = line.partition(":")
-    if not colon or not name or name != name.strip() or not name.isprintable():
-        raise BadRequest(400, "not a header")
-    return name.lower(), value.strip()
-
-
-def respond(code: int, content: object) -> bytes:
-    """Return a whole response; the connection ends behind it."""
-    body = content if isinstance(content, bytes) else msgspec.json.encode(content) + b"\n"
-    head = (
-        f"HTTP/1.1 {code} {_REASONS[code]}\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-        f"Connection: close\r\n\r\n"
-    )
-    return head.encode() + body
+    def get(self, target: str, /) -> Answer | None: ...
+    def post(self, target: str, /) -> Answer | None: ...
 
 
 class AdminConnection(asyncio.Protocol):
@@ -106,6 +42,7 @@ class AdminConnection(asyncio.Protocol):
 
     __slots__ = (
         "_buffer",
+        "_head",
         "_number",
         "_open",
         "_reading",
@@ -120,6 +57,7 @@ class AdminConnection(asyncio.Protocol):
         self._server = server
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
+        self._head: Head | None = None  # of a request whose body still comes
         self._number: int | None = None  # in the KV service, once upgraded
         self._staged: list[bytes] = []
         self._open = 0
@@ -133,15 +71,17 @@ class AdminConnection(asyncio.Protocol):
             self._finish(503, {"error": "too many connections"})
             return
         loop = asyncio.get_running_loop()
-        late = {"error": "the head did not come in time"}
-        self._timeout = loop.call_later(HEAD_SECONDS_MAX, self._finish, 408, late)
+        late = {"error": "the request did not come in time"}
+        self._timeout = loop.call_later(REQUEST_SECONDS_MAX, self._finish, 408, late)
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        if self._number is None:
-            self._on_head()
-        else:
+        if self._number is not None:
             self._on_stream(self._number)
+        elif self._head is not None:
+            self._on_body(self._head)
+        else:
+            self._on_head()
 
     def connection_lost(self, _exc: Exception | None) -> None:
         self._stop_timeout()
@@ -179,18 +119,41 @@ class AdminConnection(asyncio.Protocol):
         if end < 0 or end > HEAD_BYTES_MAX:
             self._finish(431, {"error": "the head is too large"})
             return
-        self._stop_timeout()
         try:
             head = parse_head(bytes(self._buffer[:end]))
         except BadRequest as error:
             self._finish(error.code, {"error": str(error)})
             return
         del self._buffer[: end + 4]
-        self._on_request(head)
+        self._on_body(head)
+
+    def _on_body(self, head: Head) -> None:
+        self._head = head
+        if len(self._buffer) < head.body_bytes:
+            return
+        self._head = None
+        self._stop_timeout()
+        if head.method == "POST":
+            self._on_command(head)
+        else:
+            self._on_request(head)
+
+    def _on_command(self, head: Head) -> None:
+        commands = self._server.commands
+        if commands is None:
+            self._finish(503, {"error": "this node takes no commands: it is in repair mode"})
+        elif len(self._buffer) > head.body_bytes:
+            self._finish(400, {"error": "more than the body"})
+        else:
+            answer = self._server.pages.post(head.path) if self._server.pages else None
+            self._finish(*(answer or commands.carry_out(head.path, bytes(self._buffer))))
 
     def _on_request(self, head: Head) -> None:
         kv = self._server.kv
-        if head.path == "/status":
+        answer = self._server.pages.get(head.path) if self._server.pages else None
+        if answer is not None:
+            self._finish(*answer)
+        elif head.path == "/status":
             self._finish(200, self._server.status())
         elif head.path == "/.well-known/wide-int-registry":
             self._finish(200, w.canonical(w.wide_int_registry()))
@@ -265,11 +228,16 @@ class AdminConnection(asyncio.Protocol):
 
 
 class AdminServer:
-    """The admin port of one node; `kv` is None in repair mode."""
+    """The admin port of one node; `kv` and `commands` are None in repair mode."""
 
-    def __init__(self, status: StatusOf, kv: KvService | None) -> None:
+    def __init__(
+        self, status: StatusOf, kv: KvService | None, commands: AdminCommands | None = None
+    ) -> None:
         self.status = status
         self.kv = kv
+        self.commands = commands
+        self.pages: Pages | None = None
+        """What a service shows beside."""
         self._connections: set[AdminConnection] = set()
         self._server: asyncio.Server | None = None
 

@@ -1,15 +1,19 @@
 """`cluster.json`: the nodes of a cluster, where they listen, and how many groups they host.
 
-Written once when a development cluster is made, read by its nodes and by the command line.
+Written when a development cluster is made and when a node joins or leaves it; read by its nodes,
+at their start and when they are told to, and by the command line.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from clustor.raft.profiles import CONSISTENCY_PROFILE, Profile
+from clustor.runtime.admission import FlowNumbers
 from clustor.runtime.errors import DataDirectoryRefused
 from clustor.runtime.pki import ClusterId, NodeId
 from clustor.runtime.transport import Address
@@ -31,6 +35,7 @@ class NodeEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     peer_port: int
     admin_port: int
     signing_key: str
+    founder: bool = True  # voted from the beginning; others join by a change of members
 
     @property
     def id(self) -> NodeId:
@@ -46,17 +51,64 @@ class NodeEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole cluster. Every group has a replica on every node."""
+    """The whole cluster. Every group has a replica on every node.
+
+    `removed` keeps those that left: no id is given twice, and snapshots that they signed are
+    still believed.
+    """
 
     cluster_id: str
     groups: int
     nodes: tuple[NodeEntry, ...]
     segment_bytes: int = DEVELOPMENT_SEGMENT_BYTES
+    removed: tuple[NodeEntry, ...] = ()
+    birth_id: str = ""  # drawn when the cluster was made: another of the same name has another
+    flow: FlowNumbers = FlowNumbers()
+    snapshot_log_bytes: int = CONSISTENCY_PROFILE.replication.snapshot_log_bytes_target
+    snapshot_bytes_per_second: int = CONSISTENCY_PROFILE.replication.snapshot_bytes_per_second_max
     format_version: int = 1
+
+    @property
+    def profile(self) -> Profile:
+        """The profile of its groups: the specification's, with what this cluster tightens."""
+        numbers = replace(
+            CONSISTENCY_PROFILE.replication,
+            snapshot_log_bytes_target=self.snapshot_log_bytes,
+            snapshot_bytes_per_second_max=self.snapshot_bytes_per_second,
+        )
+        return replace(CONSISTENCY_PROFILE, replication=numbers)
 
     @property
     def id(self) -> ClusterId:
         return ClusterId(self.cluster_id)
+
+    @property
+    def birth(self) -> str:
+        """What tells the stores of this cluster from those of every other one, of any name."""
+        return self.birth_id or self.cluster_id
+
+    @property
+    def founders(self) -> frozenset[NodeId]:
+        """The nodes whose replicas are the first voters of every group."""
+        return frozenset(entry.id for entry in self.nodes if entry.founder)
+
+    @property
+    def signing_keys(self) -> list[str]:
+        """The keys of all whose snapshots are believed."""
+        return [entry.signing_key for entry in (*self.nodes, *self.removed)]
+
+    def next_node_id(self) -> NodeId:
+        """Return an id that no node has or had."""
+        return NodeId(1 + max(entry.node_id for entry in (*self.nodes, *self.removed)))
+
+    def with_node(self, entry: NodeEntry) -> ClusterFile:
+        return msgspec.structs.replace(self, nodes=(*self.nodes, entry))
+
+    def without_node(self, node_id: NodeId) -> ClusterFile:
+        """Return the cluster after a node left; raises DataDirectoryRefused for a stranger."""
+        gone = self.node(node_id)
+        left = tuple(entry for entry in self.nodes if entry is not gone)
+        return msgspec.structs.replace(self, nodes=left, removed=(*self.removed, gone))
 
     def node(self, node_id: NodeId) -> NodeEntry:
         """Return one node's entry, or raise DataDirectoryRefused."""

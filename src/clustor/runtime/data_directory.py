@@ -5,6 +5,7 @@ pki/                the node's certificate, its key, and the authority it trusts
 node.json           which node of which cluster this is
 identity/<group>/   who each replica is; meant for another disk than its state
 state/<group>/      each replica's log, hard state and snapshots
+rejoin.json         an operator's word that lost replicas may start empty; taken once
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from typing import Final
 import msgspec
 
 from clustor.log.types import PartitionId
+from clustor.raft.types import RoutingEpoch
 from clustor.runtime.errors import DataDirectoryInUse, DataDirectoryRefused
 from clustor.runtime.keystore import KEYS_DIRECTORY
 from clustor.runtime.pki import PKI_DIRECTORY, ClusterId, NodeId
 
 NODE_FILE: Final = "node.json"
 LOCK_FILE: Final = "node.lock"
+REJOIN_FILE: Final = "rejoin.json"
 IDENTITY_DIRECTORY: Final = "identity"
 STATE_DIRECTORY: Final = "state"
 
@@ -33,6 +36,12 @@ class NodeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cluster_id: str
     node_id: int
     format_version: int = 1
+
+
+class RejoinFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """For each group its newest routing epoch, asked for after the data was lost."""
+
+    epochs: dict[int, int]
 
 
 class DataDirectory:
@@ -57,6 +66,22 @@ class DataDirectory:
     def state(self, partition: PartitionId) -> Path:
         """Return the directory of a replica's state, made where it is missing."""
         return _made(self.root / STATE_DIRECTORY / str(partition))
+
+    def take_rejoin(self) -> dict[PartitionId, RoutingEpoch]:
+        """Take the permission to start empty, if there is one. It does not outlive this start:
+
+        data that is lost later needs a newer epoch, or an old change could count as the new one.
+        """
+        path = self.root / REJOIN_FILE
+        try:
+            found = msgspec.json.decode(path.read_bytes(), type=RejoinFile)
+        except FileNotFoundError:
+            return {}
+        except msgspec.MsgspecError as error:
+            raise DataDirectoryRefused("cannot read rejoin.json", cause=error) from error
+        path.unlink()
+        sync_directory(self.root)
+        return {PartitionId(group): RoutingEpoch(epoch) for group, epoch in found.epochs.items()}
 
     def close(self) -> None:
         """Let others open it."""
@@ -111,6 +136,11 @@ def _check_owner(root: Path, cluster: ClusterId, node: NodeId) -> None:
             owner=f"{owner.cluster_id}/{owner.node_id}",
             node=f"{cluster}/{node}",
         )
+
+
+def permit_rejoin(root: Path, epochs: dict[int, int]) -> None:
+    """Let the replicas of a node that lost their data start empty, once."""
+    write_durably(root / REJOIN_FILE, msgspec.json.encode(RejoinFile(epochs)) + b"\n")
 
 
 def write_durably(path: Path, data: bytes, mode: int = 0o600) -> None:

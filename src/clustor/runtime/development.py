@@ -5,10 +5,13 @@ The nodes share one key ring, because a snapshot travels between them as it is o
 
 from __future__ import annotations
 
+import os
 import shutil
 from datetime import datetime
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from clustor.runtime.cluster_file import (
     ADMIN_ROLE,
@@ -57,7 +60,8 @@ def prepare_cluster(
     if path.exists():
         known = read_cluster_file(path)
         _require_same(known, root, nodes, groups)
-        wanted = _describe(root, known.id, nodes, base_port, groups)
+        moved = tuple(_moved(entry, base_port) for entry in known.nodes)
+        wanted = msgspec.structs.replace(known, nodes=moved)
     else:
         if root.exists() and _foreign(root, nodes):
             raise DataDirectoryRefused("not a cluster's directory", directory=str(root))
@@ -69,8 +73,35 @@ def prepare_cluster(
     return wanted
 
 
+def prepare_node(root: Path, now: datetime) -> NodeEntry:
+    """Make the directory, the certificate and the keys of one more node, and list it.
+
+    It has no vote in any group: a change of members gives it one. Raises DataDirectoryRefused.
+    """
+    cluster = read_cluster_file(root / CLUSTER_FILE)
+    node_id = cluster.next_node_id()
+    known = cluster.nodes[0]
+    base_port = known.peer_port - port_of(0, known.node_id, PEER_ROLE)
+    _prepare_node_keys(root, node_id)
+    entry = _entry(root, node_id, base_port, founder=False)
+    if entry.admin_port > PORT_MAX:
+        raise DataDirectoryRefused("there is no port left for another node", port=entry.admin_port)
+    wanted = cluster.with_node(entry)
+    _prepare_certificates(root, wanted, now)
+    write_durably(root / CLUSTER_FILE, encode_cluster_file(wanted), 0o644)
+    return entry
+
+
+def forget_node(root: Path, node_id: NodeId) -> None:
+    """Take a node off the list; its directory stays. Raises DataDirectoryRefused."""
+    wanted = read_cluster_file(root / CLUSTER_FILE).without_node(node_id)
+    write_durably(root / CLUSTER_FILE, encode_cluster_file(wanted), 0o644)
+
+
 def _require_same(known: ClusterFile, root: Path, nodes: int, groups: int) -> None:
-    if (len(known.nodes), known.groups) != (nodes, groups):
+    """The command that made the cluster also takes it up, whoever joined or left since."""
+    founded = sum(entry.founder for entry in (*known.nodes, *known.removed))
+    if nodes not in (len(known.nodes), founded) or groups != known.groups:
         raise DataDirectoryRefused(
             "the directory holds a cluster of another shape",
             directory=str(root),
@@ -91,30 +122,44 @@ def _prepare_keys(root: Path, nodes: int) -> None:
     if not (root / KEYS_DIRECTORY / KEYRING_FILE).exists():
         create_keyring(root)
     for number in range(1, nodes + 1):
-        keys = node_directory(root, NodeId(number)) / KEYS_DIRECTORY
-        keys.mkdir(parents=True, mode=0o700, exist_ok=True)
-        for name in (KEK_FILE, KEYRING_FILE):
-            write_durably(keys / name, (root / KEYS_DIRECTORY / name).read_bytes())
-        if not (keys / SIGNER_FILE).exists():
-            create_signer(keys)
+        _prepare_node_keys(root, NodeId(number))
+
+
+def _prepare_node_keys(root: Path, node: NodeId) -> None:
+    keys = node_directory(root, node) / KEYS_DIRECTORY
+    keys.mkdir(parents=True, mode=0o700, exist_ok=True)
+    for name in (KEK_FILE, KEYRING_FILE):
+        write_durably(keys / name, (root / KEYS_DIRECTORY / name).read_bytes())
+    if not (keys / SIGNER_FILE).exists():
+        create_signer(keys)
 
 
 def _describe(
     root: Path, cluster: ClusterId, nodes: int, base_port: int, groups: int
 ) -> ClusterFile:
-    entries = []
-    for number in range(1, nodes + 1):
-        keys = node_directory(root, NodeId(number)) / KEYS_DIRECTORY
-        entries.append(
-            NodeEntry(
-                number,
-                LOOPBACK,
-                port_of(base_port, number, PEER_ROLE),
-                port_of(base_port, number, ADMIN_ROLE),
-                public_hex(load_signer(keys)),
-            )
-        )
-    return ClusterFile(cluster, groups, tuple(entries))
+    numbers = range(1, nodes + 1)
+    entries = (_entry(root, NodeId(number), base_port, founder=True) for number in numbers)
+    return ClusterFile(cluster, groups, tuple(entries), birth_id=os.urandom(16).hex())
+
+
+def _entry(root: Path, node: NodeId, base_port: int, *, founder: bool) -> NodeEntry:
+    signer = load_signer(node_directory(root, node) / KEYS_DIRECTORY)
+    return NodeEntry(
+        node,
+        LOOPBACK,
+        port_of(base_port, node, PEER_ROLE),
+        port_of(base_port, node, ADMIN_ROLE),
+        public_hex(signer),
+        founder,
+    )
+
+
+def _moved(entry: NodeEntry, base_port: int) -> NodeEntry:
+    return msgspec.structs.replace(
+        entry,
+        peer_port=port_of(base_port, entry.node_id, PEER_ROLE),
+        admin_port=port_of(base_port, entry.node_id, ADMIN_ROLE),
+    )
 
 
 def _prepare_certificates(root: Path, cluster: ClusterFile, now: datetime) -> None:

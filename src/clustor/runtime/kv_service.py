@@ -8,6 +8,7 @@ see the state at their own index, which is linearizable by itself.
 from __future__ import annotations
 
 import time
+from hashlib import sha256
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import msgspec
@@ -26,6 +27,7 @@ from clustor.kv import (
     Record,
     Refused,
     Revision,
+    StoreId,
     Txn,
     TxnPut,
     decode_command,
@@ -45,6 +47,7 @@ from clustor.runtime.kv_stream import (
     WatchRequest,
     encode_reply,
 )
+from clustor.runtime.pki import NodeId
 
 if TYPE_CHECKING:
     from clustor.runtime.node import Node
@@ -57,7 +60,7 @@ _APPLIED: Final = int(Status.APPLIED)
 _NODE_ITSELF: Final = 0  # the connection number of the node's own commands
 _EXPIRE_LIMIT: Final = 1024
 _EVENTS_PER_REPLY: Final = 1024
-_POLL_TICKS_MAX: Final = 100  # a second: how long a poll waits for events
+_SILENT_TICKS_MAX: Final = 100  # a second: for so long nothing is said to a poll or a watch
 WATCHES_MAX: Final = 1024  # of one connection
 
 _MALFORMED: Final = encode_kv_reply(Refused(ErrorCode.MALFORMED))
@@ -99,6 +102,7 @@ class KvService:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._groups: dict[PartitionId, HostedGroup] = {}
         self._clients: dict[int, Client] = {}
         self._next_number = _NODE_ITSELF + 1
         self._watches: dict[PartitionId, dict[tuple[int, int], _Watch]] = {}
@@ -106,6 +110,12 @@ class KvService:
         self._dirty: dict[Client, None] = {}
         self._expiring: set[PartitionId] = set()
         self._ticks = 0
+
+    def host(self, partition: PartitionId) -> None:
+        """Keep a store in a group of this number, on every node."""
+        name = f"{self._node.cluster.birth}/{partition}"
+        store = StoreId(sha256(name.encode()).digest()[:16])
+        self._groups[partition] = self._node.host(partition, lambda: KvMachine(store), self)
 
     def joined(self, client: Client) -> int:
         """Give a new connection its number."""
@@ -129,7 +139,7 @@ class KvService:
         """Take what a connection brought in one turn. Raises StreamViolation."""
         client = self._clients[number]
         base = number << _ID_BITS
-        groups: dict[int, HostedGroup] = cast("dict[int, HostedGroup]", self._node.groups)
+        groups: dict[int, HostedGroup] = cast("dict[int, HostedGroup]", self._groups)
         for request_id, partition, operation, body in requests:
             group = groups.get(partition)
             if group is None:
@@ -152,6 +162,10 @@ class KvService:
             command = decode_command(body)
         except (msgspec.DecodeError, RecursionError):
             self._answer(client, request_id, Status.APPLIED, _MALFORMED)
+            return
+        if not group.admission.admit(len(body)):
+            self._reply(group, request, Status.THROTTLED, group.admission.refusal(_wall_ms()))
+            self._node.touch(group)
             return
         if type(command) is not Put or command.ttl_ms or command.now_ms:
             body = _stamped(command, body)
@@ -220,7 +234,7 @@ class KvService:
         """Go on with the watches of a connection that reads again."""
         for partition, watches in self._watches.items():
             for key in [key for key in watches if key[0] == number]:
-                self._feed(partition, key, _machine(self._node.groups[partition]))
+                self._feed(partition, key, _machine(self._groups[partition]))
 
     def _tell(self, watch: _Watch, events: list[Record]) -> None:
         body = _encode(WatchEvents(events, watch.revision))
@@ -230,18 +244,26 @@ class KvService:
     def _end(self, partition: PartitionId, key: tuple[int, int]) -> None:
         self._watches[partition].pop(key).client.release(1)
 
-    def _answer_polls(self, group: HostedGroup) -> None:
-        """Give those that wait a sign of life, where this replica keeps up with its group."""
+    def _give_signs_of_life(self, group: HostedGroup) -> None:
+        """Give those that wait a sign of life, where this replica keeps up with its group.
+
+        A poll ends with it; a watch goes on.
+        """
         watches = self._watches.get(group.partition_id)
         if not watches or group.replica.group.core.leader_id is None:
             return
         revision = _machine(group).revision
         for key, watch in list(watches.items()):
-            if watch.is_poll and watch.revision <= revision:
-                self._tell(watch, [])
+            if watch.revision > revision or not watch.client.writable:
+                continue
+            self._tell(watch, [])
+            if watch.is_poll:
                 self._end(group.partition_id, key)
 
     # Outputs.
+
+    def prepare(self) -> None:
+        """Requests are proposed as they come."""
 
     def on_output(self, group: HostedGroup, output: ReplicaOutput) -> None:
         """Stage the replies of one group's turn, and feed its watches."""
@@ -299,9 +321,9 @@ class KvService:
     def on_tick(self) -> None:
         """Let leaders delete the keys whose time has come, and answer polls that waited long."""
         self._ticks += 1
-        for partition, group in self._node.groups.items():
-            if self._ticks % _POLL_TICKS_MAX == 0:
-                self._answer_polls(group)
+        for partition, group in self._groups.items():
+            if self._ticks % _SILENT_TICKS_MAX == 0:
+                self._give_signs_of_life(group)
             if not group.replica.leads or partition in self._expiring:
                 continue
             due_ms = _machine(group).next_expiry_ms()
@@ -310,6 +332,12 @@ class KvService:
                 self._expiring.add(partition)
                 command = encode_command(Expire(now_ms, _EXPIRE_LIMIT))
                 group.replica.propose(RequestId(_NODE_ITSELF), command)
+
+    def on_peer_data(self, peer: NodeId, data: bytes) -> None:
+        """Stores say nothing to each other but through their groups."""
+
+    def on_peer_lost(self, peer: NodeId) -> None:
+        """Nothing rests on a peer."""
 
 
 def _machine(group: HostedGroup) -> KvMachine:

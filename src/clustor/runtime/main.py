@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import faulthandler
 import gc
 import logging
 import os
 import signal
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import uvloop
 
 from clustor.log.config import LogConfig
 from clustor.log.errors import KeyUnavailable, LogError
+from clustor.log.types import PartitionId
 from clustor.raft.errors import DataLost
 from clustor.replica import ReplicaError
 from clustor.runtime.admin import AdminServer
+from clustor.runtime.admin_commands import AdminCommands
 from clustor.runtime.cluster_file import ClusterFile, read_cluster_file
 from clustor.runtime.data_directory import DataDirectory, open_data_directory
 from clustor.runtime.disk import DiskError, open_disk
@@ -37,6 +41,7 @@ from clustor.runtime.errors import (
     SelfTestFailed,
 )
 from clustor.runtime.keystore import load_keyring
+from clustor.runtime.kv_service import KvService
 from clustor.runtime.memory import keep_freed_memory
 from clustor.runtime.node import Node, NodeSettings
 from clustor.runtime.pki import NodeId, own_identity
@@ -60,11 +65,14 @@ EXIT_CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (NodeError, 1),
 )
 
+Extend: TypeAlias = Callable[[Node, AdminServer, Path], Awaitable[Callable[[], None]]]
+"""Add services to a node before it starts; what is returned closes them before it stops."""
+
 journal = logging.getLogger("clustor.node")
 
 
-def main() -> None:
-    """Run a node until it is told to stop."""
+def main(extend: Extend | None = None) -> None:
+    """Run a node until it is told to stop; `extend` adds services to the KV store's."""
     if not __debug__:
         raise SystemExit("node: refusing to run under -O: the assertions are part of the safety")
     arguments = _arguments()
@@ -74,7 +82,7 @@ def main() -> None:
         stream=sys.stderr,
     )
     try:
-        _run(arguments)
+        _run(arguments, extend)
     except tuple(kind for kind, _ in EXIT_CODES) as error:
         sys.stderr.write(f"node {arguments.node}: {error}\n")
         code = next(code for kind, code in EXIT_CODES if isinstance(error, kind))
@@ -90,7 +98,8 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _run(arguments: argparse.Namespace) -> None:
+def _run(arguments: argparse.Namespace, extend: Extend | None) -> None:
+    faulthandler.register(signal.SIGUSR1)  # `kill -USR1` shows where a node is
     _check_self()
     keep_freed_memory()
     cluster = read_cluster_file(arguments.cluster)
@@ -102,8 +111,10 @@ def _run(arguments: argparse.Namespace) -> None:
         raise CertificateUnusable(
             "our own certificate is another node's", certificate=identity.node_id, node=node_id
         )
-    serve = _serve_repair if arguments.repair else _serve
-    uvloop.run(serve(cluster, node_id, data))
+    if arguments.repair:
+        uvloop.run(_serve_repair(cluster, node_id, data))
+    else:
+        uvloop.run(serve_node(cluster, node_id, data, arguments.cluster, extend))
 
 
 def _check_self() -> None:
@@ -112,28 +123,45 @@ def _check_self() -> None:
         raise SelfTestFailed("the self-test failed", vectors=", ".join(failed))
 
 
-async def _serve(cluster: ClusterFile, node_id: NodeId, data: DataDirectory) -> None:
+async def serve_node(
+    cluster: ClusterFile,
+    node_id: NodeId,
+    data: DataDirectory,
+    file: Path,
+    extend: Extend | None = None,
+) -> None:
+    """Serve until SIGTERM or SIGINT, then stop in order; `file` is the cluster's description."""
     asyncio.get_running_loop().set_exception_handler(_die)
     settings = NodeSettings(
         cluster,
         node_id,
         load_keyring(data.keys),
         load_signer(data.keys),
+        profile=cluster.profile,
         log_config=LogConfig(segment_bytes=cluster.segment_bytes),
+        flow=cluster.flow,
     )
     disk = open_disk(data.root)
     for downgrade in disk.downgrades:
         journal.info("the disk cannot write in mode %s: %s", downgrade.mode.name, downgrade.reason)
     node = Node(settings, data, disk)
+    kv = KvService(node)
+    node.serve(kv)
     pid = os.getpid()
-    admin = AdminServer(lambda: status_of(node, pid), node.kv)
+    commands = AdminCommands(node, lambda: read_cluster_file(file))
+    admin = AdminServer(lambda: status_of(node, pid), kv, commands)
     await admin.listen(settings.entry.admin)
+    for number in range(1, cluster.groups + 1):
+        kv.host(PartitionId(number))
+    close = await extend(node, admin, file) if extend is not None else None
     await node.start()
     journal.info("development mode: admin and KV are plaintext on %s", settings.entry.admin)
     gc.collect()
     gc.freeze()
     await _asked_to_stop()
     journal.info("stopping")
+    if close is not None:
+        close()
     await node.stop()
     admin.close()
     disk.close()

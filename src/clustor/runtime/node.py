@@ -13,33 +13,39 @@ import os
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Final
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from clustor import wire as w
-from clustor.kv import KvMachine, StoreId
 from clustor.log import KeyRing, LogConfig
 from clustor.log.types import PartitionId
 from clustor.raft.membership import Configuration
 from clustor.raft.profiles import CONSISTENCY_PROFILE, Profile
 from clustor.raft.types import ReplicaId
 from clustor.replica import (
+    ChunkSent,
     DiskRead,
+    DiskWork,
+    NewMachine,
+    NodeInflight,
     ReplicaOutput,
     ReplicaSettings,
+    Transfer,
     decode_transfer,
     encode_transfer,
 )
+from clustor.runtime.admission import FlowNumbers
 from clustor.runtime.cluster_file import ClusterFile, NodeEntry
 from clustor.runtime.data_directory import DataDirectory
 from clustor.runtime.disk import Disk
 from clustor.runtime.hosted_group import HostedGroup
-from clustor.runtime.kv_service import KvService
+from clustor.runtime.members import record_membership
 from clustor.runtime.pki import NodeId
 from clustor.runtime.raft_wire import from_packet, to_packet
+from clustor.runtime.service import Service
+from clustor.runtime.snapshot_pace import SnapshotPace
 from clustor.runtime.transport import Transport
 
 TICK_SECONDS: Final = 0.010
@@ -60,6 +66,7 @@ class NodeSettings:
     signer: Ed25519PrivateKey
     profile: Profile = CONSISTENCY_PROFILE
     log_config: LogConfig = LogConfig()
+    flow: FlowNumbers = FlowNumbers()
 
     @property
     def entry(self) -> NodeEntry:
@@ -80,13 +87,25 @@ class Node:
         self.groups: dict[PartitionId, HostedGroup] = {}
         self._by_number: dict[int, HostedGroup] = {}
         self._touched: dict[HostedGroup, None] = {}
+        self._behind: dict[HostedGroup, None] = {}  # may have put off to apply something
         self._turn_due = False
         self._ticking: asyncio.TimerHandle | None = None
         self.stopping = False
         self.transport = Transport(
-            self.cluster.id, self.node_id, data.pki, self._on_packet, self._random.random
+            self.cluster.id,
+            self.node_id,
+            data.pki,
+            on_packet=self._on_packet,
+            on_lost=self._on_lost,
+            jitter=self._random.random,
         )
-        self.kv = KvService(self)
+        self._services: list[Service] = []
+        self._hosted_by: dict[PartitionId, Service] = {}
+        self._trusted: list[Ed25519PublicKey] = []
+        self._inflight = NodeInflight()
+        self._pace = SnapshotPace(settings.profile.replication.snapshot_bytes_per_second_max)
+        self._rejoin_epochs = data.take_rejoin()
+        self._trust(self.cluster)
 
     def now_ms(self) -> int:
         """Return the loop's monotonic clock, the only one that replicas see."""
@@ -94,10 +113,26 @@ class Node:
 
     # Beginning and end.
 
+    def serve(self, service: Service) -> int:
+        """Add a service, and return the number by which `send_service` knows it on every node."""
+        self._services.append(service)
+        return len(self._services) - 1
+
+    def host(
+        self,
+        partition: PartitionId,
+        new_machine: NewMachine,
+        service: Service,
+        voters: frozenset[ReplicaId] | None = None,
+    ) -> HostedGroup:
+        """Open a group, or make it where it never was, with the founders as its first voters."""
+        group = self._open_group(partition, new_machine, voters)
+        self._hosted_by[partition] = service
+        self.touch(group)
+        return group
+
     async def start(self) -> None:
-        """Open every group, listen, dial the peers, and let time pass."""
-        for number in range(1, self.cluster.groups + 1):
-            self._open_group(PartitionId(number))
+        """Listen, dial the peers, and let time pass."""
         self._loop.add_reader(self.disk.fileno(), self._on_disk)
         await self.transport.listen(self.settings.entry.peer)
         for entry in self.cluster.nodes:
@@ -106,39 +141,60 @@ class Node:
         self._touch_all()
         self._tick()
 
-    def _open_group(self, partition: PartitionId) -> None:
+    def _open_group(
+        self, partition: PartitionId, new_machine: NewMachine, voters: frozenset[ReplicaId] | None
+    ) -> HostedGroup:
         group = HostedGroup(
             self.disk, partition, self._data.state(partition), self._data.identity(partition)
         )
-        voters = frozenset(ReplicaId(entry.node_id) for entry in self.cluster.nodes)
+        if voters is None:
+            voters = frozenset(map(ReplicaId, self.cluster.founders))
+        mine = ReplicaId(self.node_id)
         group.open(
-            self._replica_settings(partition),
-            ReplicaId(self.node_id),
-            Configuration(voters=voters),
+            self._replica_settings(new_machine),
+            mine,
+            Configuration(voters=voters) if mine in voters else None,
             os.urandom,
             self.now_ms(),
+            flow=self.settings.flow,
+            rejoin_epoch=self._rejoin_epochs.get(partition),
         )
         for finding in group.replica.findings:
             journal.info("group %d: %s: %s", partition, finding.kind, finding.detail)
         self.groups[partition] = group
         self._by_number |= dict.fromkeys(group.numbers(), group)
+        return group
 
-    def _replica_settings(self, partition: PartitionId) -> ReplicaSettings:
-        store = sha256(f"{self.cluster.cluster_id}/{partition}".encode()).digest()[:16]
+    def _replica_settings(self, new_machine: NewMachine) -> ReplicaSettings:
         return ReplicaSettings(
             profile=self.settings.profile,
             keys=self.settings.keys,
-            new_machine=lambda: KvMachine(StoreId(store)),
+            new_machine=new_machine,
             draw=self._random.randint,
             entropy=os.urandom,
             signer=self.settings.signer,
-            trusted_keys=tuple(
-                Ed25519PublicKey.from_public_bytes(bytes.fromhex(entry.signing_key))
-                for entry in self.cluster.nodes
-            ),
+            trusted_keys=self._trusted,
             log_config=self.settings.log_config,
             io_writer_mode=self.disk.mode,
+            node_inflight=self._inflight,
         )
+
+    def adopt_cluster(self, cluster: ClusterFile) -> None:
+        """Learn which nodes there are now: speak to new ones, and no longer to those that left."""
+        before = {entry.id for entry in self.cluster.nodes}
+        self.cluster = cluster
+        self._trust(cluster)
+        for entry in cluster.nodes:
+            if entry.id not in before and entry.id != self.node_id:
+                self.transport.connect(entry.id, entry.peer)
+        for gone in before - {entry.id for entry in cluster.nodes}:
+            self.transport.disconnect(gone)
+
+    def _trust(self, cluster: ClusterFile) -> None:
+        """Believe the snapshots of all nodes; the replicas look at this very list."""
+        self._trusted[:] = [
+            Ed25519PublicKey.from_public_bytes(bytes.fromhex(key)) for key in cluster.signing_keys
+        ]
 
     async def stop(self) -> None:
         """Hand leadership over, let what was begun end, and close; bounded (clustor §14.3)."""
@@ -197,6 +253,10 @@ class Node:
         """Let the group give its output at the end of this turn."""
         if group not in self._touched:
             self._touched[group] = None
+        self.turn_soon()
+
+    def turn_soon(self) -> None:
+        """Let the turn end soon: a service staged something."""
         if not self._turn_due:
             self._turn_due = True
             self._loop.call_soon(self._turn)
@@ -210,10 +270,19 @@ class Node:
         now_ms = self.now_ms()
         for group in self.groups.values():
             group.replica.tick(now_ms)
-        self.kv.on_tick()
+            news = group.admission.tick(now_ms)
+            if news is not None:
+                journal.warning("group %d: %s", group.partition_id, news)
+        for service in self._services:
+            service.on_tick()
         self._touch_all()
 
     def _on_packet(self, peer: NodeId, packet: w.Packet) -> None:
+        if isinstance(packet.message, w.ServiceMessage):
+            number = int(packet.route.partition_id)
+            if number < len(self._services):
+                self._services[number].on_peer_data(peer, bytes(packet.message.data))
+            return
         group = self.groups.get(PartitionId(packet.route.partition_id))
         if group is None or int(packet.route.target_replica_id) != self.node_id:
             return  # a group that is not here, or an older incarnation was meant
@@ -232,6 +301,10 @@ class Node:
             group.replica.receive(message)
         self.touch(group)
 
+    def _on_lost(self, peer: NodeId) -> None:
+        for service in self._services:
+            service.on_peer_lost(peer)
+
     def _on_disk(self) -> None:
         mode = self.disk.mode
         for completion in self.disk.completions():
@@ -247,22 +320,63 @@ class Node:
 
     def _turn(self) -> None:
         self._turn_due = False
+        self._give_outputs()
+        while self._touched:
+            self._give_outputs()
+        behind, self._behind = self._behind, {}
+        for group in behind:
+            if group.replica.catch_up():
+                self._hosted_by[group.partition_id].on_output(group, ReplicaOutput())
+        for service in self._services:
+            service.flush()
+
+    def _give_outputs(self) -> None:
+        """Let every touched group give its output; what leaves goes before what blocks.
+
+        Nothing in an output waits for anything else in it, so the peers write while we do.
+        """
+        for service in self._services:
+            service.prepare()
         touched, self._touched = self._touched, {}
+        writing: list[tuple[HostedGroup, list[DiskWork]]] = []
         for group in touched:
-            self._carry_out(group, group.replica.take())
+            output = group.replica.take()
+            if output.disk:
+                writing.append((group, output.disk))
+            self._carry_out(group, output)
+        self._behind |= touched
+        if self._pace.waiting:
+            for partition, target, chunk in self._pace.take(self.now_ms()):
+                self._send_transfer(self.groups[partition], target, chunk)
+        for service in self._services:
+            service.flush()
         self.transport.flush()
-        self.kv.flush()
+        for group, works in writing:
+            if group.submit(works, alone=len(writing) == 1):
+                self._touched[group] = None
 
     def _carry_out(self, group: HostedGroup, output: ReplicaOutput) -> None:
-        if output.disk:
-            group.submit(output.disk)
         if output.messages:
             self._send(group, output)
+        for send in output.snapshot_sends:
+            self._pace.allow(group.partition_id, send.replica_id, send.bytes_per_second_max)
         for target, transfer in output.transfers:
-            self._send_transfer(group, target, encode_transfer(transfer))
+            if isinstance(transfer, ChunkSent):
+                self._pace.add(group.partition_id, target, transfer)
+            else:
+                self._send_transfer(group, target, transfer)
         for read in output.disk_reads:
             self._read(group, read)
-        self.kv.on_output(group, output)
+        self._hosted_by[group.partition_id].on_output(group, output)
+        group.admission.measure()
+        if output.delay is not None:
+            began, delay = self._loop.time(), output.delay
+            self._loop.call_later(
+                delay.delay_ms / 1000, self._write_delayed, group, delay.number, began
+            )
+        if output.record_membership is not None:
+            record_membership(group, output.record_membership)
+            self.touch(group)
         if output.role is not None:
             role = output.role
             journal.info(
@@ -274,13 +388,32 @@ class Node:
         if output.failed is not None:
             journal.error("group %d has stopped: %s", group.partition_id, output.failed)
 
+    def _write_delayed(self, group: HostedGroup, number: int, began: float) -> None:
+        group.replica.write_delayed(number, (self._loop.time() - began) * 1000)
+        self.touch(group)
+
     def _send(self, group: HostedGroup, output: ReplicaOutput) -> None:
         partition = group.partition_id
         epoch = group.replica.group.core.message_epoch
         for target, message in output.messages:
             self.transport.send(NodeId(target), to_packet(partition, target, message, epoch))
 
-    def _send_transfer(self, group: HostedGroup, target: ReplicaId, data: bytes) -> None:
+    def send_service(self, number: int, peer: NodeId, data: bytes) -> None:
+        """Let bytes leave for a peer's service with this turn; they may be lost, or come late.
+
+        What one node sends to one service of a peer arrives in order, or a part of it not at all.
+        """
+        route = w.Route(
+            w.PartitionId(number),
+            w.ReplicaId(self.node_id),
+            w.ReplicaId(peer),
+            w.Term(0),
+            w.DurabilityModeEpoch(0),
+        )
+        self.transport.send(peer, w.Packet(route, w.ServiceMessage(data)))
+        self.turn_soon()
+
+    def _send_transfer(self, group: HostedGroup, target: ReplicaId, transfer: Transfer) -> None:
         core = group.replica.group.core
         route = w.Route(
             w.PartitionId(group.partition_id),
@@ -289,7 +422,8 @@ class Node:
             w.Term(core.hard.term),
             w.DurabilityModeEpoch(core.message_epoch),
         )
-        self.transport.send(NodeId(target), w.Packet(route, w.SnapshotTransfer(data)))
+        packet = w.Packet(route, w.SnapshotTransfer(encode_transfer(transfer)))
+        self.transport.send(NodeId(target), packet)
 
     def _read(self, group: HostedGroup, read: DiskRead) -> None:
         """Run a job beside the loop: it is rare, and may read megabytes."""

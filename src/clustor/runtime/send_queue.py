@@ -76,6 +76,6 @@ def packet_bytes(packet: w.Packet) -> int:
     message = packet.message
     if isinstance(message, w.AppendEntriesRequest | w.RepairEntries):
         return _ENVELOPE_BYTES + sum(map(len, message.entries))
-    if isinstance(message, w.SnapshotTransfer):
+    if isinstance(message, w.SnapshotTransfer | w.ServiceMessage):
         return _ENVELOPE_BYTES + len(message.data)
     return _ENVELOPE_BYTES

@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from clustor.kv import KvMachine
 from clustor.raft.reads import FailedClause, read_gate_predicate
+from clustor.raft.reconfiguration import Phase
+from clustor.replica import StateMachine
 from clustor.runtime.hosted_group import HostedGroup
 
 if TYPE_CHECKING:
@@ -17,9 +20,23 @@ class MemberStatus(msgspec.Struct, frozen=True):
     """How far the leader believes another replica to be."""
 
     replica_id: int
+    kind: str  # voter, learner or observer
     match_index: int
     lag_entries: int
     lag_bytes: int
+    lag_ms: int
+    lag_class: str  # None, Transient or Structural
+
+
+class FlowStatus(msgspec.Struct, frozen=True):
+    """What a leader admits now, and why not more."""
+
+    lag_class: str  # of the slowest voter; it decides the share
+    credit_share: float
+    entry_credits: int
+    byte_credits: int
+    reason: str | None
+    refused_total: int
 
 
 class GroupStatus(msgspec.Struct, frozen=True):
@@ -43,7 +60,17 @@ class GroupStatus(msgspec.Struct, frozen=True):
     io_writer_mode: str
     syncs: int
     members: list[MemberStatus] = []
+    flow: FlowStatus | None = None
     problem: str | None = None
+    learners: list[int] = []
+    outgoing: list[int] = []  # voters of the old members, while two memberships hold at once
+    membership_phase: str = "Idle"  # of the change that this leader drives
+    membership_recorded: bool = True  # clients are served only under a recorded membership
+    rolled_back: str = ""  # why the last change that this leader began was given up
+    routing_epoch: int = 0  # of the newest committed change of members
+    rejoining: bool = False  # its data was lost: it has no vote until it is a member anew
+    first_index: int = 1  # older entries are in a snapshot only
+    state_digest: str = ""  # of a key-value store: equal for replicas of equal state
 
 
 class NodeAddress(msgspec.Struct, frozen=True):
@@ -104,20 +131,62 @@ def _group_status(hosted: HostedGroup) -> GroupStatus:
         io_writer_mode=replica.log.io_writer_mode.name,
         syncs=hosted.syncs,
         members=_members(hosted) if core.leads else [],
+        flow=_flow(hosted) if core.leads else None,
         problem=replica.failed,
+        learners=sorted(core.config.learners),
+        outgoing=sorted(core.config.outgoing),
+        membership_phase=str(_phase(hosted)),
+        membership_recorded=not core.leads or group.leadership.membership_acknowledged(),
+        rolled_back=hosted.rolled_back,
+        routing_epoch=core.hard.routing_epoch,
+        rejoining=core.hard.rejoining,
+        first_index=core.log.base_index + 1,
+        state_digest=_state_digest(replica.machine),
     )
+
+
+def _state_digest(machine: StateMachine) -> str:
+    """Only a store's digest is known to cost nothing."""
+    return machine.digest().hex() if isinstance(machine, KvMachine) else ""
+
+
+def _phase(hosted: HostedGroup) -> Phase:
+    """Say where the change under way stands; a change in the log counts until it is committed."""
+    core = hosted.replica.group.core
+    phase = hosted.replica.group.leadership.reconfiguration.phase if core.leads else Phase.IDLE
+    unsettled = phase is Phase.IDLE and core.config_index > core.commit_index
+    return Phase.FINALIZE if unsettled else phase
 
 
 def _members(hosted: HostedGroup) -> list[MemberStatus]:
     core = hosted.replica.group.core
-    committed_bytes = core.log.bytes_through(core.commit_index)
-    return [
-        MemberStatus(
-            replica_id=member,
-            match_index=progress.match_index,
-            lag_entries=max(0, core.commit_index - progress.match_index),
-            lag_bytes=max(0, committed_bytes - core.log.bytes_through(progress.match_index)),
+    found = []
+    for member, progress in sorted(core.progress.items()):
+        if member == core.id:
+            continue
+        lag = hosted.admission.lag_of(member, progress)
+        found.append(
+            MemberStatus(
+                replica_id=member,
+                kind=str(progress.kind),
+                match_index=progress.match_index,
+                lag_entries=max(0, core.commit_index - progress.match_index),
+                lag_bytes=max(0, lag.lag_bytes),
+                lag_ms=lag.lag_ms,
+                lag_class=str(lag.lag_class),
+            )
         )
-        for member, progress in sorted(core.progress.items())
-        if member != core.id
-    ]
+    return found
+
+
+def _flow(hosted: HostedGroup) -> FlowStatus:
+    admission = hosted.admission
+    credits_left, verdict = admission.credits, admission.verdict
+    return FlowStatus(
+        lag_class=str(verdict.lag_class),
+        credit_share=round(credits_left.pid.fraction * verdict.credit_scale, 3),
+        entry_credits=credits_left.entry_credits,
+        byte_credits=credits_left.byte_credits,
+        reason=admission.reason,
+        refused_total=admission.refused_total,
+    )

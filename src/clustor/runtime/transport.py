@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -33,11 +34,17 @@ from clustor.runtime.tls import TlsPipe
 QUEUE_BYTES_MAX: Final = 32 << 20
 WRITE_BUFFER_BYTES_MAX: Final = 8 << 20
 HANDSHAKE_SECONDS_MAX: Final = 5.0
+DIAL_SECONDS_MAX: Final = 1.0
+SILENCE_MS_MAX: Final = 3_000
+"""After so long without a sign of the peer's machine a connection ends, and is dialled anew: TCP's
+own patience doubles with every try, and would outlast a partition by as long as it lasted."""
 _FIRST_PAUSE_SECONDS: Final = 0.02
 _LAST_PAUSE_SECONDS: Final = 1.0
 _PREFIX_BYTES: Final = 4
 
 OnPacket: TypeAlias = Callable[[NodeId, w.Packet], None]
+OnLost: TypeAlias = Callable[[NodeId], None]
+"""A connection to or from a peer ended: what was on its way may be lost."""
 Jitter: TypeAlias = Callable[[], float]
 """Chance, given at construction: uniform in [0, 1)."""
 
@@ -103,6 +110,14 @@ def _hello() -> bytes:
     return w.encode_frame(body, body_bytes_max=w.EXPLAIN_BODY_BYTES_MAX)
 
 
+def _notice_silence(connection: socket.socket) -> None:
+    """Let the kernel end a connection whose other end's machine is gone, idle or not."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_MS_MAX)
+
+
 class _Connection(asyncio.Protocol, ABC):
     """What both directions share: TLS, then the peer's identity, then its handshake."""
 
@@ -124,6 +139,7 @@ class _Connection(asyncio.Protocol, ABC):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(WRITE_BUFFER_BYTES_MAX)
+        _notice_silence(transport.get_extra_info("socket"))
         loop = asyncio.get_running_loop()
         late = PeerRefused("the peer did not finish its handshake in time")
         self._timeout = loop.call_later(HANDSHAKE_SECONDS_MAX, self.refuse, late)
@@ -328,6 +344,7 @@ class Line:
         self._connection = None
         self._queue.clear()
         self._ended.set()
+        self._owner.on_lost(self.peer)
 
     def close(self) -> None:
         if self._connection is not None:
@@ -344,7 +361,14 @@ class Line:
         connection = _Outbound(self._owner, self)
         loop = asyncio.get_running_loop()
         try:
-            await loop.create_connection(lambda: connection, self.address.host, self.address.port)
+            async with asyncio.timeout(DIAL_SECONDS_MAX):
+                await loop.create_connection(
+                    lambda: connection, self.address.host, self.address.port
+                )
+        except TimeoutError:
+            connection.close()
+            self.say(f"cannot reach node {self.peer} at {self.address}: no answer")
+            return False
         except OSError as error:
             self.say(f"cannot reach node {self.peer} at {self.address}: {error}")
             return False
@@ -356,17 +380,25 @@ class Transport:
     """All connections of one node."""
 
     def __init__(
-        self, cluster: ClusterId, node: NodeId, pki: Path, on_packet: OnPacket, jitter: Jitter
+        self,
+        cluster: ClusterId,
+        node: NodeId,
+        pki: Path,
+        *,
+        on_packet: OnPacket,
+        on_lost: OnLost,
+        jitter: Jitter,
     ) -> None:
         self._cluster = cluster
         self._node = node
         self.client_tls = client_context(pki)
         self.server_tls = server_context(pki)
         self.on_packet = on_packet
+        self.on_lost = on_lost
         self.jitter = jitter
         self._lines: dict[NodeId, Line] = {}
         self._inbound: set[_Inbound] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[NodeId, asyncio.Task[None]] = {}
         self._server: asyncio.Server | None = None
         self._dirty: set[Line] = set()
 
@@ -384,8 +416,16 @@ class Transport:
         """Keep a connection to a peer from now on."""
         line = Line(self, peer, address)
         self._lines[peer] = line
-        task = asyncio.get_running_loop().create_task(line.keep_open())
-        self._tasks.add(task)
+        self._tasks[peer] = asyncio.get_running_loop().create_task(line.keep_open())
+
+    def disconnect(self, peer: NodeId) -> None:
+        """Speak to a peer no more, and let it speak here no more on what is open."""
+        line, task = self._lines.pop(peer, None), self._tasks.pop(peer, None)
+        if line is not None and task is not None:
+            task.cancel()
+            line.close()
+        for inbound in [each for each in self._inbound if each.peer == peer]:
+            inbound.close()
 
     def send(self, peer: NodeId, packet: w.Packet) -> None:
         """Let a packet leave with the next flush. It may be lost, as every packet may."""
@@ -407,9 +447,9 @@ class Transport:
 
     async def close(self) -> None:
         """End every connection. What was written is given to the kernel first."""
-        for task in self._tasks:
+        for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         for line in self._lines.values():
             line.close()
         for inbound in list(self._inbound):
@@ -433,4 +473,6 @@ class Transport:
             line.wake()
 
     def inbound_closed(self, inbound: _Inbound) -> None:
-        self._inbound.discard(inbound)
+        if inbound in self._inbound:
+            self._inbound.discard(inbound)
+            self.on_lost(inbound.peer)

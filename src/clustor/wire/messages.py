@@ -352,6 +352,13 @@ class SnapshotTransfer:
     data: Annotated[Buffer, BYTES]
 
 
+@dataclass(slots=True)
+class ServiceMessage:
+    """What a service on one node says to the same service on another; only they know its form."""
+
+    data: Annotated[Buffer, BYTES]
+
+
 SystemEntry: TypeAlias = (
     MembershipChange | MembershipRollback | DurabilityTransition | FenceCommit | DefineActivate
 )
@@ -377,4 +384,5 @@ RaftMessage: TypeAlias = (
     | RepairEntries
     | RepairingAck
     | SnapshotTransfer
+    | ServiceMessage
 )

@@ -1,4 +1,4 @@
-"""Asking nodes for their status over the admin port."""
+"""Asking nodes for their status, and ordering things, over the admin port."""
 
 from __future__ import annotations
 
@@ -26,19 +26,34 @@ def parse_address(text: str) -> Address:
 
 def fetch_status(address: Address) -> dict[str, Any]:
     """Return one node's status, or raise AdminUnreachable."""
+    code, status = _ask(address, "GET", "/status", None)
+    if code != 200:
+        raise AdminUnreachable(f"{address} answered {code}")
+    return status
+
+
+def fetch(address: Address, path: str) -> tuple[int, dict[str, Any]]:
+    """Return the code and the answer of a page, or raise AdminUnreachable."""
+    return _ask(address, "GET", path, None)
+
+
+def post(address: Address, path: str, body: dict[str, object]) -> tuple[int, dict[str, Any]]:
+    """Order something; return the node's code and answer, or raise AdminUnreachable."""
+    return _ask(address, "POST", path, json.dumps(body))
+
+
+def _ask(address: Address, method: str, path: str, body: str | None) -> tuple[int, dict[str, Any]]:
     connection = http.client.HTTPConnection(address.host, address.port, timeout=TIMEOUT_SECONDS)
+    headers = {} if body is None else {"Content-Type": "application/json"}
     try:
-        connection.request("GET", "/status")
+        connection.request(method, path, body, headers)
         response = connection.getresponse()
-        body = response.read()
-        if response.status != 200:
-            raise AdminUnreachable(f"{address} answered {response.status}")
-        status: dict[str, Any] = json.loads(body)
+        answer: dict[str, Any] = json.loads(response.read())
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise AdminUnreachable(f"cannot reach {address}: {error}") from error
     finally:
         connection.close()
-    return status
+    return response.status, answer
 
 
 def cluster_status(addresses: Iterable[Address]) -> dict[str, Any]:
@@ -62,4 +77,4 @@ def cluster_status(addresses: Iterable[Address]) -> dict[str, Any]:
             nodes.append(fetch_status(parse_address(entry["admin"])))
         except AdminUnreachable as error:
             nodes.append({"node_id": entry["node_id"], "error": str(error)})
-    return {"cluster_id": known["cluster_id"], "nodes": nodes}
+    return {"cluster_id": known["cluster_id"], "nodes": nodes, "addresses": known["nodes"]}

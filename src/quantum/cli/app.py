@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from quantum.cli import broker
 from quantum.cli.cluster import app as cluster_app
 from quantum.cli.kv import app as kv_app
 from quantum.cli.log import app as log_app
@@ -23,6 +24,11 @@ app.add_typer(cluster_app, name="cluster")
 app.add_typer(kv_app, name="kv")
 app.add_typer(log_app, name="log")
 app.add_typer(spec_app, name="spec")
+app.command("status")(broker.status)
+app.command("sessions")(broker.sessions)
+app.command("topics")(broker.topics)
+app.command("retained")(broker.retained)
+app.add_typer(broker.session_app, name="session")
 app.command("selftest")(selftest)
 app.command("sim")(sim)
 

@@ -1,4 +1,4 @@
-"""Keeping the node processes of a development cluster running."""
+"""Keeping the node processes of a development cluster running, as `cluster.json` lists them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,25 @@ from typing import Final
 
 import typer
 
-from clustor.runtime.cluster_file import CLUSTER_FILE, ClusterFile, NodeEntry
+from clustor.runtime.cluster_file import CLUSTER_FILE, ClusterFile, NodeEntry, read_cluster_file
+from clustor.runtime.data_directory import REJOIN_FILE
 from clustor.runtime.development import node_directory
+from clustor.runtime.errors import NodeError
+from clustor.runtime.pki import NodeId
 from quantum.cli.exits import Exit
 from quantum.cli.node_exits import FINAL_NODE_EXITS
 
 RESTART_SECONDS: Final = 1.0
+LOOK_SECONDS: Final = 0.2  # how often the list of nodes is looked at
 STOP_SECONDS_MAX: Final = 12.0  # clustor's graceful shutdown is bounded at 10
 
 
 class Supervisor:
-    """Start every node, start a dead one again, stop them all when told to."""
+    """Start every node, start a dead one again, stop them all when told to.
+
+    A node that is listed later is started then, one that leaves the list is stopped. One whose
+    replica must not start is left alone, while others run, until it is permitted to rejoin.
+    """
 
     def __init__(self, root: Path, cluster: ClusterFile, *, restart: bool) -> None:
         self._root = root
@@ -32,6 +40,9 @@ class Supervisor:
         self._restart = restart
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._due: dict[int, float] = {}  # when a dead node is started again
+        self._refused: dict[int, Exit] = {}  # nodes whose replica must not start
+        self._leaving: dict[int, float] = {}  # by when a node that was taken off the list ends
+        self._seen_ns = _changed_ns(root)
         self._stopping = False
         self._woken, self._wake = os.pipe()
         os.set_blocking(self._wake, False)
@@ -51,6 +62,7 @@ class Supervisor:
             if code:
                 break
             self._start_due()
+            self._follow_list()
         self._stop_all()
         return code
 
@@ -58,16 +70,16 @@ class Supervisor:
         self._stopping = True
 
     def _wait(self) -> None:
-        """Sleep until a signal, or until a node is due."""
-        soonest = min(self._due.values(), default=None)
-        timeout = None if soonest is None else max(0.0, soonest - time.monotonic())
+        """Sleep until a signal, until a node is due, or until the list is looked at again."""
+        soonest = min(self._due.values(), default=time.monotonic() + LOOK_SECONDS)
+        timeout = min(LOOK_SECONDS, max(0.0, soonest - time.monotonic()))
         with selectors.DefaultSelector() as selector:
             selector.register(self._woken, selectors.EVENT_READ)
             if selector.select(timeout):
                 os.read(self._woken, 4096)
 
     def _start(self, entry: NodeEntry) -> None:
-        command = [sys.executable, "-m", "clustor.runtime.main"]
+        command = [sys.executable, "-m", "quantum.serving.main"]
         command += ["--cluster", str(self._root / CLUSTER_FILE), "--node", str(entry.node_id)]
         command += ["--data", str(node_directory(self._root, entry.id))]
         log = self._root / f"node-{entry.node_id}.log"
@@ -92,14 +104,55 @@ class Supervisor:
             if ended is None:
                 continue
             del self._running[node_id]
+            if self._leaving.pop(node_id, None) is not None:
+                typer.echo(f"node {node_id} has left")
+                continue
             final = FINAL_NODE_EXITS.get(ended)
+            if final is Exit.REPLICA:
+                self._refused[node_id] = final
+                typer.echo(f"quantum: {self._last_words(node_id)}", err=True)
+                continue
             if final is not None:
                 typer.echo(f"quantum: {self._last_words(node_id)}", err=True)
                 return int(final)
             typer.echo(f"node {node_id} ended with {_describe(ended)}")
             if self._restart:
                 self._due[node_id] = time.monotonic() + RESTART_SECONDS
-        return 0 if self._running or self._due else int(Exit.FAILED)
+        if self._running or self._due:
+            return 0
+        return int(next(iter(self._refused.values()), Exit.FAILED))
+
+    def _follow_list(self) -> None:
+        """Start nodes that joined, stop those that left, try those that may rejoin."""
+        for node_id in list(self._refused):
+            if (node_directory(self._root, NodeId(node_id)) / REJOIN_FILE).exists():
+                del self._refused[node_id]
+                self._due[node_id] = time.monotonic()
+        for node_id in [each for each, by in self._leaving.items() if by <= time.monotonic()]:
+            self._running[node_id].kill()
+        changed_ns = _changed_ns(self._root)
+        if changed_ns == self._seen_ns:
+            return
+        self._seen_ns = changed_ns
+        try:
+            cluster = read_cluster_file(self._root / CLUSTER_FILE)
+        except NodeError as error:
+            typer.echo(f"quantum: {error}", err=True)
+            return
+        before, self._cluster = self._cluster, cluster
+        known = {entry.node_id for entry in before.nodes}
+        for entry in cluster.nodes:
+            if entry.node_id not in known:
+                self._start(entry)
+        for node_id in known - {entry.node_id for entry in cluster.nodes}:
+            self._let_go(node_id)
+
+    def _let_go(self, node_id: int) -> None:
+        self._due.pop(node_id, None)
+        self._refused.pop(node_id, None)
+        if node_id in self._running:
+            self._leaving[node_id] = time.monotonic() + STOP_SECONDS_MAX
+            self._running[node_id].terminate()
 
     def _last_words(self, node_id: int) -> str:
         lines = (self._root / f"node-{node_id}.log").read_text(errors="replace").splitlines()
@@ -125,6 +178,11 @@ class Supervisor:
                 process.wait()
                 typer.echo(f"node {node_id} did not stop in time and was killed")
         self._running.clear()
+
+
+def _changed_ns(root: Path) -> int:
+    """Return when the list was last replaced."""
+    return (root / CLUSTER_FILE).stat().st_mtime_ns
 
 
 def _describe(code: int) -> str:

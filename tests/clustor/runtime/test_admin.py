@@ -10,12 +10,21 @@ from contextlib import asynccontextmanager
 import pytest
 
 from clustor import wire as w
-from clustor.runtime.admin import HEAD_BYTES_MAX, AdminServer, BadRequest, Head, parse_head
+from clustor.runtime.admin import AdminServer
+from clustor.runtime.admin_commands import AdminCommands, Answer
 from clustor.runtime.errors import PortTaken
+from clustor.runtime.http_head import (
+    BODY_BYTES_MAX,
+    HEAD_BYTES_MAX,
+    BadRequest,
+    Head,
+    parse_head,
+)
 from clustor.runtime.transport import Address
 from tests.clustor.runtime.test_transport import free_address
 
 HOST = b"\r\nHost: x"
+JSON = b"\r\nContent-Type: application/json"
 
 
 def test_a_head_is_a_path_and_headers() -> None:
@@ -26,7 +35,31 @@ def test_a_head_is_a_path_and_headers() -> None:
 @pytest.mark.parametrize(
     ("head", "code"),
     {
-        "another method": (b"POST /status HTTP/1.1" + HOST, 405),
+        "another method": (b"PUT /status HTTP/1.1" + HOST, 405),
+        "a post without a length": (b"POST /reload HTTP/1.1" + HOST + JSON, 411),
+        "a post of a strange length": (
+            b"POST /reload HTTP/1.1" + HOST + JSON + b"\r\nContent-Length: +2",
+            411,
+        ),
+        "a post that is too long": (
+            b"POST /reload HTTP/1.1"
+            + HOST
+            + JSON
+            + b"\r\nContent-Length: %d" % (BODY_BYTES_MAX + 1),
+            413,
+        ),
+        "a post of a length beyond all": (
+            b"POST /reload HTTP/1.1" + HOST + JSON + b"\r\nContent-Length: " + b"9" * 5000,
+            413,
+        ),
+        "a post that a web page could send": (
+            b"POST /reload HTTP/1.1" + HOST + b"\r\nContent-Length: 2",
+            415,
+        ),
+        "a post in chunks": (
+            b"POST /reload HTTP/1.1" + HOST + JSON + b"\r\nTransfer-Encoding: chunked",
+            400,
+        ),
         "another version": (b"GET /status HTTP/1.0" + HOST, 505),
         "no path": (b"GET status HTTP/1.1" + HOST, 400),
         "too few words": (b"GET /status" + HOST, 400),
@@ -45,9 +78,24 @@ def test_heads_that_are_not_answered(head: bytes, code: int) -> None:
     assert refused.value.code == code
 
 
+def test_a_post_says_how_long_its_body_is() -> None:
+    head = parse_head(b"POST /reload HTTP/1.1" + HOST + JSON + b"\r\nContent-Length: 12")
+    assert (head.method, head.path, head.body_bytes) == ("POST", "/reload", 12)
+
+
+class Echo(AdminCommands):
+    """Commands that only say what was ordered."""
+
+    def __init__(self) -> None:
+        pass
+
+    def carry_out(self, path: str, body: bytes) -> Answer:
+        return 202, {"path": path, "body": body.decode()}
+
+
 @asynccontextmanager
-async def server() -> AsyncIterator[Address]:
-    admin = AdminServer(lambda: {"node_id": 1}, None)
+async def server(commands: AdminCommands | None = None) -> AsyncIterator[Address]:
+    admin = AdminServer(lambda: {"node_id": 1}, None, commands)
     address = free_address()
     await admin.listen(address)
     try:
@@ -93,6 +141,10 @@ async def test_the_wide_int_registry_is_exposed() -> None:
             b"GET /kv HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: clustor-kv\r\n\r\n",
             b"503",
         ),
+        "a command in repair mode": (
+            b"POST /reload HTTP/1.1" + HOST + JSON + b"\r\nContent-Length: 2\r\n\r\n{}",
+            b"503",
+        ),
         "an endless head": (b"GET /" + b"a" * (2 * HEAD_BYTES_MAX), b"431"),
     }.values(),
 )
@@ -100,6 +152,36 @@ async def test_other_requests_get_their_code(request_bytes: bytes, status: bytes
     async with server() as address:
         answer = await ask(address, request_bytes)
         assert answer.startswith(b"HTTP/1.1 " + status)
+
+
+@pytest.mark.parametrize("cut", [20, 60, 95, 104, 107])
+async def test_a_command_comes_in_parts_and_is_carried_out_whole(cut: int) -> None:
+    order = (
+        b"POST /reload HTTP/1.1"
+        + HOST
+        + JSON
+        + b"\r\nContent-Length: 14\r\n\r\n"
+        + b'{"node_id": 1}'
+    )
+    async with server(Echo()) as address:
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+        try:
+            writer.write(order[:cut])
+            await writer.drain()
+            await asyncio.sleep(0)
+            writer.write(order[cut:])
+            answer = await asyncio.wait_for(reader.read(), 20)
+        finally:
+            writer.close()
+        assert answer.startswith(b"HTTP/1.1 202 ")
+        body = json.loads(answer.partition(b"\r\n\r\n")[2])
+        assert body == {"path": "/reload", "body": '{"node_id": 1}'}
+
+
+async def test_a_command_ends_where_it_said() -> None:
+    order = b"POST /reload HTTP/1.1" + HOST + JSON + b"\r\nContent-Length: 2\r\n\r\n{}{}"
+    async with server(Echo()) as address:
+        assert (await ask(address, order)).startswith(b"HTTP/1.1 400 ")
 
 
 async def test_a_taken_port_is_one_typed_error() -> None:

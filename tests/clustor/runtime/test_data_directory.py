@@ -8,8 +8,14 @@ from pathlib import Path
 import pytest
 
 from clustor.log.types import PartitionId
-from clustor.runtime.data_directory import open_data_directory
-from clustor.runtime.development import node_directory, prepare_cluster
+from clustor.runtime.cluster_file import read_cluster_file
+from clustor.runtime.data_directory import REJOIN_FILE, open_data_directory, permit_rejoin
+from clustor.runtime.development import (
+    forget_node,
+    node_directory,
+    prepare_cluster,
+    prepare_node,
+)
 from clustor.runtime.errors import DataDirectoryInUse, DataDirectoryRefused
 from clustor.runtime.pki import ClusterId, NodeId, own_identity, utc_now
 
@@ -67,6 +73,17 @@ def test_a_cluster_is_prepared_once_and_taken_up_again(tmp_path: Path) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in secrets} == {0o600}
 
 
+def test_clusters_of_one_name_are_told_apart_by_their_birth(tmp_path: Path) -> None:
+    prepare(tmp_path / "one")
+    prepare(tmp_path / "other")
+    births = {
+        read_cluster_file(tmp_path / name / "cluster.json").birth for name in ("one", "other")
+    }
+    assert len(births) == 2
+    prepare(tmp_path / "one")
+    assert read_cluster_file(tmp_path / "one" / "cluster.json").birth in births
+
+
 def test_an_interrupted_preparation_is_finished(tmp_path: Path) -> None:
     root = tmp_path / "cluster"
     prepare(root)
@@ -87,3 +104,51 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     with pytest.raises(DataDirectoryRefused):
         prepare(tmp_path)
+
+
+def test_a_node_joins_and_leaves_the_list_and_its_number_is_not_given_again(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "cluster"
+    prepare(root)
+    added = prepare_node(root, utc_now())
+    assert (added.node_id, added.peer_port, added.admin_port) == (4, 7040, 7041)
+    assert own_identity(node_directory(root, NodeId(4)) / "pki").node_id == 4
+    ring = (root / "node-1" / "keys" / "keyring.json").read_bytes()
+    assert (root / "node-4" / "keys" / "keyring.json").read_bytes() == ring
+    assert read_cluster_file(root / "cluster.json").founders == {1, 2, 3}
+    forget_node(root, NodeId(4))
+    cluster = read_cluster_file(root / "cluster.json")
+    assert [entry.node_id for entry in cluster.nodes] == [1, 2, 3]
+    assert added.signing_key in cluster.signing_keys, "its snapshots are still believed"
+    assert prepare_node(root, utc_now()).node_id == 5
+    with pytest.raises(DataDirectoryRefused):
+        forget_node(root, NodeId(4))
+
+
+def test_the_command_that_made_a_cluster_takes_it_up_after_its_nodes_changed(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "cluster"
+    prepare(root)
+    prepare_node(root, utc_now())
+    forget_node(root, NodeId(1))
+    prepare_node(root, utc_now())
+    prepare_cluster(root, DEV, nodes=3, base_port=9000, groups=1, now=utc_now())
+    cluster = read_cluster_file(root / "cluster.json")
+    assert [entry.peer_port for entry in cluster.nodes] == [9020, 9030, 9040, 9050]
+    assert cluster.founders == {2, 3}
+    with pytest.raises(DataDirectoryRefused):
+        prepare(root, 5)
+
+
+def test_a_permission_to_start_empty_holds_for_one_start(tmp_path: Path) -> None:
+    data = open_data_directory(tmp_path, DEV, NodeId(1))
+    assert data.take_rejoin() == {}
+    permit_rejoin(tmp_path, {1: 4, 7: 2})
+    assert data.take_rejoin() == {1: 4, 7: 2}
+    assert data.take_rejoin() == {}
+    (tmp_path / REJOIN_FILE).write_text("{")
+    with pytest.raises(DataDirectoryRefused):
+        data.take_rejoin()
+    data.close()

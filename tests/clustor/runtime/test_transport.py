@@ -43,7 +43,15 @@ class Peer:
         self.address = free_address()
         self.received: list[tuple[NodeId, w.Packet]] = []
         jitter = random.Random(node).random
-        self.transport = Transport(cluster, self.node, pki, self._on_packet, jitter)
+        self.lost: list[NodeId] = []
+        self.transport = Transport(
+            cluster,
+            self.node,
+            pki,
+            on_packet=self._on_packet,
+            on_lost=self.lost.append,
+            jitter=jitter,
+        )
 
     def _on_packet(self, peer: NodeId, packet: w.Packet) -> None:
         self.received.append((peer, packet))
@@ -148,6 +156,8 @@ async def test_a_connection_that_ends_is_dialled_again(tmp_path: Path) -> None:
         for inbound in list(two.transport._inbound):
             inbound.close()
         await until(lambda: two.node not in one.transport.connected(), "it ended")
+        assert one.lost == [two.node]
+        assert two.lost == [one.node]
         await until(lambda: two.node in one.transport.connected(), "it is back")
         one.send(two, packet(1, 2, b"again"))
         await until(lambda: len(two.received) == 1, "it arrived")

@@ -195,6 +195,7 @@ BOTH_WAYS: dict[str, tuple[object, Dialect, bytes]] = {
         BASELINE,
         u64(4096) + b"\x01",
     ),
+    "ServiceMessage": (w.ServiceMessage(b"said"), BASELINE, u32(4) + b"said"),
     "SnapshotTransfer": (w.SnapshotTransfer(b"chunk"), BASELINE, u32(5) + b"chunk"),
     "EpochConflict": (w.EpochConflict(), BASELINE, b""),
     "RepairRequest": (w.RepairRequest(INDEX(3), INDEX(9)), BASELINE, u64(3) + u64(9)),

@@ -38,6 +38,17 @@ def one_line(text: str) -> str:
         "a name that is none": (["up", "--data", "x", "--name", "A B"], Exit.CERTIFICATE, "name"),
         "status of nothing": (["status"], 2, "--admin or --data"),
         "status of a strange address": (["status", "--admin", "x"], 2, "not an address"),
+        "members of nothing": (["members"], 2, "--admin or --data"),
+        "a leader of nothing": (["transfer-leader", "--to", "1"], 2, "--admin or --data"),
+        "a leader without a name": (["transfer-leader"], 2, "Missing option"),
+        "a node more of no cluster": (["add-node", "--data", "x"], Exit.NOT_FOUND, "cannot read"),
+        "a node less of no cluster": (
+            ["remove-node", "1", "--data", "x"],
+            Exit.NOT_FOUND,
+            "cannot read",
+        ),
+        "a node without a number": (["remove-node", "--data", "x"], 2, "Missing argument"),
+        "node zero": (["rejoin-node", "0", "--data", "x"], 2, "Invalid value"),
         "status of no cluster": (["status", "--data", "/nowhere"], Exit.NOT_FOUND, "cannot read"),
     }.values(),
 )

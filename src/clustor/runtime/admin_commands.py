@@ -1,0 +1,97 @@
+"""What an operator may order on the admin port, beside looking: members, leaders, the node list.
+
+A command answers at once with what it began; `GET /status` tells how it ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import msgspec
+
+from clustor.log.types import PartitionId
+from clustor.raft.errors import MembershipRefused
+from clustor.raft.leadership import RefusedBecause
+from clustor.raft.types import ReplicaId
+from clustor.runtime.cluster_file import ClusterFile
+from clustor.runtime.errors import NodeError
+from clustor.runtime.hosted_group import HostedGroup
+from clustor.runtime.members import WantedChange, change_members
+
+if TYPE_CHECKING:
+    from clustor.runtime.node import Node
+
+Answer: TypeAlias = tuple[int, object]
+"""The HTTP status, and what is sent as JSON."""
+
+_GROUP_PATH: Final = re.compile(r"/groups/([1-9][0-9]{0,19})/(members|leader)")
+
+journal = logging.getLogger("clustor.node")
+
+
+class WantedLeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`POST /groups/<number>/leader`: let this node lead the group."""
+
+    node_id: int
+
+
+class AdminCommands:
+    """The commands of one node. `read_cluster` reads the list of nodes as it is now."""
+
+    def __init__(self, node: Node, read_cluster: Callable[[], ClusterFile]) -> None:
+        self._node = node
+        self._read_cluster = read_cluster
+
+    def carry_out(self, path: str, body: bytes) -> Answer:
+        """Do what was posted; every refusal is an answer too."""
+        if path == "/reload":
+            return self._reload()
+        found = _GROUP_PATH.fullmatch(path)
+        group = None if found is None else self._node.groups.get(PartitionId(int(found[1])))
+        if found is None or group is None:
+            return 404, {"error": "no such page"}
+        try:
+            if found[2] == "members":
+                return self._change(group, msgspec.json.decode(body, type=WantedChange))
+            return self._transfer(group, msgspec.json.decode(body, type=WantedLeader))
+        except msgspec.MsgspecError as error:
+            return 400, {"error": f"not what this page takes: {error}"}
+
+    def _reload(self) -> Answer:
+        try:
+            self._node.adopt_cluster(self._read_cluster())
+        except NodeError as error:
+            return 409, {"error": str(error)}
+        nodes = [entry.node_id for entry in self._node.cluster.nodes]
+        journal.info("the cluster's nodes are now %s", nodes)
+        return 200, {"nodes": nodes}
+
+    def _change(self, group: HostedGroup, wanted: WantedChange) -> Answer:
+        known = {entry.node_id for entry in self._node.cluster.nodes}
+        if wanted.kind == "add" and wanted.node_id not in known:
+            return 409, {"error": "no such node in the cluster", "node_id": wanted.node_id}
+        try:
+            begun = change_members(group, wanted)
+        except MembershipRefused as error:
+            return 409, {"error": error.reason, "leader": self._leader(group)}
+        journal.info("group %d: %s node %d begins", group.partition_id, wanted.kind, wanted.node_id)
+        self._node.touch(group)
+        return 202, begun
+
+    def _transfer(self, group: HostedGroup, wanted: WantedLeader) -> Answer:
+        target = ReplicaId(wanted.node_id)
+        if group.replica.leads and target == group.replica.leader_id:
+            return 202, {"leader_id": target}
+        refused = group.replica.transfer(target)
+        if refused is not None:
+            early = refused.reason is RefusedBecause.TOO_YOUNG
+            answer = {"error": str(refused.reason), "leader": self._leader(group), "early": early}
+            return 409, answer
+        self._node.touch(group)
+        return 202, {"leader_id": target}
+
+    def _leader(self, group: HostedGroup) -> str:
+        return self._node.admin_address(group.replica.leader_id)

@@ -1,0 +1,31 @@
+"""What a node's groups are for: a service gives them machines and takes what they put out."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from clustor.replica import ReplicaOutput
+from clustor.runtime.hosted_group import HostedGroup
+from clustor.runtime.pki import NodeId
+
+
+class Service(Protocol):
+    """Everything is called in the thread of the node's loop, and nothing here may block."""
+
+    def prepare(self) -> None:
+        """Propose what the turn brought: the groups are asked next."""
+
+    def on_output(self, group: HostedGroup, output: ReplicaOutput) -> None:
+        """Take what one of the service's groups put out in this turn."""
+
+    def flush(self) -> None:
+        """Write what the turn staged: every group has been asked."""
+
+    def on_tick(self) -> None:
+        """Let time pass: once for every tick of the groups."""
+
+    def on_peer_data(self, peer: NodeId, data: bytes) -> None:
+        """Take what the same service of another node sent with `Node.send_service`."""
+
+    def on_peer_lost(self, peer: NodeId) -> None:
+        """The connection to or from a peer ended: what was sent to it may be lost."""

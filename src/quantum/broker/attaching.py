@@ -1,0 +1,212 @@
+"""Sessions begin, connect, disconnect and end; wills are said or forgotten."""
+
+from __future__ import annotations
+
+import msgspec
+
+from quantum.broker.commands import (
+    Attach,
+    Detach,
+    Elapse,
+    LeaderStarted,
+    RemoveSession,
+    SubscriptionSpec,
+)
+from quantum.broker.delivering import make_room, send_ready
+from quantum.broker.effects import Ended, SendPubrel
+from quantum.broker.interest import tell
+from quantum.broker.membership import condition_changed, membership_changed
+from quantum.broker.message import Message, decode_record
+from quantum.broker.publishing import publish_anywhere
+from quantum.broker.replaying import continue_replays
+from quantum.broker.session import Session, new_outbound
+from quantum.broker.sharing import take_back
+from quantum.broker.state import State
+from quantum.broker.types import TIME_MAX_MS, ClientId, SessionEpoch
+
+_encode = msgspec.msgpack.encode
+
+
+class Attached(msgspec.Struct, array_like=True):
+    """The reply to an Attach."""
+
+    present: bool
+    epoch: int
+    attachment: int
+
+
+def apply_attach(state: State, command: Attach) -> bytes:
+    """Connect a client to its session, or to a new one; the reply is an `Attached`."""
+    state.see_time(command.now_ms)
+    session = state.sessions.get(command.client_id)
+    present = session is not None and session.is_durable and not command.clean_start
+    if session is not None and not present:
+        session.will = None  # taken over (quantumqtt §10.3)
+        end_session(state, session, "taken over")
+    if session is None or not present:
+        session = make_session(state, command.client_id)
+    session.will, session.will_due_ms = command.will, 0
+    session.connected, session.attachment = True, state.next_attachment()
+    expiry = min(command.expiry_seconds, state.settings.session_expiry_seconds_max)
+    _set_expiry(state, session, expiry)
+    session.outbound.set_window(command.window)
+    condition_changed(state, session)
+    _resume(state, session)
+    return _encode(Attached(present, session.epoch, session.attachment))
+
+
+def make_session(state: State, client_id: bytes) -> Session:
+    """Make a session that ends with its connection, for now."""
+    state.epoch += 1
+    attachment = state.next_attachment()
+    session = Session(
+        ClientId(client_id), SessionEpoch(state.epoch), 0, new_outbound(1), attachment=attachment
+    )
+    state.sessions[client_id] = session
+    return session
+
+
+def _set_expiry(state: State, session: Session, expiry_seconds: int) -> None:
+    session.expiry_seconds = expiry_seconds
+    if expiry_seconds and not session.keeps_queue:
+        session.keeps_queue = True
+        if session.subscriptions:
+            state.routes.invalidate()
+
+
+def _resume(state: State, session: Session) -> None:
+    """Send again what was in flight, in the same order (MQTT-4.4.0-1), then what waits."""
+    for delivery in session.outbound.resume():
+        state.emit(SendPubrel(session.client_id, delivery.packet_id))
+    send_ready(state, session)
+
+
+def apply_detach(state: State, command: Detach) -> bytes:
+    """End a connection; a late word about an older one changes nothing."""
+    state.see_time(command.now_ms)
+    session = state.sessions.get(command.client_id)
+    if session is None or session.epoch != command.epoch:
+        return b""
+    if command.attachment and command.attachment != session.attachment:
+        return b""
+    if command.expiry_seconds is not None:
+        expiry = min(command.expiry_seconds, state.settings.session_expiry_seconds_max)
+        _set_expiry(state, session, expiry)
+    _disconnect(state, session, gracefully=command.gracefully)
+    return b""
+
+
+def _disconnect(state: State, session: Session, *, gracefully: bool) -> None:
+    if not session.connected:
+        return
+    session.connected, session.disconnected_at_ms = False, state.now_ms
+    if gracefully:
+        session.will = None
+    if not session.is_durable:
+        end_session(state, session, "disconnected")
+        return
+    condition_changed(state, session)
+    take_back(state, session)
+    if session.will is not None:
+        wait = min(session.will.delay_seconds, session.expiry_seconds)
+        session.will_due_ms = state.now_ms + 1000 * wait
+        if wait == 0:
+            _say_will(state, session)
+        else:
+            state.look_again(session.will_due_ms, session)
+    ends_at_ms = session.ends_at_ms()
+    if ends_at_ms is not None:
+        state.look_again(ends_at_ms, session)
+
+
+def _say_will(state: State, session: Session) -> None:
+    will, session.will, session.will_due_ms = session.will, None, 0
+    if will is not None:
+        try:
+            message, _ = decode_record(will.record)
+        except ValueError:
+            return
+        publish_anywhere(state, _from_now(state, message))
+
+
+def _from_now(state: State, message: Message) -> Message:
+    """A will's expiry interval begins when it is published: until then it is an interval."""
+    if message.expires_at_ms:
+        message.expires_at_ms = min(message.expires_at_ms + state.now_ms, TIME_MAX_MS)
+    return message
+
+
+def end_session(state: State, session: Session, reason: str) -> None:
+    """Forget a session and all that it wanted; its will is said now if it waited."""
+    for key, spec in list(session.subscriptions.items()):
+        remove_subscription(state, session, key, spec)
+    session.connected = False
+    take_back(state, session)
+    state.routes.full.discard(session.client_id)
+    state.replaying.pop(session.client_id, None)
+    state.dropped += len(session.outbound)
+    del state.sessions[session.client_id]
+    _say_will(state, session)
+    state.emit(Ended(session.client_id, session.epoch, reason))
+
+
+def remove_subscription(state: State, session: Session, key: bytes, spec: SubscriptionSpec) -> None:
+    """End one subscription."""
+    del session.subscriptions[key]
+    if spec.share:
+        session.shares -= 1
+        membership_changed(state, session, spec, left=True)
+        return
+    session.replays = [each for each in session.replays if each.filter != spec.filter]
+    state.routes.trie.remove(spec.filter, session.client_id)
+    subscribers = state.filters[spec.filter]
+    del subscribers[session.client_id]
+    if not subscribers:
+        del state.filters[spec.filter]
+    tell(state, spec.filter)
+
+
+def apply_leader_started(state: State, command: LeaderStarted) -> bytes:
+    """Every connection of older leaders is gone: disconnect all, as if their networks broke."""
+    state.see_time(command.now_ms)
+    for session in list(state.sessions.values()):
+        _disconnect(state, session, gracefully=False)
+    return b""
+
+
+def apply_elapse(state: State, command: Elapse) -> bytes:
+    """Say the wills and end the sessions whose time has come: as many as one entry may hold."""
+    state.see_time(command.now_ms)
+    state.drop_expired_retained()
+    for _ in range(state.settings.elapse_sessions_max):
+        session = state.take_due()
+        if session is None:
+            break
+        _look_at(state, session)
+    continue_replays(state)
+    return b""
+
+
+def _look_at(state: State, session: Session) -> None:
+    make_room(state, session)
+    if session.connected:
+        return
+    ends_at_ms = session.ends_at_ms()
+    if ends_at_ms is not None and ends_at_ms <= state.now_ms:
+        end_session(state, session, "expired")
+        return
+    if session.will_due_ms and session.will_due_ms <= state.now_ms:
+        _say_will(state, session)
+    for due_ms in (session.will_due_ms, ends_at_ms):
+        if due_ms:
+            state.look_again(due_ms, session)
+
+
+def apply_remove_session(state: State, command: RemoveSession) -> bytes:
+    """End a session because an operator wants it."""
+    state.see_time(command.now_ms)
+    session = state.sessions.get(command.client_id)
+    if session is not None:
+        session.will = None
+        end_session(state, session, "removed by an operator")
+    return _encode(session is not None)

@@ -1,0 +1,203 @@
+"""What is written into a partition's log.
+
+Publishes travel packed, many in one command, because they are what there is most of. Everything
+else is a small record. Time is in them: the leader stamps `now_ms`, and nobody looks at a clock.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Annotated, Final, NamedTuple, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from quantum.broker.types import TIME_MAX_MS
+
+PUBLISHES: Final = 0
+"""The first byte of packed publishes; no record begins with it (MessagePack arrays do not)."""
+PUBLISHES_HEAD: Final = struct.Struct("<BQHQQ")
+OWN_ORIGIN: Final = 0xFFFF
+
+
+Stamp: TypeAlias = Annotated[int, Meta(ge=0, le=TIME_MAX_MS)]
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)]
+QosLevel: TypeAlias = Annotated[int, Meta(ge=0, le=2)]
+# The bounds hold for what is decoded: no committed bytes bring numbers that cannot be kept.
+
+
+class PublishesHead(NamedTuple):
+    """Who sent the publishes behind it.
+
+    `origin` is another partition whose leader of `origin_term` forwarded them, the first with
+    the number `first_sequence`; or OWN_ORIGIN where the publishers' sessions are here.
+    """
+
+    kind: int
+    now_ms: int
+    origin: int
+    origin_term: int
+    first_sequence: int
+
+
+def encode_publishes(
+    now_ms: int, origin: int, origin_term: int, first_sequence: int, records: list[bytes]
+) -> bytes:
+    """Make one command of the records of many messages."""
+    head = PUBLISHES_HEAD.pack(PUBLISHES, now_ms, origin, origin_term, first_sequence)
+    return head + b"".join(records)
+
+
+class _Command(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    pass
+
+
+class WillSpec(msgspec.Struct, array_like=True):
+    """A will as the client left it: the record of its message, and how long it waits."""
+
+    record: bytes
+    delay_seconds: Count
+
+
+class Attach(_Command, tag=1):
+    """A client connected, and something about its session must be remembered."""
+
+    now_ms: Stamp
+    client_id: bytes
+    clean_start: bool
+    expiry_seconds: Count
+    window: Count  # how many messages may be in flight to it
+    will: WillSpec | None = None
+
+
+class Detach(_Command, tag=2):
+    """A connection ended. `gracefully` says that its will is not wanted."""
+
+    now_ms: Stamp
+    client_id: bytes
+    epoch: int
+    gracefully: bool
+    expiry_seconds: Count | None = None  # MQTT 5 lets a DISCONNECT change it
+    attachment: int = 0  # the connection that ends, as `Attached` said; 0 for whatever is there
+
+
+class SubscriptionSpec(msgspec.Struct, array_like=True):
+    """One line of a SUBSCRIBE. `share` is the group's name, empty for an ordinary one."""
+
+    filter: bytes
+    qos: QosLevel
+    no_local: bool = False
+    retain_as_published: bool = False
+    retain_handling: QosLevel = 0  # 0, 1 or 2 as well
+    identifier: Count = 0
+    share: bytes = b""
+
+
+class Subscribe(_Command, tag=3):
+    now_ms: Stamp
+    client_id: bytes
+    epoch: int
+    subscriptions: list[SubscriptionSpec]
+
+
+class Unsubscribe(_Command, tag=4):
+    """`filters` as the client wrote them, `$share/…` included."""
+
+    now_ms: Stamp
+    client_id: bytes
+    epoch: int
+    filters: list[bytes]
+
+
+class Acknowledge(_Command, tag=5):
+    """What clients said of messages that the machine keeps for them: (client, kind, packet id)."""
+
+    now_ms: Stamp
+    acknowledgements: list[tuple[bytes, int, int]]
+
+
+class PublishOnce(_Command, tag=6):
+    """Publishes at QoS 2 of a session that outlives its connection: each is taken once."""
+
+    now_ms: Stamp
+    records: list[bytes]
+
+
+class Release(_Command, tag=7):
+    """PUBRELs of such sessions: (client, packet id)."""
+
+    now_ms: Stamp
+    releases: list[tuple[bytes, int]]
+
+
+class ChannelItems(_Command, tag=8):
+    """What another partition has for this one, in order; `sequences` names the place of each.
+
+    A leader may leave out what nobody has to remember, and nothing else: what comes behind a
+    gap counts, and what was in the gap never does.
+    """
+
+    now_ms: Stamp
+    origin: int
+    sequences: list[int]
+    items: list[bytes]
+
+
+class ChannelAcked(_Command, tag=9):
+    """Another partition has everything up to `through`."""
+
+    peer: int
+    through: int
+
+
+class LeaderStarted(_Command, tag=10):
+    """A leader begins: every connection of its predecessors is gone."""
+
+    now_ms: Stamp
+    term: int
+
+
+class Elapse(_Command, tag=11):
+    """Time passed: what is due happens now."""
+
+    now_ms: Stamp
+
+
+class RemoveSession(_Command, tag=12):
+    """An operator ends a session."""
+
+    now_ms: Stamp
+    client_id: bytes
+
+
+Command: TypeAlias = (
+    Attach
+    | Detach
+    | Subscribe
+    | Unsubscribe
+    | Acknowledge
+    | PublishOnce
+    | Release
+    | ChannelItems
+    | ChannelAcked
+    | LeaderStarted
+    | Elapse
+    | RemoveSession
+)
+
+# What an acknowledgement says: MQTT's own packet types.
+PUBACK: Final = 4
+PUBREC: Final = 5
+PUBCOMP: Final = 7
+
+_decoder: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode_command(command: Command) -> bytes:
+    return _encoder.encode(command)
+
+
+def decode_command(data: bytes) -> Command:
+    """Raises msgspec.DecodeError (or ValidationError, which is one) for other bytes."""
+    return _decoder.decode(data)

@@ -1,0 +1,136 @@
+"""What other partitions sent, and what they have of ours."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+import msgspec
+
+from quantum.broker.commands import PUBACK, PUBREC, Acknowledge, ChannelAcked, ChannelItems
+from quantum.broker.congestion import on_pressure
+from quantum.broker.delivering import deliver_here, deliver_targeted, send_ready
+from quantum.broker.effects import SendPubrel
+from quantum.broker.interest import is_peer
+from quantum.broker.items import (
+    NOTHING,
+    Deliver,
+    Forward,
+    Interest,
+    Item,
+    Member,
+    MoreRetained,
+    Pressure,
+    Returned,
+    Targeted,
+    WantRetained,
+    decode_item,
+)
+from quantum.broker.membership import note_member
+from quantum.broker.message import decode_record
+from quantum.broker.outbound import Delivery
+from quantum.broker.publishing import forward_acked, publish_forward
+from quantum.broker.replaying import answer_retained, on_more_retained
+from quantum.broker.session import Session
+from quantum.broker.sharing import give_back, returned
+from quantum.broker.state import State
+from quantum.broker.types import PacketId
+
+REFUSED = 0
+"""Instead of a packet type: the client answered with a reason code of 0x80 or above."""
+
+
+def apply_channel_items(state: State, command: ChannelItems) -> bytes:
+    """Count the items of another partition's stream, each once."""
+    state.see_time(command.now_ms)
+    if not is_peer(state, command.origin):
+        return b""
+    for sequence, encoded in zip(command.sequences, command.items, strict=False):
+        if not state.channels.count(command.origin, sequence):
+            continue
+        try:
+            _on_item(state, command.origin, decode_item(encoded))
+        except (msgspec.DecodeError, ValueError):
+            continue  # it counts, and every replica skips it
+    return b""
+
+
+def _on_item(state: State, origin: int, item: Item) -> None:
+    match item:
+        case Deliver(record):
+            message, _ = decode_record(record)
+            deliver_here(state, state.routes.route(message.topic), message)
+        case Forward(record):
+            publish_forward(state, origin, decode_record(record)[0])
+        case Interest():
+            _on_interest(state, origin, item)
+        case WantRetained():
+            answer_retained(state, origin, item)
+        case Targeted():
+            _on_targeted(state, item)
+        case Member():
+            note_member(state, origin, item)
+        case Returned(share, topic_filter, record):
+            returned(state, share, topic_filter, decode_record(record)[0])
+        case MoreRetained():
+            on_more_retained(state, origin, item)
+        case Pressure():
+            on_pressure(state, item)
+        case _:
+            assert_never(item)
+
+
+def _on_interest(state: State, origin: int, item: Interest) -> None:
+    if item.level == NOTHING:
+        state.routes.trie.remove(item.filter, origin)
+    else:
+        state.routes.trie.add(item.filter, origin, item.level)
+
+
+def _on_targeted(state: State, item: Targeted) -> None:
+    message, _ = decode_record(item.record)
+    session = state.sessions.get(item.client_id)
+    key = b"$share/" + item.share + b"/" + item.filter if item.share else item.filter
+    if session is None or session.epoch != item.epoch or key not in session.subscriptions:
+        if item.share:  # the owner has our word that this member left, so it picks another
+            give_back(state, item.share, item.filter, message)
+        return
+    identifiers = (item.identifier,) if item.identifier else ()
+    delivery = Delivery(message, item.qos, item.retain, identifiers, item.share, item.filter)
+    deliver_targeted(state, session, delivery)
+
+
+def apply_channel_acked(state: State, command: ChannelAcked) -> bytes:
+    """Forget what another partition has; publishers whose messages it took are told."""
+    if not is_peer(state, command.peer):
+        return b""
+    for sequence, item in state.channels.to(command.peer).acked(command.through):
+        if isinstance(item, Forward):
+            forward_acked(state, command.peer, sequence, item)
+    return b""
+
+
+def apply_acknowledge(state: State, command: Acknowledge) -> bytes:
+    """Take what clients said of messages that are kept for them."""
+    state.see_time(command.now_ms)
+    touched: dict[bytes, Session] = {}
+    for client_id, kind, packet_id in command.acknowledgements:
+        session = state.sessions.get(client_id)
+        if session is not None:
+            _acknowledge(state, session, kind, PacketId(packet_id))
+            touched[client_id] = session
+    for session in touched.values():
+        send_ready(state, session)
+    return b""
+
+
+def _acknowledge(state: State, session: Session, kind: int, packet_id: PacketId) -> None:
+    outbound = session.outbound
+    if kind == PUBACK:
+        outbound.on_puback(packet_id)
+    elif kind == PUBREC:
+        if outbound.on_pubrec(packet_id):
+            state.emit(SendPubrel(session.client_id, packet_id))
+    elif kind == REFUSED:
+        outbound.on_refused(packet_id)
+    else:
+        outbound.on_pubcomp(packet_id)

@@ -1,0 +1,75 @@
+"""What a partition remembers of one client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from quantum.broker.commands import SubscriptionSpec, WillSpec
+from quantum.broker.outbound import Outbound
+from quantum.broker.types import (
+    MACHINE_PACKET_ID_MAX,
+    NEVER_EXPIRES,
+    ClientId,
+    SessionEpoch,
+)
+
+ACCEPTED: Final = 0
+"""The state of a QoS 2 publish that its topic's partition has; above 0 is the place in the
+stream to that partition, which has not answered yet."""
+
+
+@dataclass(slots=True)
+class Replay:
+    """What is retained for a subscription, from a topic on, has not been sent yet."""
+
+    prg: int
+    filter: bytes
+    qos: int
+    identifier: int
+    after: bytes
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """A session that is in the log: it outlives connections, or has subscriptions or a will."""
+
+    client_id: ClientId
+    epoch: SessionEpoch
+    expiry_seconds: int  # 0: it ends with its connection
+    outbound: Outbound
+    attachment: int = 0
+    """Names the connection that the session belongs to. One entry may hold several Attaches, so
+    it is a number of its own."""
+    connected: bool = True
+    disconnected_at_ms: int = 0
+    subscriptions: dict[bytes, SubscriptionSpec] = field(default_factory=dict)
+    """By the filter as the client wrote it, `$share/…` included."""
+    received: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """QoS 2 publishes that are not released: packet id → (partition, place or ACCEPTED)."""
+    will: WillSpec | None = None
+    will_due_ms: int = 0  # 0: not waiting
+    shares: int = 0  # how many of the subscriptions are shared
+    keeps_queue: bool = False
+    """Whether the machine keeps what is on its way to the client. Once it does, it always will:
+    what is queued must not be overtaken. (What comes through shared subscriptions is kept in
+    any case, because it is another member's if this one does not acknowledge it.)"""
+    look_at_ms: int = 0
+    """When `Elapse` has to look at it next; 0: not at all."""
+    replays: list[Replay] = field(default_factory=list)
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether the session outlives its connection."""
+        return self.expiry_seconds > 0
+
+    def ends_at_ms(self) -> int | None:
+        """When a disconnected session ends; None for never, or while it is connected."""
+        if self.connected or self.expiry_seconds == NEVER_EXPIRES:
+            return None
+        return self.disconnected_at_ms + 1000 * self.expiry_seconds
+
+
+def new_outbound(window: int) -> Outbound:
+    """Make the queue of a session that the machine keeps."""
+    return Outbound(window, 1, MACHINE_PACKET_ID_MAX)

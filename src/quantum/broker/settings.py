@@ -1,0 +1,34 @@
+"""The numbers of a partition's broker. They are the same on every replica."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+TopicPartition: TypeAlias = Callable[[bytes], int]
+"""Say which partition of the tenant's ring owns a topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """`prg` is this partition's number, of `prg_count` in the ring."""
+
+    prg: int
+    prg_count: int
+    topic_partition: TopicPartition
+    queue_messages_max: int = 1_000
+    queue_bytes_max: int = 64 << 20
+    received_max: int = 4_096  # QoS 2 publishes of one session that are not released
+    subscriptions_max: int = 256
+    message_ttl_ms: int = 259_200_000
+    session_expiry_seconds_max: int = 604_800
+    retained_topics_max: int = 10_000_000
+    retained_page: int = 1_024
+    """How many retained messages one command sends to one subscription at most."""
+    stream_items_max: int = 100_000
+    stream_bytes_max: int = 256 << 20
+    """Above either, publishes and subscriptions that need the stream are refused: its receiver
+    is gone, or far behind."""
+    elapse_sessions_max: int = 1_000
+    """How many sessions one `Elapse` looks at; the others stay due."""

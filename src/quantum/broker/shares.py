@@ -1,0 +1,79 @@
+"""Shared subscriptions: each message goes to one member, in turn, among those that are connected.
+
+The partition that owns a topic keeps the members and the turn, wherever their sessions are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Member:
+    """A session in a group; `prg` is where the session lives."""
+
+    prg: int
+    client_id: bytes
+    epoch: int
+    qos: int
+    identifier: int
+    online: bool
+    full: bool = False  # its queue has no room
+
+
+@dataclass(slots=True, eq=False)
+class ShareGroup:
+    """One `$share/name/filter`. `turn` counts the messages given out: it is replicated state."""
+
+    name: bytes
+    filter: bytes
+    members: dict[tuple[int, bytes], Member] = field(default_factory=dict)
+    turn: int = 0
+    unlogged_turn: int = 0
+    """Counts what only connections get. It is no part of the state: every node has its own."""
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether no member has room."""
+        return all(member.full for member in self.members.values())
+
+    def is_unreachable(self, unreachable: frozenset[int]) -> bool:
+        """Whether no member has room and is in a partition that can be reached."""
+        members = self.members.values()
+        return all(member.full or member.prg in unreachable for member in members)
+
+    def join(self, member: Member) -> None:
+        """Take a member in, or note what changed about it."""
+        self.members[member.prg, member.client_id] = member
+
+    def leave(self, prg: int, client_id: bytes) -> None:
+        self.members.pop((prg, client_id), None)
+
+    def pick(self, unreachable: frozenset[int] = frozenset()) -> Member | None:
+        """Return whose turn it is: a connected member with room, or else the next best.
+
+        Members in `unreachable` partitions come last.
+        """
+        candidates = self._candidates(unreachable)
+        if not candidates:
+            return None
+        chosen = candidates[self.turn % len(candidates)]
+        self.turn += 1
+        return chosen
+
+    def _candidates(self, unreachable: frozenset[int]) -> list[Member]:
+        members = list(self.members.values())
+        with_room = [each for each in members if not each.full and each.prg not in unreachable]
+        online = [member for member in with_room if member.online]
+        return online or with_room or members
+
+    def pick_unlogged(self) -> Member | None:
+        """Return a connected member for a message that is not logged (QoS 0), or None.
+
+        This changes nothing that is replicated.
+        """
+        online = [member for member in self.members.values() if member.online]
+        if not online:
+            return None
+        self.unlogged_turn += 1
+        return online[self.unlogged_turn % len(online)]

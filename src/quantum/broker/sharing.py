@@ -1,0 +1,78 @@
+"""Shared subscriptions at work: giving out, and giving to another."""
+
+from __future__ import annotations
+
+from quantum.broker.delivering import check_room, deliver_targeted
+from quantum.broker.interest import send_item
+from quantum.broker.items import Returned, Targeted
+from quantum.broker.message import Message
+from quantum.broker.outbound import Delivery
+from quantum.broker.session import Session
+from quantum.broker.shares import ShareGroup
+from quantum.broker.state import State
+from quantum.broker.types import QOS_2
+
+_NOT_RETAINED = False
+
+
+def share_out(state: State, group: ShareGroup, message: Message) -> None:
+    """Give a message to the member whose turn it is."""
+    member = group.pick(state.channels.full())
+    if member is None:
+        state.dropped += 1
+        return
+    qos = min(message.qos, member.qos)
+    if member.prg != state.settings.prg:
+        item = Targeted(
+            member.client_id,
+            member.epoch,
+            message.record,
+            qos,
+            retain=False,
+            identifier=member.identifier,
+            share=group.name,
+            filter=group.filter,
+        )
+        send_item(state, member.prg, item)
+        return
+    session = state.sessions.get(member.client_id)
+    if session is not None:
+        identifiers = (member.identifier,) if member.identifier else ()
+        delivery = Delivery(message, qos, _NOT_RETAINED, identifiers, group.name, group.filter)
+        deliver_targeted(state, session, delivery)
+
+
+def take_back(state: State, session: Session) -> None:
+    """Give what a member did not acknowledge to others: it disconnected, or is no more.
+
+    A QoS 2 exchange that has begun stays: it is completed with this very client, or with
+    nobody ([MQTT-4.8.2-4], [MQTT-4.8.2-5]).
+    """
+    gone = session.outbound.take_out(_is_another_members)
+    if not gone:
+        return
+    check_room(state, session)
+    for delivery in gone:
+        give_back(state, delivery.share, delivery.filter, delivery.message)
+
+
+def _is_another_members(delivery: Delivery) -> bool:
+    return bool(delivery.share) and (delivery.packet_id == 0 or delivery.qos != QOS_2)
+
+
+def give_back(state: State, share: bytes, topic_filter: bytes, message: Message) -> None:
+    """Send a message back to the partition of its topic, for another member."""
+    owner = state.settings.topic_partition(message.topic)
+    if owner == state.settings.prg:
+        returned(state, share, topic_filter, message)
+    else:
+        send_item(state, owner, Returned(share, topic_filter, message.record))
+
+
+def returned(state: State, share: bytes, topic_filter: bytes, message: Message) -> None:
+    """Give a message that came back to the next member, if there is one left."""
+    group = state.groups.get((share, topic_filter))
+    if group is not None:
+        share_out(state, group, message)
+    else:
+        state.dropped += 1

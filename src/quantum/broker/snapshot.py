@@ -1,0 +1,162 @@
+"""A broker's state as frames: the same frames for the same state.
+
+What follows from other things (routes, deadlines, weights) is left out. Freezing takes references
+only: messages, items and options are never changed once they are there, so the bytes can be made
+later, piece by piece, and still show one moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, TypeVar
+
+from quantum.broker.frames import (
+    End,
+    Frame,
+    FrozenDeliveries,
+    FrozenDelivery,
+    FrozenGroup,
+    FrozenInterests,
+    FrozenOutbox,
+    FrozenPlaces,
+    FrozenPressure,
+    FrozenRetained,
+    FrozenSession,
+    Header,
+)
+from quantum.broker.outbound import Delivery
+from quantum.broker.session import Session
+from quantum.broker.shares import ShareGroup
+from quantum.broker.state import State
+
+NAME: Final = "quantum.broker"
+VERSION: Final = 2
+PAGE: Final = 64
+_MANY: Final = 4_096
+
+T = TypeVar("T")
+
+
+def state_frames(state: State) -> Iterator[Frame]:
+    """Walk the state of this moment; whoever keeps the frames keeps the moment."""
+    count = 0
+    for frame in _frames(state):
+        count += 1
+        yield frame
+    yield End(count)
+
+
+def _frames(state: State) -> Iterator[Frame]:
+    yield Header(
+        NAME,
+        VERSION,
+        state.settings.prg,
+        state.applied_index,
+        state.now_ms,
+        state.epoch,
+        state.attachments,
+        state.dropped,
+    )
+    for session in state.sessions.values():
+        yield from _session_frames(session)
+    for group in state.groups.values():
+        yield _frozen_group(group)
+    for page in _pages((message for _, message in state.retained.items()), PAGE):
+        yield FrozenRetained(page)
+    yield from _stream_frames(state)
+    yield from _interest_frames(state)
+    yield FrozenPressure(
+        sorted(state.routes.full),
+        [(topic, list(told)) for topic, told in state.congested.items()],
+        list(state.refusing),
+        list(state.replaying),
+    )
+
+
+def _session_frames(session: Session) -> Iterator[Frame]:
+    outbound = session.outbound
+    yield FrozenSession(
+        session.client_id,
+        session.epoch,
+        session.expiry_seconds,
+        session.attachment,
+        session.connected,
+        session.disconnected_at_ms,
+        list(session.subscriptions.items()),
+        [(packet_id, *place) for packet_id, place in session.received.items()],
+        session.will,
+        session.will_due_ms,
+        session.keeps_queue,
+        session.look_at_ms,
+        [
+            (each.prg, each.filter, each.qos, each.identifier, each.after)
+            for each in session.replays
+        ],
+        outbound.window,
+        outbound.next_id,
+        list(outbound.unsent),
+    )
+    if outbound:
+        for page in _pages(map(_frozen_delivery, outbound.unfinished()), PAGE):
+            yield FrozenDeliveries(page)
+
+
+def _frozen_delivery(delivery: Delivery) -> FrozenDelivery:
+    return (
+        delivery.message,
+        delivery.qos,
+        delivery.retain,
+        delivery.identifiers,
+        delivery.share,
+        delivery.filter,
+        delivery.packet_id,
+        delivery.state,
+        delivery.drop_at_ms,
+    )
+
+
+def _frozen_group(group: ShareGroup) -> FrozenGroup:
+    members = [
+        (each.prg, each.client_id, each.epoch, each.qos, each.identifier, each.online, each.full)
+        for each in group.members.values()
+    ]
+    return FrozenGroup(group.name, group.filter, group.turn, members)
+
+
+def _stream_frames(state: State) -> Iterator[Frame]:
+    channels = state.channels
+    for prg, outbox in sorted(channels.outboxes().items()):
+        if outbox.last:  # asking for a stream makes an empty one: that is no state
+            yield FrozenOutbox(prg, outbox.acked_through, [])
+            for page in _pages(iter(outbox.items), PAGE):
+                yield FrozenOutbox(prg, outbox.acked_through, page)
+    yield FrozenPlaces(
+        sorted(channels.counted.items()),
+        [
+            (prg, each.term, each.number, each.forgotten_through, list(each.refused.items()))
+            for prg, each in sorted(channels.forwarded.items())
+        ],
+    )
+
+
+def _interest_frames(state: State) -> Iterator[Frame]:
+    for page in _pages(iter(state.told.items()), _MANY):
+        yield FrozenInterests(page, [])
+    remote = sorted(
+        (topic_filter, subscriber, wish)
+        for topic_filter, subscriber, wish in state.routes.trie.items()
+        if isinstance(subscriber, int) and isinstance(wish, int)
+    )
+    for at in range(0, len(remote), _MANY):
+        yield FrozenInterests([], remote[at : at + _MANY])
+
+
+def _pages(things: Iterator[T], size: int) -> Iterator[list[T]]:
+    page: list[T] = []
+    for thing in things:
+        page.append(thing)
+        if len(page) == size:
+            yield page
+            page = []
+    if page:
+        yield page

@@ -1,0 +1,101 @@
+"""Subscriptions begin and end; what is retained is sent once, in order with what follows."""
+
+from __future__ import annotations
+
+import msgspec
+
+from quantum.broker.attaching import make_session, remove_subscription
+from quantum.broker.commands import Subscribe, SubscriptionSpec, Unsubscribe
+from quantum.broker.interest import partitions_of, tell
+from quantum.broker.membership import membership_changed
+from quantum.broker.reasons import (
+    NO_SUBSCRIPTION_EXISTED,
+    QUOTA_EXCEEDED,
+    SESSION_GONE,
+    SUCCESS,
+)
+from quantum.broker.replaying import begin_replay
+from quantum.broker.session import Session
+from quantum.broker.state import State
+
+_encode = msgspec.msgpack.encode
+
+SEND_ALWAYS = 0  # retain handling, MQTT 5 3.8.3.1
+SEND_IF_NEW = 1
+
+
+class Subscribed(msgspec.Struct, array_like=True):
+    """The reply to a Subscribe or Unsubscribe: SUBACK waits until `awaited` partitions have it."""
+
+    epoch: int
+    attachment: int
+    reasons: list[int]
+    awaited: list[tuple[int, int]]
+
+
+def shared_key(spec: SubscriptionSpec) -> bytes:
+    """Return the filter as the client wrote it."""
+    return b"$share/" + spec.share + b"/" + spec.filter if spec.share else spec.filter
+
+
+def apply_subscribe(state: State, command: Subscribe) -> bytes:
+    """Subscribe a client; one that only its connection knows gets a session now."""
+    state.see_time(command.now_ms)
+    session = state.sessions.get(command.client_id)
+    if session is None and command.epoch == 0:
+        session = make_session(state, command.client_id)
+    if session is None or (command.epoch and command.epoch != session.epoch):
+        gone = [SESSION_GONE] * len(command.subscriptions)
+        return _encode(Subscribed(0, 0, gone, []))
+    before = _places(state)
+    reasons = [_subscribe(state, session, spec) for spec in command.subscriptions]
+    return _encode(Subscribed(session.epoch, session.attachment, reasons, _awaited(state, before)))
+
+
+def _places(state: State) -> dict[int, int]:
+    return {prg: outbox.last for prg, outbox in state.channels.outboxes().items()}
+
+
+def _awaited(state: State, before: dict[int, int]) -> list[tuple[int, int]]:
+    """Name the streams to which something was added, and the place to wait for."""
+    after = sorted(_places(state).items())
+    return [(prg, last) for prg, last in after if last > before.get(prg, 0)]
+
+
+def _subscribe(state: State, session: Session, spec: SubscriptionSpec) -> int:
+    key = shared_key(spec)
+    is_new = key not in session.subscriptions
+    if is_new and len(session.subscriptions) >= state.settings.subscriptions_max:
+        return QUOTA_EXCEEDED
+    if any(state.channels.to(prg).is_full for prg in partitions_of(state, spec.filter)):
+        return QUOTA_EXCEEDED
+    session.subscriptions[key] = spec
+    if spec.share:
+        if is_new:
+            session.shares += 1
+        membership_changed(state, session, spec)
+        return spec.qos
+    state.routes.trie.add(spec.filter, session.client_id, spec)
+    state.filters.setdefault(spec.filter, {})[session.client_id] = None
+    tell(state, spec.filter)
+    if spec.retain_handling == SEND_ALWAYS or (spec.retain_handling == SEND_IF_NEW and is_new):
+        begin_replay(state, session, spec)
+    return spec.qos
+
+
+def apply_unsubscribe(state: State, command: Unsubscribe) -> bytes:
+    """Unsubscribe a client; a reason for each filter."""
+    state.see_time(command.now_ms)
+    session = state.sessions.get(command.client_id)
+    if session is None or (command.epoch and session.epoch != command.epoch):
+        gone = [NO_SUBSCRIPTION_EXISTED] * len(command.filters)
+        return _encode(Subscribed(0, 0, gone, []))
+    before = _places(state)
+    reasons = []
+    for key in command.filters:
+        spec = session.subscriptions.get(key)
+        if spec is not None:
+            remove_subscription(state, session, key, spec)
+        reasons.append(SUCCESS if spec is not None else NO_SUBSCRIPTION_EXISTED)
+    awaited = _awaited(state, before)
+    return _encode(Subscribed(session.epoch, session.attachment, reasons, awaited))

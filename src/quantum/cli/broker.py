@@ -1,0 +1,155 @@
+"""`quantum status`, `sessions`, `topics`, `retained`, `session show|kick`: look at a broker."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Final
+from urllib.parse import quote, urlencode
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from quantum.cli.admin_client import AdminUnreachable, fetch, parse_address, post
+from quantum.cli.exits import Exit, fail
+
+ADMIN_DEFAULT: Final = "127.0.0.1:9080"
+
+Admin = Annotated[
+    str,
+    typer.Option(
+        metavar="HOST:PORT", envvar="QUANTUM_ADMIN", help="The admin address of any node."
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Limit = Annotated[int, typer.Option(min=1, max=1000, help="How many to print.")]
+After = Annotated[str, typer.Option(help="Go on behind this one: the page before names it.")]
+
+session_app = typer.Typer(help="Look at one session, or end it.", no_args_is_help=True)
+
+
+def status(admin: Admin = ADMIN_DEFAULT, *, as_json: AsJson = False) -> None:
+    """Show the broker's partitions: who serves them, and what is in them.
+
+    Exit code 0: every partition has a leader. 1: one has none. 12: no node answered.
+    """
+    found = _get(admin, "/broker/status")
+    if as_json:
+        typer.echo(json.dumps(found))
+    else:
+        _print_status(found)
+    led = all(row["leader"] is not None for row in found["partitions"])
+    raise typer.Exit(0 if led else Exit.FAILED)
+
+
+def _print_status(found: dict[str, Any]) -> None:
+    columns = ("tenant", "partition", "leader", "sessions", "filters", "retained", "queued")
+    _print_table("Partitions", columns, found["partitions"])
+    typer.echo(f"{found['connections']} connections here, {found['dropped']} messages dropped")
+    for fault, count in sorted(found["faults"].items()):
+        typer.echo(f"refused {count} times: {fault}")
+
+
+def sessions(
+    admin: Admin = ADMIN_DEFAULT,
+    *,
+    contains: Annotated[str, typer.Option(help="Only client ids that contain this.")] = "",
+    after: After = "",
+    limit: Limit = 100,
+    as_json: AsJson = False,
+) -> None:
+    """List sessions: connected clients, and those that will come back."""
+    found = _page(admin, "sessions", contains, after, limit)
+    columns = ("client_id", "connected", "subscriptions", "queued", "in_flight", "full")
+    _show(found, "sessions", columns, as_json=as_json)
+
+
+def topics(
+    topic_filter: Annotated[str, typer.Argument(metavar="FILTER", help="Only these.")] = "",
+    admin: Admin = ADMIN_DEFAULT,
+    *,
+    after: After = "",
+    limit: Limit = 100,
+    as_json: AsJson = False,
+) -> None:
+    """List the filters that clients subscribe to."""
+    found = _page(admin, "topics", topic_filter, after, limit)
+    _show(found, "topics", ("filter", "subscribers"), as_json=as_json)
+
+
+def retained(
+    topic_filter: Annotated[str, typer.Argument(metavar="FILTER", help="Only these.")] = "#",
+    admin: Admin = ADMIN_DEFAULT,
+    *,
+    after: After = "",
+    limit: Limit = 100,
+    as_json: AsJson = False,
+) -> None:
+    """List retained messages."""
+    found = _page(admin, "retained", topic_filter, after, limit)
+    _show(found, "retained", ("topic", "qos", "bytes", "payload"), as_json=as_json)
+
+
+@session_app.command()
+def show(client_id: str, admin: Admin = ADMIN_DEFAULT) -> None:
+    """Print everything about one session, as JSON."""
+    typer.echo(json.dumps(_get(admin, f"/broker/sessions/{quote(client_id, safe='')}"), indent=2))
+
+
+@session_app.command()
+def kick(client_id: str, admin: Admin = ADMIN_DEFAULT) -> None:
+    """End a session: its client is disconnected, its subscriptions and queue are gone."""
+    path = f"/broker/sessions/{quote(client_id, safe='')}/kick"
+    try:
+        code, answer = post(parse_address(admin), path, {})
+    except ValueError as error:
+        fail(str(error), Exit.USAGE)
+    except AdminUnreachable as error:
+        fail(str(error), Exit.UNREACHABLE)
+    if code >= 400:
+        fail(f"{answer.get('error', code)}: {client_id}", Exit.FAILED)
+    typer.echo(f"ended the session of {client_id}")
+
+
+def _page(admin: str, name: str, wanted: str, after: str, limit: int) -> dict[str, Any]:
+    query = urlencode({"filter": wanted, "after": after, "limit": limit})
+    return _get(admin, f"/broker/{name}?{query}")
+
+
+def _get(admin: str, path: str) -> dict[str, Any]:
+    try:
+        code, answer = fetch(parse_address(admin), path)
+    except ValueError as error:
+        fail(str(error), Exit.USAGE)
+    except AdminUnreachable as error:
+        fail(f"{error}; start a broker with `make run`", Exit.UNREACHABLE)
+    if code != 200:
+        fail(str(answer.get("error", code)), Exit.FAILED)
+    return answer
+
+
+def _show(found: dict[str, Any], name: str, columns: tuple[str, ...], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    _print_table(name.capitalize(), columns, found[name])
+    if found["after"] is not None:
+        typer.echo(f"there are more: --after {found['after']}")
+
+
+def _print_table(title: str, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
+    table = Table(title=title)
+    for column in columns:
+        is_number = bool(rows) and isinstance(rows[0].get(column), int)
+        table.add_column(column.replace("_", " "), justify="right" if is_number else "left")
+    for row in rows:
+        table.add_row(*(_cell(row.get(column)) for column in columns))
+    Console().print(table)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return str(next(iter(value.values()), ""))
+    return "-" if value is None else str(value)

@@ -1,0 +1,244 @@
+"""`quantum cluster members`, `add-node`, `remove-node`, `rejoin-node`, `transfer-leader`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from clustor.runtime.cluster_file import CLUSTER_FILE, read_cluster_file
+from clustor.runtime.data_directory import permit_rejoin
+from clustor.runtime.development import NODES_MAX, forget_node, node_directory, prepare_node
+from clustor.runtime.errors import NodeError
+from clustor.runtime.pki import NodeId, utc_now
+from clustor.runtime.transport import Address
+from quantum.cli.admin_client import AdminUnreachable, parse_address
+from quantum.cli.exits import Exit, fail
+from quantum.cli.group_changes import ChangeFailed, ChangeTimedOut, Group, GroupChanges
+from quantum.cli.node_exits import exit_of_node
+
+Admin = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="The admin address of any node.")
+]
+MaybeData = Annotated[Path | None, typer.Option("--data", help="The cluster's directory, instead.")]
+Data = Annotated[Path, typer.Option("--data", help="The cluster's directory.")]
+Node = Annotated[int, typer.Argument(min=1, help="The number of a node.")]
+Timeout = Annotated[float, typer.Option(min=0.1, help="Seconds to wait for the change.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Force = Annotated[
+    str,
+    typer.Option(metavar="REASON", help="Do it although the groups would not survive a loss."),
+]
+
+
+def members(*, admin: Admin = None, data: MaybeData = None, as_json: AsJson = False) -> None:
+    """List the members of every group, and how a change of them stands.
+
+    Voters decide; learners only receive, until they have caught up. While a change is in its
+    Joint phase, the voters before it (`outgoing`) must agree to everything, too.
+
+    Exit code 0: every group has a leader. 1: one has none. 12: no node answered.
+    """
+    with _telling():
+        changes = GroupChanges(addresses_of(admin, data), timeout_seconds=0.0)
+        leading, partitions = changes.leading(), changes.partitions()
+    found = [_of_group(leading[partition]) for partition in sorted(leading)]
+    if as_json:
+        typer.echo(json.dumps({"groups": found}))
+    else:
+        for group in found:
+            typer.echo(_line(group))
+    raise typer.Exit(0 if leading.keys() == partitions else Exit.FAILED)
+
+
+def add_node(*, data: Data, timeout: Timeout = 180.0, as_json: AsJson = False) -> None:
+    """Start one more node, and make it a voter of every group.
+
+    The node gets the next number and its ports. It joins each group as a learner, catches up,
+    and then becomes a voter through joint consensus; writes go on meanwhile. An addition that
+    was interrupted is gone on with. `quantum cluster up` must be running: it starts the node.
+
+    Exit code 1: a group refused or went back. 3: not a cluster's directory. 12: not in time.
+    """
+    with _telling():
+        changes = GroupChanges(addresses_of(None, data), timeout)
+        node_id = _unfinished(data, changes) or _new_node(data)
+        changes.reload()
+        changes.wait_for_node(node_id)
+        _report(node_id, changes.add(node_id), as_json)
+
+
+def remove_node(
+    node: Node, *, data: Data, force: Force = "", timeout: Timeout = 60.0, as_json: AsJson = False
+) -> None:
+    """Take node NODE out of every group, then stop it. Its directory stays.
+
+    It first hands over what it leads. A node that is dead can be removed as well, as long as
+    the others are a majority. Fewer than three voters do not survive a loss: that needs --force.
+    The number is never given again.
+
+    Exit code 1: a group refused or went back. 3: no such node. 12: not in time.
+    """
+    with _telling():
+        read_cluster_file(data / CLUSTER_FILE).node(NodeId(node))
+        changes = GroupChanges(addresses_of(None, data, but=node), timeout)
+        groups = changes.remove(node, force)
+        forget_node(data, NodeId(node))
+        changes.reload()
+        _report(node, groups, as_json)
+
+
+def rejoin_node(
+    node: Node, *, data: Data, timeout: Timeout = 180.0, as_json: AsJson = False
+) -> None:
+    """Let a node whose disk lost its data start empty, and take it in again as a new member.
+
+    Such a node refuses to start, because it may have voted and acknowledged what it no longer
+    knows. It may come back without a vote; the groups then remove it, and add it as a learner
+    that catches up and becomes a voter. A majority of the other nodes must be running.
+
+    Exit code 1: a group refused, or the node is running. 3: no such node. 12: not in time.
+    """
+    with _telling():
+        cluster = read_cluster_file(data / CLUSTER_FILE)
+        cluster.node(NodeId(node))
+        changes = GroupChanges(addresses_of(None, data, but=node), timeout)
+        permit_rejoin(node_directory(data, NodeId(node)), _epochs(changes, node))
+        lost = _rejoining(changes.wait_for_node(node))
+        if not lost:
+            raise ChangeFailed(f"node {node} has lost nothing")
+        changes.remove(node, f"the disk of node {node} was lost")
+        _report(node, changes.add(node), as_json)
+
+
+def transfer_leader(
+    to: Annotated[int, typer.Option("--to", min=1, help="The node that is to lead.")],
+    *,
+    group: Annotated[int, typer.Option(min=1, help="Which group.")] = 1,
+    admin: Admin = None,
+    data: MaybeData = None,
+    timeout: Timeout = 10.0,
+    as_json: AsJson = False,
+) -> None:
+    """Let another node lead a group. Writes wait a moment, and none is lost.
+
+    A leader keeps a new term for a while before it hands it on; the command waits for that.
+
+    Exit code 0: it leads. 1: it is no voter of the group. 12: not in time.
+    """
+    with _telling():
+        GroupChanges(addresses_of(admin, data), timeout).transfer(group, to)
+    found = {"group": group, "leader_id": to}
+    typer.echo(json.dumps(found) if as_json else f"node {to} leads group {group}")
+
+
+def addresses_of(admin: str | None, data: Path | None, *, but: int = 0) -> list[Address]:
+    """Return where to ask; exactly one of the two must be given."""
+    if (admin is None) == (data is None):
+        fail("give either --admin or --data", Exit.USAGE)
+    if admin is not None:
+        try:
+            return [parse_address(admin)]
+        except ValueError as error:
+            fail(str(error), Exit.USAGE)
+    assert data is not None
+    nodes = read_cluster_file(data / CLUSTER_FILE).nodes
+    return [entry.admin for entry in nodes if entry.node_id != but]
+
+
+@contextmanager
+def _telling() -> Iterator[None]:
+    """Turn what goes wrong into one line and an exit code."""
+    try:
+        yield
+    except NodeError as error:
+        fail(str(error), exit_of_node(error))
+    except ChangeFailed as error:
+        fail(str(error), Exit.FAILED)
+    except (ChangeTimedOut, AdminUnreachable) as error:
+        fail(str(error), Exit.UNREACHABLE)
+
+
+def _new_node(data: Path) -> int:
+    if len(read_cluster_file(data / CLUSTER_FILE).nodes) >= NODES_MAX:
+        raise ChangeFailed(f"a development cluster has at most {NODES_MAX} nodes")
+    return prepare_node(data, utc_now()).node_id
+
+
+def _unfinished(data: Path, changes: GroupChanges) -> int | None:
+    """Return a node that was listed before and is not yet a voter everywhere."""
+    joined = [entry for entry in read_cluster_file(data / CLUSTER_FILE).nodes if not entry.founder]
+    leading = changes.leading()
+    for entry in joined:
+        if any(entry.node_id not in group["voters"] for group in leading.values()):
+            return entry.node_id
+    return None
+
+
+def _epochs(changes: GroupChanges, node: int) -> dict[int, int]:
+    """Ask for every group's newest routing epoch, of a leader that a majority knows.
+
+    Whatever the lost replica took part in is of that epoch or older: a leader of the highest
+    term among a majority, with no change under way, holds every change that can still count.
+    """
+    found = changes.status()["nodes"]
+    if any(each["node_id"] == node and "groups" in each for each in found):
+        raise ChangeFailed(f"node {node} is running")
+    leading, epochs = changes.leading(), {}
+    for partition in sorted(changes.partitions()):
+        group = leading.get(partition)
+        terms = [
+            each["term"]
+            for other in found
+            for each in other.get("groups", [])
+            if each["partition_id"] == partition
+        ]
+        if group is None or max(terms) > group["term"] or 2 * len(terms) <= len(group["voters"]):
+            raise ChangeFailed(f"group {partition} has no leader that a majority follows")
+        if group["membership_phase"] != "Idle" or not group["wal_committed_index"]:
+            raise ChangeFailed(f"another change of group {partition} is under way")
+        epochs[partition] = group["routing_epoch"]
+    return epochs
+
+
+def _rejoining(node: dict[str, Any]) -> list[int]:
+    return [group["partition_id"] for group in node["groups"] if group["rejoining"]]
+
+
+def _of_group(group: Group) -> dict[str, Any]:
+    return {
+        "group": group["partition_id"],
+        "leader_id": group["leader_id"],
+        "term": group["term"],
+        "voters": group["voters"],
+        "outgoing": group["outgoing"],
+        "learners": group["learners"],
+        "phase": group["membership_phase"],
+        "recorded": group["membership_recorded"],
+        "routing_epoch": group["routing_epoch"],
+    }
+
+
+def _line(group: dict[str, Any]) -> str:
+    parts = [f"group {group['group']}", f"leader {group['leader_id']}"]
+    for name in ("voters", "outgoing", "learners"):
+        if group[name]:
+            parts.append(f"{name} {','.join(map(str, group[name]))}")
+    parts.append(f"epoch {group['routing_epoch']}")
+    if group["phase"] != "Idle":
+        parts.append(f"phase {group['phase']}")
+    return "  ".join(parts)
+
+
+def _report(node: int, groups: list[Group], as_json: bool) -> None:
+    found = [_of_group(group) for group in groups]
+    if as_json:
+        typer.echo(json.dumps({"node_id": node, "groups": found}))
+        return
+    typer.echo(f"node {node}")
+    for group in found:
+        typer.echo(_line(group))

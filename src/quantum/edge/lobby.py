@@ -1,0 +1,140 @@
+"""What all listeners of a process share: the door, the deadlines, and one timer for both."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass, field, fields
+from typing import Final, Protocol
+
+from quantum.edge.admission import Admission, AdmissionLimits, Verdict
+from quantum.edge.deadlines import DeadlineWheel, Slot
+
+_LINES_PER_SECOND_MAX: Final = 10
+
+journal = logging.getLogger("quantum.edge")
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeLimits:
+    """How much patience and memory a client gets before it has shown who it is."""
+
+    admission: AdmissionLimits = field(default_factory=AdmissionLimits)
+    first_answer_seconds: float = 10.0
+    """From admission to the handler's first write: handshakes and first packet together."""
+    close_seconds: float = 5.0
+    """For a peer to take what was written before the connection is cut."""
+    write_high_water_bytes: int = 64 << 10
+    turn_seconds: float = 0.1
+    """How fine deadlines and the admission rate are."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What came to the door, since the start."""
+
+    admitted: int = 0
+    delayed: int = 0
+    turned_away: int = 0
+    refused: int = 0
+    late: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+
+class Guest(Hashable, Protocol):
+    """A connection, as the lobby sees it."""
+
+    def admitted(self) -> None:
+        """Go on: it is your turn."""
+
+    def late(self) -> None:
+        """Your deadline has passed."""
+
+
+class Lobby:
+    """Admission, deadlines and counts. Made inside the running loop that it serves."""
+
+    def __init__(self, limits: EdgeLimits | None = None) -> None:
+        self.limits = limits or EdgeLimits()
+        self.counts = Counts()
+        self._loop = asyncio.get_running_loop()
+        self._admission: Admission[Guest] = Admission(self.limits.admission, self._loop.time())
+        longest = max(self.limits.first_answer_seconds, self.limits.close_seconds)
+        self._wheel: DeadlineWheel[Guest] = DeadlineWheel(self._turns(longest))
+        self._timer: asyncio.TimerHandle | None = None
+        self._lines_left = _LINES_PER_SECOND_MAX
+        self._lines_since = self._loop.time()
+        self._lines_dropped = 0
+
+    @property
+    def present(self) -> int:
+        """How many connections there are, with those that wait."""
+        return self._admission.present
+
+    def arrive(self, guest: Guest) -> Verdict:
+        """Ask whether a new connection may enter; one that waits is told by `admitted`."""
+        verdict = self._admission.arrive(guest, self._loop.time())
+        if verdict is Verdict.ENTER:
+            self.counts.admitted += 1
+        elif verdict is Verdict.WAIT:
+            self.counts.delayed += 1
+            self._keep_turning()
+        else:
+            self.counts.turned_away += 1
+        return verdict
+
+    def leave(self, guest: Guest) -> None:
+        """Forget a connection that was not turned away."""
+        self._admission.leave(guest)
+
+    def arm(self, guest: Guest, seconds: float) -> Slot:
+        """Call the guest's `late` after so long, unless it is disarmed."""
+        slot = self._wheel.arm(guest, self._turns(seconds))
+        self._keep_turning()
+        return slot
+
+    def disarm(self, guest: Guest, slot: Slot) -> None:
+        self._wheel.cancel(guest, slot)
+
+    def refuse(self, line: str, *details: object) -> None:
+        """Count a refused client and say why: a few lines a second, whatever is thrown at us."""
+        self.counts.refused += 1
+        now = self._loop.time()
+        if now - self._lines_since >= 1.0:
+            if self._lines_dropped:
+                journal.warning("and %d more refusals", self._lines_dropped)
+            self._lines_since, self._lines_dropped = now, 0
+            self._lines_left = _LINES_PER_SECOND_MAX
+        if self._lines_left:
+            self._lines_left -= 1
+            journal.warning(line, *details)
+        else:
+            self._lines_dropped += 1
+
+    def close(self) -> None:
+        """Stop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _turns(self, seconds: float) -> int:
+        return max(1, math.ceil(seconds / self.limits.turn_seconds))
+
+    def _keep_turning(self) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_later(self.limits.turn_seconds, self._turn)
+
+    def _turn(self) -> None:
+        self._timer = None
+        for guest in self._wheel.turn():
+            self.counts.late += 1
+            guest.late()
+        for guest in self._admission.release(self._loop.time()):
+            self.counts.admitted += 1
+            guest.admitted()
+        if len(self._wheel) or self._admission.waiting:
+            self._keep_turning()

@@ -1,0 +1,890 @@
+"""One MQTT client: its packets become commands, and what is decided becomes its packets.
+
+It lives on the node that leads the partition of the client's session, whatever node the client
+reached. It decides what the standard lets a server decide without a log; everything that must
+survive goes through its partition. Nothing here is awaited: answers come as calls.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from quantum.broker import (
+    PUBACK,
+    PUBCOMP,
+    PUBREC,
+    Attach,
+    Attached,
+    Delivery,
+    Detach,
+    Subscribed,
+    Target,
+    encode_command,
+)
+from quantum.broker.receiving import REFUSED
+from quantum.broker.types import NEVER_EXPIRES
+from quantum.edge.ports import Peer, Wire
+from quantum.mqtt import (
+    NO_PROPERTIES,
+    Auth,
+    Connack,
+    Connect,
+    Direction,
+    Disconnect,
+    Packet,
+    PacketReader,
+    PeerFault,
+    Pingreq,
+    Properties,
+    ProtocolVersion,
+    ProtocolViolation,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    ReasonCode,
+    Suback,
+    Subscribe,
+    Unsuback,
+    Unsubscribe,
+    UnsupportedProtocol,
+    connect_return_code,
+    decode_packet,
+    encode_packet,
+)
+from quantum.mqtt.hot import PINGREQ as PINGREQ_BYTE
+from quantum.mqtt.hot import PUBACK as PUBACK_BYTE
+from quantum.mqtt.hot import PUBCOMP as PUBCOMP_BYTE
+from quantum.mqtt.hot import PUBREC as PUBREC_BYTE
+from quantum.mqtt.hot import PUBREL as PUBREL_BYTE
+from quantum.mqtt.hot import SLOW, Row, encode_ack, scan
+from quantum.mqtt.primitives import encode_variable
+from quantum.serving.authentication import Accepted, Challenge, Talk, Verdict
+from quantum.serving.delivery import Outgoing, system_message
+from quantum.serving.inbound import Inbound, qos_1_record
+from quantum.serving.outward import UPPER_HALF, Outward, answer_stray_pubrec
+from quantum.serving.subscribing import SubscribePlan, plan_subscribe, plan_unsubscribe
+from quantum.serving.terms import Terms, agree, announce, refuse_will, will_spec
+from quantum.tenancy.credits import WHOLE
+
+if TYPE_CHECKING:
+    from quantum.serving.limits import MqttLimits
+    from quantum.serving.prg import Completion, Prg
+    from quantum.serving.relay import RelayEntry
+    from quantum.serving.service import BrokerService
+    from quantum.serving.tenant import Tenant
+
+_V5: Final = ProtocolVersion.V5
+_PINGRESP: Final = b"\xd0\x00"
+_GRACE: Final = 1.5
+_NEVER_MS: Final = 1 << 62
+_decode_attached = msgspec.msgpack.Decoder(Attached).decode
+_decode_subscribed = msgspec.msgpack.Decoder(Subscribed).decode
+
+
+class Phase(IntEnum):
+    """Where a connection is."""
+
+    NEW = 0  # no CONNECT yet
+    ROUTING = 1  # CONNECT is here; who serves it is not known yet
+    RELAYED = 2  # another node serves it
+    AUTHENTICATING = 3  # it proves over AUTH packets who it is
+    ATTACHING = 4  # its session is being looked up
+    LIVE = 5
+    CLOSED = 6
+
+
+class Connection:
+    """A handler for the listeners; see the module."""
+
+    __slots__ = (
+        "_arrived",
+        "_attachment",
+        "_connect",
+        "_deadline_ms",
+        "_early",
+        "_ended",
+        "_expiry_seconds",
+        "_gracefully",
+        "_inbound",
+        "_keep_alive_ms",
+        "_new_expiry_seconds",
+        "_operations",
+        "_out",
+        "_outward",
+        "_peer",
+        "_reader",
+        "_relay",
+        "_service",
+        "_talk",
+        "_tenant",
+        "_terms",
+        "_version",
+        "_wire",
+        "client_id",
+        "epoch",
+        "is_v5",
+        "last_seen_ms",
+        "phase",
+        "prg",
+    )
+
+    def __init__(self, service: BrokerService) -> None:
+        self._service = service
+        self.phase = Phase.NEW
+        limits = service.limits
+        self._reader = PacketReader(limits.packet_bytes_max, limits.connect_bytes_max)
+        self._wire: Wire | None = None
+        self._peer: Peer | None = None
+        self._relay: RelayEntry | None = None
+        self._tenant: Tenant | None = None
+        self.prg: Prg | None = None
+        self._connect: Connect | None = None
+        self._version = ProtocolVersion.V311
+        self.is_v5 = False
+        self.client_id: bytes = b""
+        self.epoch = 0
+        """The epoch of the session in the log; 0 while only this connection knows it."""
+        self._attachment = 0
+        self._terms: Terms | None = None
+        self._talk: Talk | None = None
+        self._expiry_seconds = 0
+        self._new_expiry_seconds: int | None = None  # what DISCONNECT made of it
+        self._keep_alive_ms = 0
+        self.last_seen_ms = 0
+        self._deadline_ms = _NEVER_MS
+        self._early = b""  # the CONNECT packet, for the node that will serve it
+        self._out: list[bytes] = []
+        self._inbound: Inbound | None = None
+        self._outward: Outward | None = None
+        self._operations = 0  # commands about this session that are on their way
+        self._arrived = False  # another node sent this connection here
+        self._ended = False
+        self._gracefully = False  # its will is not wanted
+
+    # What the listener calls.
+
+    def opened(self, wire: Wire, peer: Peer) -> None:
+        self._wire, self._peer = wire, peer
+        self.last_seen_ms = self._service.tick_ms
+        self._deadline_ms = self.last_seen_ms + self.limits.connect_wait_ms
+        self._service.joined(self)
+
+    def received(self, data: bytes) -> None:
+        self.last_seen_ms = self._service.tick_ms
+        if self.phase is Phase.LIVE:
+            self._reader.receive(data)
+            self._pull()
+        elif self._relay is not None:
+            self._relay.received(data)
+        elif self.phase is Phase.NEW:
+            self._reader.receive(data)
+            self._pull_first()
+        elif self.phase is Phase.AUTHENTICATING:
+            self._reader.receive(data)
+            self._pull_authentication()
+        elif self.phase is not Phase.CLOSED:
+            self._hold(data)
+
+    def _hold(self, data: bytes) -> None:
+        """Keep what a client sends before its CONNACK; a client in good faith sends little."""
+        self._reader.receive(data)
+        if self._reader.buffered_bytes > self.limits.packet_bytes_max:
+            self.disconnect(ReasonCode.PACKET_TOO_LARGE, "too much before CONNACK")
+
+    def writable_again(self) -> None:
+        if self._relay is not None:
+            self._relay.report()
+        elif self.phase is Phase.LIVE and self._outward is not None:
+            self._outward.send_more()
+
+    def lost(self) -> None:
+        if self._relay is not None:
+            self._relay.lost()
+            self._relay = None
+        self._wire = None
+        self._close_session()
+
+    # The first packet.
+
+    def _pull_first(self) -> None:
+        try:
+            taken = self._reader.next_packet()
+            if taken is None:
+                return
+            first_byte, body = taken
+            if first_byte >> 4 != 1:
+                why = "the first packet is no CONNECT"  # [MQTT-3.1.0-1]
+                raise ProtocolViolation(ReasonCode.PROTOCOL_ERROR, why)
+            packet = decode_packet(
+                first_byte, body, ProtocolVersion.V311, direction=Direction.TO_SERVER
+            )
+        except PeerFault as fault:
+            self._on_bad_connect(fault)
+            return
+        assert isinstance(packet, Connect)
+        self._early = bytes((first_byte,)) + encode_variable(len(body)) + body
+        self._on_connect(packet)
+
+    def _on_bad_connect(self, fault: PeerFault) -> None:
+        """Say why where the client can hear it ([MQTT-3.1.4-1], 4.13.1)."""
+        self._service.count_fault(fault)
+        if isinstance(fault, UnsupportedProtocol):
+            if fault.protocol_name in (b"MQTT", b"MQIsdp"):
+                self._use(_V5 if fault.level > ProtocolVersion.V311 else ProtocolVersion.V311)
+                self._write_now(Connack(reason_code=fault.reason_code))
+        elif fault.version is _V5 and fault.answerable:
+            self._use(_V5)
+            self._write_now(Connack(reason_code=fault.reason_code))
+        self._drop(fault.reason)
+
+    def _use(self, version: ProtocolVersion) -> None:
+        self._version, self.is_v5 = version, version is _V5
+
+    def _on_connect(self, connect: Connect) -> None:
+        self._connect = connect
+        self._use(connect.version)
+        self._accept_terms(agree(connect, self.limits))
+        assert self._peer is not None
+        tenant = self._service.tenants.get(self._peer.tenant)
+        if tenant is None:
+            self._refuse(ReasonCode.NOT_AUTHORIZED, "no such tenant")
+            return
+        self._tenant = tenant
+        if self._check_connect(connect):
+            self.phase = Phase.ROUTING
+            self._route()
+
+    def _check_connect(self, connect: Connect) -> bool:
+        if connect.client_id:
+            self.client_id = connect.client_id.encode()
+        elif connect.version is ProtocolVersion.V31 or (
+            connect.version is ProtocolVersion.V311 and not connect.clean_start
+        ):
+            self._refuse(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "no client id")
+            return False
+        elif not self.client_id:
+            self.client_id = self._service.draw_client_id()
+        reason = refuse_will(connect.will) if connect.will is not None else None
+        if reason is not None:
+            self._refuse(reason, "the will is not accepted")
+            return False
+        return self._check_method(connect.properties.authentication_method)
+
+    def _check_method(self, method: str | None) -> bool:
+        if method is None:
+            return True
+        authenticator = self._service.authenticators.get(method)
+        if authenticator is None:
+            self._refuse(ReasonCode.BAD_AUTHENTICATION_METHOD, "unknown authentication method")
+            return False
+        self._talk = Talk(method, authenticator)
+        return True
+
+    def _accept_terms(self, terms: Terms) -> None:
+        self._terms = terms
+        self._expiry_seconds = terms.expiry_seconds
+        self._keep_alive_ms = int(terms.keep_alive_seconds * 1000 * _GRACE)
+
+    def _route(self) -> None:
+        """Go to where the session runs, or wait until somebody runs it."""
+        if self.phase is not Phase.ROUTING or self._wire is None:
+            return
+        prg = self.home.session_prg(self.client_id)
+        node = prg.leader_node
+        if prg.leading:
+            self.prg = prg
+            self._authenticate(prg)
+        elif node is not None and not self._service.is_local(node) and not self._arrived:
+            self._relay_to(node)
+        else:
+            self.home.when_led(prg.number, self._route)
+
+    def arrived(self, client_id: bytes) -> None:
+        """Note that another node sent this connection here, with the id that it assigned."""
+        self._arrived = True
+        self.client_id = client_id
+
+    def _relay_to(self, node: int) -> None:
+        assert self._wire is not None and self._peer is not None and self._connect is not None
+        self.phase = Phase.RELAYED
+        data = self._early + self._reader.take_all()
+        assigned = b"" if self._connect.client_id else self.client_id
+        self._early, self._connect, self._deadline_ms = b"", None, _NEVER_MS
+        self._relay = self._service.open_relay(self._wire, self._peer, node, assigned, data)
+
+    # Who the client is. The node that serves it asks, before anything of its session is touched.
+
+    def _authenticate(self, prg: Prg) -> None:
+        connect = self._connect
+        assert connect is not None
+        if self._talk is None:
+            self._attach(prg)
+            return
+        self.phase = Phase.AUTHENTICATING
+        self._on_verdict(self._talk, self._talk.begin(connect))
+
+    def _pull_authentication(self) -> None:
+        """Take AUTH packets, and nothing else before CONNACK ([MQTT-3.1.2-30])."""
+        talk = self._talk
+        assert talk is not None
+        try:
+            while self.phase is Phase.AUTHENTICATING:
+                taken = self._reader.next_packet()
+                if taken is None:
+                    return
+                packet = decode_packet(*taken, self._version, direction=Direction.TO_SERVER)
+                if not isinstance(packet, Auth):
+                    why = "only AUTH may come before CONNACK"
+                    raise ProtocolViolation(ReasonCode.PROTOCOL_ERROR, why)
+                self._on_verdict(talk, talk.on_auth(packet))
+        except PeerFault as fault:
+            self._service.count_fault(fault)
+            self._refuse(fault.reason_code, fault.reason)
+
+    def _on_verdict(self, talk: Talk, verdict: Verdict) -> None:
+        """Do what an authentication method says."""
+        is_live = self.phase is Phase.LIVE
+        if isinstance(verdict, Challenge):
+            self._write_now(talk.challenge(verdict.data))
+        elif isinstance(verdict, Accepted):
+            if is_live:
+                self._send(talk.success())
+            elif self.prg is not None and self.prg.leading:
+                self._attach(self.prg)
+            else:
+                self._refuse(ReasonCode.SERVER_UNAVAILABLE, "the session's partition moved")
+        elif is_live:
+            self.disconnect(verdict.reason, "not authenticated")  # [MQTT-4.12.1-2]
+        else:
+            self._refuse(verdict.reason, "not authenticated")
+
+    # The session.
+
+    def _attach(self, prg: Prg) -> None:
+        connect = self._connect
+        assert connect is not None
+        self._early = b""
+        self.phase = Phase.ATTACHING
+        older = prg.connections.get(self.client_id)
+        if older is not None:
+            older.taken_over()
+        prg.connections[self.client_id] = self
+        known = self.client_id in prg.broker.state.sessions or self.client_id in prg.busy_clients
+        if not known and self._expiry_seconds == 0 and connect.will is None:
+            self._begin(present=False)
+            return
+        command = Attach(
+            prg.now_ms(),
+            self.client_id,
+            connect.clean_start,
+            self._expiry_seconds,
+            min(self._agreed.receive_maximum, self.limits.in_flight_max),
+            will_spec(connect.will, self.client_id),
+        )
+        self._command(encode_command(command), self._attached)
+
+    def _attached(self, reply: bytes | None) -> None:
+        if reply is None:
+            self._refuse(ReasonCode.SERVER_UNAVAILABLE, "the session's partition has no leader")
+            return
+        attached = _decode_attached(reply)
+        self.epoch, self._attachment = attached.epoch, attached.attachment
+        if self.phase is Phase.ATTACHING:
+            self._begin(present=attached.present)
+
+    def _begin(self, *, present: bool) -> None:
+        """Say that the session is there, and go on with what the client already sent."""
+        connect = self._connect
+        assert connect is not None
+        self._connect = None
+        self.phase = Phase.LIVE
+        self._deadline_ms = _NEVER_MS
+        self._send(Connack(present, ReasonCode.SUCCESS, self._announce(connect)))
+        if self._reader.buffered_bytes:
+            self._pull()
+
+    def _announce(self, connect: Connect) -> Properties:
+        if not self.is_v5:
+            return NO_PROPERTIES
+        announced = announce(connect, self._agreed, self.limits, self.client_id)
+        if self._talk is not None:
+            announced.authentication_method = self._talk.method
+            announced.authentication_data = self._talk.last_word
+        return announced
+
+    @property
+    def _agreed(self) -> Terms:
+        assert self._terms is not None
+        return self._terms
+
+    @property
+    def limits(self) -> MqttLimits:
+        return self._service.limits
+
+    @property
+    def home(self) -> Tenant:
+        """The client's tenant."""
+        assert self._tenant is not None
+        return self._tenant
+
+    @property
+    def outlives(self) -> bool:
+        """Whether the session is in the log and outlives this connection."""
+        return self._expiry_seconds > 0 and self.epoch > 0
+
+    def now_ms(self) -> int:
+        return self._service.now_ms()
+
+    def count_dropped(self) -> None:
+        self._service.dropped += 1
+
+    def _command(self, command: bytes, completion: Completion) -> None:
+        """Log something about this session; the partition knows that it is not settled."""
+        prg = self.prg
+        assert prg is not None
+        self._operations += 1
+        settled = prg.unsettle(self.client_id)
+
+        def completed(reply: bytes | None) -> None:
+            self._operations -= 1
+            settled()
+            completion(reply)
+            if self._ended and self._operations == 0:
+                self._detach()
+
+        prg.propose(command, completed)
+
+    def taken_over(self) -> None:
+        """Another connection has the client's id ([MQTT-3.1.4-3]); no will then (§10.3)."""
+        self._gracefully = True
+        self.disconnect(ReasonCode.SESSION_TAKEN_OVER, "session taken over")
+
+    def partition_moved(self, why: str) -> None:
+        """The partition is led elsewhere: the client finds its session there (C10)."""
+        self.epoch, self.prg = 0, None
+        if self._connect is not None:
+            self._refuse(ReasonCode.SERVER_UNAVAILABLE, why)
+        else:
+            self.disconnect(ReasonCode.SERVER_MOVED, why)
+
+    def session_ended(self, epoch: int, reason: str) -> None:
+        """The session of this connection is no more."""
+        if self.epoch == epoch and self.phase is Phase.LIVE:
+            self.disconnect(ReasonCode.ADMINISTRATIVE_ACTION, reason)
+
+    # Ends.
+
+    def end_soon(self, reason: ReasonCode, why: str) -> None:
+        """Disconnect when the call that noticed it is over."""
+        self._service.soon(lambda: self.disconnect(reason, why))
+
+    def disconnect(self, reason: ReasonCode, why: str) -> None:
+        """Say why, where the protocol has words for it, and close."""
+        if self.phase is Phase.CLOSED:
+            return
+        if self.is_v5 and self.phase is Phase.LIVE:
+            text = Properties(reason_string=why) if self._agreed.wants_reasons else NO_PROPERTIES
+            self._send(Disconnect(reason, text))
+        self.flush()
+        self._drop(why)
+
+    def _drop(self, why: str) -> None:
+        """Close without a word."""
+        self._service.note_end(self.client_id, why)
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.close()
+        self._close_session()
+
+    def _refuse(self, reason: ReasonCode, why: str) -> None:
+        """Answer CONNECT with a refusal ([MQTT-3.2.2-7])."""
+        if self.is_v5 or connect_return_code(reason) is not None:
+            text = Properties(reason_string=why) if self.is_v5 else NO_PROPERTIES
+            self._write_now(Connack(reason_code=reason, properties=text))
+        self._drop(why)
+
+    def _close_session(self) -> None:
+        if self.phase is Phase.CLOSED:
+            return
+        self.phase = Phase.CLOSED
+        self._service.left(self)
+        prg = self.prg
+        if prg is not None and prg.connections.get(self.client_id) is self:
+            del prg.connections[self.client_id]
+        self._ended = True
+        if self._operations == 0:
+            self._detach()
+
+    def _detach(self) -> None:
+        """Let the log know that the connection is gone, if it knows the session."""
+        prg, epoch = self.prg, self.epoch
+        self.epoch = 0
+        if prg is None or not epoch or not prg.leading:
+            return
+        command = Detach(
+            prg.now_ms(),
+            self.client_id,
+            epoch,
+            self._gracefully,
+            self._new_expiry_seconds,
+            self._attachment,
+        )
+        settled = prg.unsettle(self.client_id)
+        prg.propose(encode_command(command), lambda _reply: settled())
+
+    def check_time(self, now_ms: int) -> None:
+        """Close what was silent too long, or waits too long for a leader."""
+        if now_ms >= self._deadline_ms:
+            self._deadline_ms = _NEVER_MS
+            if self._connect is not None:
+                self._refuse(ReasonCode.SERVER_UNAVAILABLE, "no leader in time")
+            else:
+                self._drop("no CONNECT in time")
+        elif 0 < self._keep_alive_ms < now_ms - self.last_seen_ms and self._relay is None:
+            self.disconnect(ReasonCode.KEEP_ALIVE_TIMEOUT, "keep alive timeout")
+
+    # Packets.
+
+    def _pull(self) -> None:
+        """Take every whole packet that is here."""
+        reader = self._reader
+        try:
+            while self.phase is Phase.LIVE:
+                window = reader.window()
+                if window is None:
+                    return
+                buffer, start = window
+                rows, end = scan(buffer, start, reader.packet_bytes_max, self.is_v5)
+                reader.consume(end)
+                self._on_rows(buffer, rows)
+        except PeerFault as fault:
+            self._service.count_fault(fault)
+            self.disconnect(fault.reason_code, fault.reason)
+
+    def _on_rows(self, buffer: bytes, rows: list[Row]) -> None:
+        """Take packets in order; QoS 1 publishes for one partition become one run."""
+        owners = self.home.owners
+        inbound = self._inbound
+        if inbound is None:
+            inbound = self._inbound = Inbound(self)
+        records: list[bytes] = []
+        packet_ids: list[int] = []
+        topics: list[bytes] = []
+        run_owner: Prg | None = None
+        for first, packet_id, start, topic_at, topic_end, payload_at, end in rows:
+            if first in _QOS_1:
+                topic = buffer[topic_at:topic_end]
+                owner = owners.get(topic) or inbound.owner_of(topic)
+                if owner is not run_owner and run_owner is not None:
+                    inbound.add_run(run_owner, records, packet_ids, topics)
+                    records, packet_ids, topics = [], [], []
+                run_owner = owner
+                if owner is None:
+                    inbound.refuse_topic(topic, 1, packet_id)
+                    continue
+                payload = buffer[payload_at:end]
+                records.append(qos_1_record(topic, payload, first, packet_id, self))
+                packet_ids.append(packet_id)
+                topics.append(topic)
+                continue
+            if run_owner is not None:
+                inbound.add_run(run_owner, records, packet_ids, topics)
+                records, packet_ids, topics, run_owner = [], [], [], None
+            if first == SLOW:
+                body = buffer[payload_at:end]
+                packet = decode_packet(
+                    buffer[start], body, self._version, direction=Direction.TO_SERVER
+                )
+                self._on_packet(inbound, packet)
+            elif first >= PUBACK_BYTE:
+                self._on_short(inbound, first, packet_id)
+            else:
+                topic, payload = buffer[topic_at:topic_end], buffer[payload_at:end]
+                self._on_plain_publish(inbound, first, packet_id, topic, payload)
+            if self.phase is not Phase.LIVE:
+                return
+        if run_owner is not None:
+            inbound.add_run(run_owner, records, packet_ids, topics)
+
+    def _on_plain_publish(
+        self, inbound: Inbound, first: int, packet_id: int, topic: bytes, payload: bytes
+    ) -> None:
+        """Take a QoS 0 or QoS 2 publish without properties."""
+        if not first & 6:
+            inbound.on_publish_0(topic, payload, first & 1)
+            return
+        owner = self.home.owners.get(topic) or inbound.owner_of(topic)
+        if owner is None:
+            inbound.refuse_topic(topic, 2, packet_id)
+        else:
+            inbound.on_publish_2(owner, topic, payload, first, packet_id)
+
+    def _on_short(self, inbound: Inbound, first: int, packet_id: int) -> None:
+        """Take one of the packets that say nothing but a packet id, or not even that."""
+        if first == PUBACK_BYTE:
+            self._on_puback(packet_id)
+        elif first == PUBREL_BYTE:
+            self._on_pubrel(inbound, packet_id)
+        elif first == PUBREC_BYTE:
+            self._on_pubrec(packet_id)
+        elif first == PUBCOMP_BYTE:
+            self._on_pubcomp(packet_id)
+        else:
+            assert first == PINGREQ_BYTE
+            self.stage(_PINGRESP)
+
+    def _on_packet(self, inbound: Inbound, packet: Packet) -> None:
+        match packet:
+            case Publish():
+                inbound.on_publish(packet)
+            case Subscribe():
+                self._on_subscribe(packet)
+            case Unsubscribe():
+                self._on_unsubscribe(packet)
+            case Pingreq():
+                self.stage(_PINGRESP)
+            case Disconnect():
+                self._on_disconnect(packet)
+            case Puback() | Pubrec() if packet.reason_code.is_failure:
+                self._on_negative(packet.packet_id)
+            case Puback():
+                self._on_puback(packet.packet_id)
+            case Pubrec():
+                self._on_pubrec(packet.packet_id)
+            case Pubrel():
+                self._on_pubrel(inbound, packet.packet_id)
+            case Pubcomp():
+                self._on_pubcomp(packet.packet_id)
+            case Auth():
+                self._on_auth(packet)
+            case _:
+                raise ProtocolViolation(ReasonCode.PROTOCOL_ERROR, "a packet out of place")
+
+    def _on_auth(self, packet: Auth) -> None:
+        if self._talk is None:  # [MQTT-4.12.0-6]
+            why = "AUTH without an authentication method"
+            raise ProtocolViolation(ReasonCode.PROTOCOL_ERROR, why)
+        self._on_verdict(self._talk, self._talk.on_auth(packet))
+
+    def _on_disconnect(self, packet: Disconnect) -> None:
+        expiry = packet.properties.session_expiry_interval
+        if expiry is not None:
+            if expiry and not self._expiry_seconds:
+                raise ProtocolViolation(
+                    ReasonCode.PROTOCOL_ERROR, "the session expiry interval was zero"
+                )
+            if expiry != NEVER_EXPIRES:
+                expiry = min(expiry, self.limits.session_expiry_seconds_max)
+            self._new_expiry_seconds = expiry
+        self._gracefully = packet.reason_code is ReasonCode.SUCCESS  # [MQTT-3.14.4-3]
+        self._drop("disconnected by the client")
+
+    # Publishes and their answers.
+
+    def release_answers(self) -> None:
+        """Let the answers to publishes leave whose turn it is."""
+        if self._inbound is not None and self.phase is Phase.LIVE:
+            self._inbound.release_answers()
+
+    def answer_pubrec(self, packet_id: int, reason: int) -> None:
+        """A QoS 2 publish of a session in the log is where it belongs, or was refused."""
+        if self.phase is Phase.LIVE:
+            if self._inbound is None:
+                self._inbound = Inbound(self)
+            self._inbound.on_pubrec(packet_id, reason)
+
+    def _on_pubrel(self, inbound: Inbound, packet_id: int) -> None:
+        """End a QoS 2 exchange; one that is not known is over already, and that is fine."""
+        inbound.release(packet_id)
+        if self.outlives:
+            assert self.prg is not None
+            self.prg.release(self, packet_id)
+        else:
+            self.stage(encode_ack(PUBCOMP_BYTE, packet_id))
+
+    def send_pubcomp(self, packet_id: int) -> None:
+        if self.phase is Phase.LIVE:
+            self.stage(encode_ack(PUBCOMP_BYTE, packet_id))
+
+    # What the client says of what it got.
+
+    def _on_puback(self, packet_id: int) -> None:
+        if packet_id < UPPER_HALF:
+            self._end_kept(PUBACK, packet_id)
+        elif self._outward is not None:
+            self._outward.on_puback(packet_id)
+
+    def _on_pubrec(self, packet_id: int) -> None:
+        if packet_id < UPPER_HALF:
+            self.acknowledge(PUBREC, packet_id)
+        elif self._outward is None or not self._outward.on_pubrec(packet_id):
+            answer_stray_pubrec(self, packet_id)
+
+    def _on_pubcomp(self, packet_id: int) -> None:
+        if packet_id < UPPER_HALF:
+            self._end_kept(PUBCOMP, packet_id)
+        elif self._outward is not None:
+            self._outward.on_pubcomp(packet_id)
+
+    def _on_negative(self, packet_id: int) -> None:
+        """The client refused a message: the exchange is over (MQTT 5, 4.3.3)."""
+        if packet_id < UPPER_HALF:
+            self._end_kept(REFUSED, packet_id)
+        elif self._outward is not None:
+            self._outward.on_refused(packet_id)
+
+    def _end_kept(self, kind: int, packet_id: int) -> None:
+        self.acknowledge(kind, packet_id)
+        if self._outward is not None:
+            self._outward.settle_kept(packet_id)
+
+    def kept_utilization(self) -> int:
+        """How full the queue is that the machine keeps for this client, in thousandths."""
+        if self.prg is None:
+            return 0
+        state = self.prg.broker.state
+        session = state.sessions.get(self.client_id)
+        if session is None:
+            return 0
+        return WHOLE * len(session.outbound) // state.settings.queue_messages_max
+
+    def acknowledge(self, kind: int, packet_id: int) -> None:
+        """Log what the client said of a message that the machine keeps."""
+        if self.prg is not None and self.epoch:
+            self.prg.acknowledge(self.client_id, kind, packet_id)
+        elif kind == PUBREC:
+            answer_stray_pubrec(self, packet_id)
+
+    # Subscriptions.
+
+    def _on_subscribe(self, packet: Subscribe) -> None:
+        assert self.prg is not None
+        plan = plan_subscribe(packet, self._version)
+
+        def subscribed(reply: bytes | None) -> None:
+            if reply is not None:
+                found = _decode_subscribed(reply)
+                self._learn_session(found)
+                suback = plan.answer(found.reasons)
+                self._answer_when_taken(found, suback)
+                self._answer_system(plan, suback)
+
+        command = plan.command(self.prg.now_ms(), self.client_id, self.epoch)
+        self._command(encode_command(command), subscribed)
+
+    def _answer_system(self, plan: SubscribePlan, suback: Suback) -> None:
+        """Send what `$SYS` says now, as if it were retained."""
+        for topic, payload, identifiers in plan.system_answers(suback, self._service):
+            self.deliver(Outgoing(system_message(topic, payload)), 0, 1, identifiers)
+
+    def _on_unsubscribe(self, packet: Unsubscribe) -> None:
+        assert self.prg is not None
+        plan = plan_unsubscribe(packet)
+        if not self.epoch and not self._operations:
+            self._send(plan.answer_unknown())
+            return
+
+        def unsubscribed(reply: bytes | None) -> None:
+            if reply is not None:
+                found = _decode_subscribed(reply)
+                self._answer_when_taken(found, plan.answer(found.reasons))
+
+        command = plan.command(self.prg.now_ms(), self.client_id, self.epoch)
+        self._command(encode_command(command), unsubscribed)
+
+    def _learn_session(self, found: Subscribed) -> None:
+        """A first subscription made a session of what only this connection knew."""
+        if not self.epoch and found.epoch:
+            self.epoch, self._attachment = found.epoch, found.attachment
+
+    def _answer_when_taken(self, found: Subscribed, answer: Suback | Unsuback) -> None:
+        """Answer when every partition that may own such a topic knows."""
+        if found.awaited and self.prg is not None:
+            self.prg.when_taken(found.awaited, lambda: self._send_live(answer))
+        else:
+            self._send_live(answer)
+
+    # Towards the client.
+
+    def deliver_to(self, target: Target, outgoing: Outgoing) -> None:
+        """Deliver a message that a subscription of this client wants."""
+        message = outgoing.message
+        if target.no_local and message.client_id == self.client_id:
+            rest = target.for_publisher()
+            if rest is None:
+                return
+            target = rest
+        qos = message.qos if message.qos < target.qos else target.qos
+        retain = 1 if message.retain and target.retain_as_published else 0
+        self.deliver(outgoing, qos, retain, target.identifiers)
+
+    def deliver(
+        self, outgoing: Outgoing, qos: int, retain: int, identifiers: tuple[int, ...]
+    ) -> None:
+        """Deliver a message that only this connection keeps."""
+        if self.phase is Phase.LIVE:
+            self._sender().deliver(outgoing, qos, retain, identifiers)
+
+    def send_kept(self, delivery: Delivery, *, again: bool) -> None:
+        """Send a message that the machine keeps for this client."""
+        if self.phase is Phase.LIVE:
+            self._sender().send_kept(delivery, again=again)
+
+    def _sender(self) -> Outward:
+        if self._outward is None:
+            self._outward = Outward(self, self._agreed)
+        return self._outward
+
+    def send_pubrel(self, packet_id: int) -> None:
+        if self.phase is Phase.LIVE:
+            self.stage(encode_ack(PUBREL_BYTE, packet_id))
+
+    @property
+    def writable(self) -> bool:
+        """Whether the client reads what is sent to it."""
+        return self._wire is not None and self._wire.writable
+
+    def _send_live(self, packet: Packet) -> None:
+        if self.phase is Phase.LIVE:
+            self._send(packet)
+
+    def _send(self, packet: Packet) -> None:
+        """Send a packet, shorter if the client asks for that, or end ([MQTT-3.1.2-24])."""
+        data = encode_packet(packet, self._version)
+        limit = self._terms.packet_bytes_max if self._terms is not None else 0
+        if limit and len(data) > limit:
+            if isinstance(packet, Disconnect | Connack) and packet.reason_code.is_failure:
+                data = encode_packet(type(packet)(reason_code=packet.reason_code), self._version)
+            if len(data) > limit:
+                self._service.soon(lambda: self._drop("an answer is larger than the client takes"))
+                return
+        self.stage(data)
+
+    def _write_now(self, packet: Packet) -> None:
+        self._send(packet)
+        self.flush()
+
+    def stage(self, data: bytes) -> None:
+        """Let bytes leave at the end of this turn."""
+        self.pieces().append(data)
+
+    def pieces(self) -> list[bytes]:
+        """Return the list of what leaves at the end of this turn, to append to."""
+        if not self._out:
+            self._service.dirty(self)
+        return self._out
+
+    def flush(self) -> None:
+        """Write all that this turn brought, at once."""
+        if self._out:
+            out, self._out = self._out, []
+            if self._wire is not None:
+                self._wire.write(b"".join(out))
+
+
+_QOS_1: Final = frozenset({0x32, 0x33, 0x3A, 0x3B})

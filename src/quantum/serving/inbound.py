@@ -1,0 +1,312 @@
+"""What one client publishes: each message once into the log, each answer in its turn."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from quantum.broker import Message, encode_record
+from quantum.broker.message import RETAIN
+from quantum.mqtt import (
+    MalformedPacket,
+    ProtocolViolation,
+    Publish,
+    ReasonCode,
+    check_topic_name,
+    has_too_many_levels,
+    is_text,
+)
+from quantum.mqtt.hot import PUBACK, PUBREC, encode_ack, encode_acks
+from quantum.serving.delivery import forwardable
+from quantum.serving.publishing import ACK_BYTES, Run
+
+if TYPE_CHECKING:
+    from quantum.serving.connection import Connection
+    from quantum.serving.prg import Prg
+
+_RESERVED: Final = b"$"
+_BRIDGE_STATE: Final = (b"$SYS/broker/connection/", b"/state")
+
+
+class _Exchange:
+    """A QoS 2 publish that is not released. `run` is None once its PUBREC has left."""
+
+    __slots__ = ("fingerprint", "repeats", "run")
+
+    def __init__(self, run: Run | None, payload: bytes = b"") -> None:
+        self.run = run
+        self.fingerprint = hash(payload)  # 65,535 whole payloads would be too much to hold
+        self.repeats = 0  # how often the same came again without the DUP flag
+
+
+class Inbound:
+    """The publishes of one connection. Made when the first one comes."""
+
+    __slots__ = ("_aliases", "_answers", "_connection", "_exchanges", "_open")
+    # `_open` counts publishes without an answer, `_exchanges` those of QoS 2 without a PUBREL.
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._answers: deque[Run] = deque()
+        self._open = 0
+        self._exchanges: dict[int, _Exchange] = {}
+        self._aliases: dict[int, bytes] = {}
+
+    # QoS 1 comes in runs, which the connection collects.
+
+    def add_run(
+        self, owner: Prg, records: list[bytes], packet_ids: list[int], topics: list[bytes]
+    ) -> None:
+        """Send QoS 1 publishes into the log, and let their answers wait in order."""
+        run = Run(self._connection, encode_acks(PUBACK, packet_ids), len(records))
+        if self._connection.is_v5 and owner.leading:
+            unwanted = {topic for topic in set(topics) if not owner.is_wanted(topic)}
+            if unwanted:
+                run.refused = [
+                    (number, ReasonCode.NO_MATCHING_SUBSCRIBERS)
+                    for number, topic in enumerate(topics)
+                    if topic in unwanted
+                ]
+        self._wait_for(run)
+        self._log(owner, run, records)
+
+    def _log(self, owner: Prg, run: Run, records: list[bytes]) -> None:
+        prg = self._connection.prg
+        assert prg is not None
+        if owner is prg:
+            prg.publish(run, records)
+        else:
+            prg.forward(owner.number, run, records)
+
+    def _wait_for(self, run: Run) -> None:
+        self._answers.append(run)
+        connection = self._connection
+        if run.acks[0] != PUBREC:
+            self._open += run.count
+        under_way = self._open + len(self._exchanges)
+        if connection.is_v5 and under_way > connection.limits.receive_maximum:
+            raise ProtocolViolation(
+                ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, "more open publishes than allowed"
+            )
+
+    def release_answers(self) -> None:
+        """Let the answers leave whose turn it is ([MQTT-4.6.0-2], [MQTT-4.6.0-3])."""
+        answers = self._answers
+        while answers and answers[0].done:
+            run = answers.popleft()
+            self._connection.stage(
+                run.acks if run.refused is None else self._answers_with_reasons(run)
+            )
+            if run.acks[0] == PUBREC:
+                self._pubrec_left(run)
+            else:
+                self._open -= run.count
+
+    def _answers_with_reasons(self, run: Run) -> bytes:
+        """Say which of a run's publishes were refused; before MQTT 5 there are no words for it."""
+        reasons = dict(run.refused or ())
+        if not self._connection.is_v5:
+            if any(reason >= ReasonCode.UNSPECIFIED_ERROR for reason in reasons.values()):
+                self._connection.end_soon(ReasonCode.QUOTA_EXCEEDED, "a publish was refused")
+                return b""
+            return run.acks
+        pieces = []
+        for number in range(run.count):
+            ack = run.acks[number * ACK_BYTES : (number + 1) * ACK_BYTES]
+            reason = reasons.get(number, 0)
+            pieces.append(bytes((ack[0], 3)) + ack[2:] + bytes((reason,)) if reason else ack)
+        return b"".join(pieces)
+
+    def _pubrec_left(self, run: Run) -> None:
+        """Hold the packet id until PUBREL, unless the publish was refused."""
+        packet_id = int.from_bytes(run.acks[2:4], "big")
+        exchange = self._exchanges.get(packet_id)
+        if exchange is not None:
+            exchange.run = None
+            refused = run.refused is not None and run.refused[0][1] >= 0x80
+            if refused:
+                del self._exchanges[packet_id]
+
+    def _answer_now(self, qos: int, packet_id: int, reason: int) -> None:
+        """Answer a publish that goes nowhere, in its turn."""
+        run = Run(self._connection, encode_ack(PUBACK if qos == 1 else PUBREC, packet_id), 1)
+        run.done = True
+        if reason and self._connection.is_v5:
+            run.refused = [(0, reason)]
+        self._wait_for(run)
+        self.release_answers()
+
+    # Topics.
+
+    def owner_of(self, topic: bytes) -> Prg | None:
+        """Return who owns a topic that is new here; None for one that nobody may publish to.
+
+        Raises MalformedPacket for one that is ill-formed.
+        """
+        check_topic_name(topic)
+        if topic.startswith(_RESERVED) and topic.startswith((b"$SYS", b"$share")):
+            return None
+        if has_too_many_levels(topic):
+            return None
+        return self._connection.home.owner(topic)
+
+    def refuse_topic(self, topic: bytes, qos: int, packet_id: int) -> None:
+        """Refuse a publish to a topic that is the server's own, or too deep."""
+        begin, end = _BRIDGE_STATE
+        if topic.startswith(begin) and topic.endswith(end):
+            reason = 0  # bridges report on themselves there; nobody listens
+        elif topic.startswith(_RESERVED):
+            reason = int(ReasonCode.NOT_AUTHORIZED)
+        else:
+            reason = int(ReasonCode.TOPIC_NAME_INVALID)
+        if qos:
+            self._answer_now(qos, packet_id, reason)
+
+    # One by one.
+
+    def on_publish_0(self, topic: bytes, payload: bytes, retain: int) -> None:
+        """Take a QoS 0 publish without properties."""
+        owner = self.owner_of(topic)
+        if owner is not None:
+            self._publish_0(owner, self._message(topic, payload, 0, retain, b"", 0, 0))
+
+    def _publish_0(self, owner: Prg, message: Message) -> None:
+        if message.retain:  # what is retained is logged
+            self._log(owner, Run(self._connection, b"", 1), [message.record])
+        else:
+            self._connection.home.publish_unlogged(message)
+
+    def on_publish_2(
+        self, owner: Prg, topic: bytes, payload: bytes, first_byte: int, packet_id: int
+    ) -> None:
+        """Take a QoS 2 publish without properties."""
+        message = self._message(topic, payload, 2, first_byte & 1, b"", 0, packet_id)
+        self._publish_2(owner, message, is_repeat=first_byte & 8 != 0)
+
+    def _publish_2(self, owner: Prg, message: Message, *, is_repeat: bool) -> None:
+        packet_id = message.packet_id
+        exchange = self._exchanges.get(packet_id)
+        if exchange is not None:
+            self._on_repeat(exchange, message, is_repeat=is_repeat)
+            return
+        connection = self._connection
+        run = Run(connection, encode_ack(PUBREC, packet_id), 1)
+        self._exchanges[packet_id] = _Exchange(run, message.payload)
+        self._wait_for(run)
+        if connection.outlives:
+            assert connection.prg is not None
+            connection.prg.publish_once(connection, packet_id, message.record)
+        else:
+            self._log(owner, run, [message.record])
+
+    def _on_repeat(self, exchange: _Exchange, message: Message, *, is_repeat: bool) -> None:
+        """A packet id comes again before it was released: the message is here already.
+
+        Once without the DUP flag is forgiven; a client that goes on has lost count.
+        """
+        if not is_repeat:
+            fingerprint = hash(message.payload)
+            exchange.repeats = exchange.repeats + 1 if fingerprint == exchange.fingerprint else 0
+            exchange.fingerprint = fingerprint
+            if exchange.repeats > 1:
+                raise ProtocolViolation(ReasonCode.PROTOCOL_ERROR, "packet identifier in use")
+        if exchange.run is None:
+            self._connection.stage(encode_ack(PUBREC, message.packet_id))
+
+    def on_pubrec(self, packet_id: int, reason: int) -> None:
+        """A QoS 2 publish of a session in the log is where it belongs, or was refused."""
+        exchange = self._exchanges.get(packet_id)
+        if exchange is None or exchange.run is None:
+            return  # the client asks again after a reconnect, or was answered already
+        if reason:
+            exchange.run.refuse(0, reason)
+        exchange.run.finish()
+
+    def release(self, packet_id: int) -> bool:
+        """Forget a packet id; say whether it was held."""
+        return self._exchanges.pop(packet_id, None) is not None
+
+    def on_publish(self, packet: Publish) -> None:
+        """Take a PUBLISH that has properties, or is odd in another way."""
+        topic = self._resolve_alias(packet)
+        owner = self.owner_of(topic)
+        if owner is None:
+            self.refuse_topic(topic, packet.qos, packet.packet_id)
+            return
+        properties = packet.properties
+        if properties.payload_format_indicator == 1 and not is_text(packet.payload):
+            self._refuse_payload(packet)
+            return
+        expires_at_ms = 0
+        if properties.message_expiry_interval is not None:
+            expires_at_ms = self._connection.now_ms() + 1000 * properties.message_expiry_interval
+        message = self._message(
+            topic,
+            packet.payload,
+            packet.qos,
+            packet.retain,
+            forwardable(properties),
+            expires_at_ms,
+            packet.packet_id,
+        )
+        if packet.qos == 0:
+            self._publish_0(owner, message)
+        elif packet.qos == 1:
+            self.add_run(owner, [message.record], [packet.packet_id], [topic])
+        else:
+            self._publish_2(owner, message, is_repeat=packet.dup)
+
+    def _resolve_alias(self, packet: Publish) -> bytes:
+        alias = packet.properties.topic_alias
+        if alias is None:
+            if not packet.topic:
+                raise ProtocolViolation(ReasonCode.PROTOCOL_ERROR, "no topic and no topic alias")
+            return packet.topic
+        if alias > self._connection.limits.topic_alias_maximum:
+            raise ProtocolViolation(ReasonCode.TOPIC_ALIAS_INVALID, "topic alias too large")
+        if packet.topic:
+            self._aliases[alias] = packet.topic
+            return packet.topic
+        topic = self._aliases.get(alias)
+        if topic is None:
+            raise ProtocolViolation(ReasonCode.PROTOCOL_ERROR, "unknown topic alias")
+        return topic
+
+    def _refuse_payload(self, packet: Publish) -> None:
+        reason = ReasonCode.PAYLOAD_FORMAT_INVALID
+        if packet.qos == 0:
+            raise MalformedPacket(reason, "the payload is no UTF-8")
+        self._answer_now(packet.qos, packet.packet_id, reason)
+
+    def _message(  # noqa: PLR0917  # hot: positional
+        self,
+        topic: bytes,
+        payload: bytes,
+        qos: int,
+        retain: int,
+        properties: bytes,
+        expires_at_ms: int,
+        packet_id: int,
+    ) -> Message:
+        connection = self._connection
+        return Message(
+            topic,
+            payload,
+            qos,
+            retain != 0,
+            properties,
+            expires_at_ms,
+            connection.client_id,
+            connection.epoch,
+            packet_id,
+        )
+
+
+def qos_1_record(
+    topic: bytes, payload: bytes, first_byte: int, packet_id: int, connection: Connection
+) -> bytes:
+    """Make the record of a QoS 1 publish without properties."""
+    flags = 1 | RETAIN if first_byte & 1 else 1
+    return encode_record(
+        topic, payload, flags, b"", 0, connection.client_id, connection.epoch, packet_id
+    )

@@ -1,0 +1,21 @@
+"""What a client may ask of this broker; the same numbers are announced to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class MqttLimits:
+    """One entry of the log carries a whole packet, so a packet is smaller than an entry."""
+
+    packet_bytes_max: int = 1_000_000
+    connect_bytes_max: int = 128 << 10
+    receive_maximum: int = 1_024  # publishes above QoS 0 that a client may have open
+    topic_alias_maximum: int = 10
+    keep_alive_seconds_max: int = 65_535
+    session_expiry_seconds_default: int = 259_200  # of a persistent session before MQTT 5
+    session_expiry_seconds_max: int = 604_800
+    in_flight_max: int = 1_024  # the tenant's policy, towards a client, whatever it allows (C13)
+    queue_bytes_max: int = 64 << 20  # of a connection that keeps its own queue
+    connect_wait_ms: int = 5_000  # how long a CONNECT waits for a leader

@@ -1,0 +1,205 @@
+"""What the brokers of two nodes say to each other, and how they notice that something was lost.
+
+Each flush is one frame with the sender's incarnation and a number. A frame that is not the next
+one says that others were lost: everything that rests on the link begins anew.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from quantum.edge.ports import Transport
+
+
+class _Said(msgspec.Struct, array_like=True):
+    pass
+
+
+class RelayOpen(_Said, tag=1):
+    """A client of the sender whose session's partition the receiver leads."""
+
+    relay: int
+    transport: Transport
+    address: str
+    tenant: str
+    identity: str | None
+    server_name: str | None
+    not_after_ms: int | None
+    client_id: bytes  # the one that was assigned, or empty
+    data: bytes
+
+
+class RelayData(_Said, tag=2):
+    """Bytes of a relayed connection; `opened_here` says whether the sender opened it."""
+
+    relay: int
+    opened_here: bool
+    data: bytes
+
+
+class RelayEnd(_Said, tag=3):
+    relay: int
+    opened_here: bool
+
+
+class RelayTaken(_Said, tag=4):
+    """So many more bytes have left the receiver's buffers."""
+
+    relay: int
+    opened_here: bool
+    taken: int
+
+
+class Forwarded(_Said, tag=5):
+    """Publishes for the owner of their topics, numbered from `first`."""
+
+    tenant: str
+    origin: int
+    owner: int
+    term: int
+    first: int
+    records: list[bytes]
+
+
+class ForwardsDone(_Said, tag=6):
+    tenant: str
+    origin: int
+    owner: int
+    term: int
+    through: int
+    refused: list[tuple[int, int]]
+
+
+class Unlogged(_Said, tag=7):
+    """QoS 0 messages for the owner of their topics."""
+
+    tenant: str
+    owner: int
+    records: list[bytes]
+
+
+class UnloggedDeliver(_Said, tag=8):
+    """QoS 0 messages for the sessions of a partition."""
+
+    tenant: str
+    prg: int
+    records: list[bytes]
+
+
+class UnloggedMember(_Said, tag=11):
+    """A QoS 0 message for one member of a shared subscription."""
+
+    tenant: str
+    prg: int
+    client_id: bytes
+    record: bytes
+
+
+class Items(_Said, tag=9):
+    """Items of the stream from `origin` to `prg`, from `first` on; `prg` has all up to `base`."""
+
+    tenant: str
+    origin: int
+    prg: int
+    first: int
+    items: list[bytes]
+    base: int
+
+
+class ItemsTaken(_Said, tag=10):
+    """The partition `prg` has everything of `origin` up to `through`."""
+
+    tenant: str
+    origin: int
+    prg: int
+    through: int
+
+
+Said: TypeAlias = (
+    RelayOpen
+    | RelayData
+    | RelayEnd
+    | RelayTaken
+    | Forwarded
+    | ForwardsDone
+    | Unlogged
+    | UnloggedDeliver
+    | UnloggedMember
+    | Items
+    | ItemsTaken
+)
+
+
+class Frame(msgspec.Struct, array_like=True):
+    incarnation: int
+    number: int
+    said: list[Said]
+
+
+_decoder = msgspec.msgpack.Decoder(Frame)
+_encoder = msgspec.msgpack.Encoder()
+
+
+class LinkOut:
+    """What this node has for one peer in this turn."""
+
+    __slots__ = ("_bytes", "_frames", "_incarnation", "_number", "_said")
+
+    def __init__(self, incarnation: int) -> None:
+        self._incarnation = incarnation
+        self._number = 0
+        self._said: list[Said] = []
+        self._bytes = 0
+        self._frames: list[bytes] = []
+
+    def say(self, said: Said, size: int) -> None:
+        """Let something leave with the turn; frames stay below the size of a packet."""
+        if self._said and self._bytes + size > _FRAME_BYTES_MAX:
+            self._close_frame()
+        self._said.append(said)
+        self._bytes += size
+
+    def _close_frame(self) -> None:
+        self._number += 1
+        frame = Frame(self._incarnation, self._number, self._said)
+        self._frames.append(_encoder.encode(frame))
+        self._said, self._bytes = [], 0
+
+    def take(self) -> list[bytes]:
+        """Return the frames of this turn."""
+        if self._said:
+            self._close_frame()
+        frames, self._frames = self._frames, []
+        return frames
+
+    def begin_anew(self) -> None:
+        """The connection broke: what the peer did not get, it will notice."""
+        self._incarnation += 1
+        self._number = 0
+        self._said, self._frames, self._bytes = [], [], 0
+
+
+class LinkIn:
+    """What one peer says, as long as nothing is missing."""
+
+    __slots__ = ("_incarnation", "_number")
+
+    def __init__(self) -> None:
+        self._incarnation = -1
+        self._number = 0
+
+    def receive(self, data: bytes) -> tuple[list[Said], bool]:
+        """Return what was said, and whether something before it was lost.
+
+        Raises msgspec.DecodeError for bytes that are no frame.
+        """
+        frame = _decoder.decode(data)
+        is_next = frame.incarnation == self._incarnation and frame.number == self._number + 1
+        first_ever = self._incarnation < 0 and frame.number == 1
+        self._incarnation, self._number = frame.incarnation, frame.number
+        return frame.said, not (is_next or first_ever)
+
+
+_FRAME_BYTES_MAX = 1 << 20

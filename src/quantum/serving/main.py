@@ -1,0 +1,48 @@
+"""The process of one broker node: `python -m quantum.serving.main --cluster FILE --node N …`.
+
+A Clustor node that also hosts the partitions of the development tenant and serves MQTT. Its
+exit codes are those of `clustor.runtime.main`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from clustor.runtime import main as clustor_main
+from clustor.runtime.admin import AdminServer
+from clustor.runtime.cluster_file import ADMIN_ROLE, LOOPBACK
+from clustor.runtime.node import Node
+from quantum.edge import Listener, Lobby
+from quantum.serving.broker_file import DEVELOPMENT_TENANT, read_broker_file
+from quantum.serving.service import BrokerService
+from quantum.serving.views import BrokerPages
+
+MQTT_ROLE: Final = 2
+
+journal = logging.getLogger("quantum.broker")
+
+
+async def serve_mqtt(node: Node, admin: AdminServer, cluster_file: Path) -> Callable[[], None]:
+    """Host the tenants of `broker.json`, and listen for their clients on loopback."""
+    service = BrokerService(node)
+    for ordinal, entry in enumerate(read_broker_file(cluster_file.parent).tenants):
+        service.add_tenant(entry.name, ordinal, entry.prgs)
+    admin.pages = BrokerPages(service)
+    if not service.tenants:
+        return lambda: None
+    listener = Listener("mqtt", Lobby(), service.new_connection, tenant=DEVELOPMENT_TENANT)
+    port = node.settings.entry.admin_port - ADMIN_ROLE + MQTT_ROLE
+    await listener.start(LOOPBACK, port)
+    journal.info("development mode: MQTT is plaintext on %s:%d", LOOPBACK, port)
+    return listener.stop_accepting
+
+
+def main() -> None:
+    clustor_main.main(serve_mqtt)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""Publishes on their way into the log: runs, and what passes from one partition to another."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from quantum.serving.connection import Connection
+    from quantum.serving.prg import Prg
+
+ACK_BYTES: Final = 4
+COMMAND_BYTES_MAX: Final = 256 << 10
+"""Where one command of packed publishes ends and the next begins."""
+
+Refusals: TypeAlias = "list[tuple[int, int]]"
+"""(number of the publish, reason) of those that were refused."""
+Done: TypeAlias = "Callable[[int, Refusals], None]"
+"""All publishes up to a number are committed and durable, but those that were refused."""
+
+
+def cuts(records: list[bytes]) -> list[tuple[int, int]]:
+    """Say where to cut records so that each piece fits a command."""
+    found: list[tuple[int, int]] = []
+    begin, size = 0, 0
+    for at, record in enumerate(records):
+        if at > begin and size + len(record) > COMMAND_BYTES_MAX:
+            found.append((begin, at))
+            begin, size = at, 0
+        size += len(record)
+    found.append((begin, len(records)))
+    return found
+
+
+class Run:
+    """Publishes of one connection, one behind the other, for one partition.
+
+    `acks` are the packets that answer them, four bytes each, in order; empty at QoS 0. They
+    leave when the run is done, and no earlier than those of older runs ([MQTT-4.6.0-2]).
+    """
+
+    __slots__ = ("acks", "connection", "count", "done", "refused")
+
+    def __init__(self, connection: Connection, acks: bytes, count: int) -> None:
+        self.connection = connection
+        self.acks = acks
+        self.count = count
+        self.done = False
+        self.refused: Refusals | None = None
+
+    def finish(self) -> None:
+        """Let the answers leave."""
+        self.done = True
+        self.connection.release_answers()
+
+    def refuse(self, number: int, reason: int) -> None:
+        """Note that one of the publishes was refused."""
+        if self.refused is None:
+            self.refused = []
+        self.refused.append((number, reason))
+
+
+class OpenRuns:
+    """Runs whose publishes are in one order: numbered from `first`, finished from the left."""
+
+    __slots__ = ("_first", "_runs", "next_number")
+
+    def __init__(self, first: int) -> None:
+        self._runs: deque[Run] = deque()
+        self._first = first
+        self.next_number = first
+
+    def __len__(self) -> int:
+        return self.next_number - self._first
+
+    def add(self, run: Run) -> None:
+        self._runs.append(run)
+        self.next_number += run.count
+
+    def finish(self, through: int, refused: Refusals) -> None:
+        """Finish every run that ends at or before `through`."""
+        for number, reason in refused:
+            self._refuse(number, reason)
+        while self._runs and self._first + self._runs[0].count - 1 <= through:
+            run = self._runs.popleft()
+            self._first += run.count
+            run.finish()
+
+    def _refuse(self, number: int, reason: int) -> None:
+        first = self._first
+        for run in self._runs:
+            if number < first + run.count:
+                if number >= first:
+                    run.refuse(number - first, reason)
+                return
+            first += run.count
+
+    def connections(self) -> set[Connection]:
+        """Name whose publishes are open."""
+        return {run.connection for run in self._runs}
+
+
+class Forwards:
+    """What the leader of a session's partition passes on to the owner of a topic.
+
+    Every publish has a number; the owner's log counts each number of a leader's term once, so
+    everything that is not answered can be sent again, to a new leader too.
+    """
+
+    __slots__ = ("_open", "_origin", "_owner", "_records", "_sent", "waited_ticks")
+
+    def __init__(self, origin: Prg, owner: int) -> None:
+        self._origin = origin
+        self._owner = owner
+        self._open = OpenRuns(1)
+        self._records: deque[bytes] = deque()  # of the publishes that are not answered
+        self._sent = 0  # how many of them were sent
+        self.waited_ticks = 0
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def add(self, run: Run, records: list[bytes]) -> None:
+        """Let publishes wait for the next turn."""
+        self._open.add(run)
+        self._records.extend(records)
+
+    def send(self) -> None:
+        """Send what was not sent yet, if the owner has a leader."""
+        if self._sent == len(self._records):
+            return
+        first = self._open.next_number - len(self._records) + self._sent
+        records = list(self._records)[self._sent :] if self._sent else list(self._records)
+        if self._origin.tenant.forward(self._origin, self._owner, first, records, self.done):
+            self._sent = len(self._records)
+            self.waited_ticks = 0
+
+    def send_again(self) -> None:
+        """Send everything that is not answered: the owner's leader changed, or a link broke."""
+        self._sent = 0
+        self.waited_ticks = 0
+
+    def done(self, through: int, refused: Refusals) -> None:
+        """Take the owner's word."""
+        first = self._open.next_number - len(self._records)
+        answered = through - first + 1
+        if answered <= 0:
+            return
+        for _ in range(min(answered, len(self._records))):
+            self._records.popleft()
+        self._sent = max(0, self._sent - answered)
+        self.waited_ticks = 0
+        self._open.finish(through, refused)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something was sent and is not answered."""
+        return self._sent > 0

@@ -1,0 +1,137 @@
+"""Clients whose sessions run on another node: their bytes pass through, both ways, bounded.
+
+The node that the client reached opens a relay to the leader of the session's partition. There
+the relay is a wire like any other, and the same protocol handler sits behind it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from quantum.edge.ports import Handler, Wire
+from quantum.serving import link
+
+if TYPE_CHECKING:
+    from quantum.serving.service import BrokerService
+
+PAUSE_BYTES: Final = 256 << 10
+"""How much of one connection may be on its way between nodes before its source is paused."""
+TAKEN_BYTES: Final = 32 << 10
+
+
+class RelayEntry:
+    """The client's end: on the node that it reached."""
+
+    __slots__ = ("_open", "_owed", "_paused", "_service", "_wire", "node", "number")
+
+    def __init__(self, service: BrokerService, wire: Wire, node: int, number: int) -> None:
+        self._service = service
+        self._wire = wire
+        self.node = node
+        self.number = number
+        self._open = 0  # bytes that the other end has not taken
+        self._owed = 0  # bytes that went to the client and were not reported
+        self._paused = False
+
+    def received(self, data: bytes) -> None:
+        """Pass on what the client sent."""
+        said = link.RelayData(self.number, opened_here=True, data=data)
+        self._service.say(self.node, said, len(data) + 32)
+        self._open += len(data)
+        if self._open > PAUSE_BYTES and not self._paused:
+            self._paused = True
+            self._wire.pause_reading()
+
+    def on_taken(self, taken: int) -> None:
+        self._open -= taken
+        if self._paused and self._open <= PAUSE_BYTES // 2:
+            self._paused = False
+            self._wire.resume_reading()
+
+    def on_data(self, data: bytes) -> None:
+        """Pass on what the session sends."""
+        self._wire.write(data)
+        self._owed += len(data)
+        self.report()
+
+    def report(self) -> None:
+        """Say how much the client's connection took, when it is worth saying."""
+        if self._owed >= TAKEN_BYTES and self._wire.writable:
+            said = link.RelayTaken(self.number, opened_here=True, taken=self._owed)
+            self._service.say(self.node, said, 32)
+            self._owed = 0
+
+    def lost(self) -> None:
+        """The client is gone."""
+        self._service.forget_entry(self.number)
+        self._service.say(self.node, link.RelayEnd(self.number, opened_here=True), 32)
+
+    def end(self) -> None:
+        """The session ended the connection, or cannot be reached."""
+        self._wire.close()
+
+
+class RelayExit:
+    """The session's end: a wire for the handler, on the node that leads the partition."""
+
+    __slots__ = ("_closed", "_open", "_owed", "_service", "handler", "node", "number")
+
+    def __init__(self, service: BrokerService, node: int, number: int) -> None:
+        self._service = service
+        self.node = node
+        self.number = number
+        self.handler: Handler | None = None
+        self._open = 0
+        self._owed = 0
+        self._closed = False
+
+    def on_data(self, data: bytes) -> None:
+        """Take what the client sent."""
+        self._owed += len(data)
+        if self._owed >= TAKEN_BYTES:
+            said = link.RelayTaken(self.number, opened_here=False, taken=self._owed)
+            self._service.say(self.node, said, 32)
+            self._owed = 0
+        if self.handler is not None and not self._closed:
+            self.handler.received(data)
+
+    def on_taken(self, taken: int) -> None:
+        was_writable = self.writable
+        self._open -= taken
+        if not was_writable and self.writable and self.handler is not None:
+            self.handler.writable_again()
+
+    def write(self, data: bytes) -> None:
+        if self._closed:
+            return
+        said = link.RelayData(self.number, opened_here=False, data=data)
+        self._service.say(self.node, said, len(data) + 32)
+        self._open += len(data)
+
+    @property
+    def writable(self) -> bool:
+        return self._open <= PAUSE_BYTES
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._service.say(self.node, link.RelayEnd(self.number, opened_here=False), 32)
+        self._service.forget_exit(self.node, self.number)
+        self._service.soon(self.lost)
+
+    def abort(self) -> None:
+        self.close()
+
+    def pause_reading(self) -> None:
+        """The client's node is paced by what is taken; what is here already is bounded."""
+
+    def resume_reading(self) -> None:
+        """See `pause_reading`."""
+
+    def lost(self) -> None:
+        """The client is gone, or its node."""
+        self._closed = True
+        handler, self.handler = self.handler, None
+        if handler is not None:
+            handler.lost()

@@ -1,0 +1,347 @@
+"""The broker as a service of its node: tenants, connections, links, and the turn of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from clustor.log.types import PartitionId
+from clustor.replica import ReplicaOutput
+from clustor.runtime.hosted_group import HostedGroup
+from clustor.runtime.node import Node
+from clustor.runtime.pki import NodeId
+from quantum.broker import Broker, BrokerSettings
+from quantum.broker.items import decode_item
+from quantum.broker.message import decode_record
+from quantum.edge.ports import Peer, Wire
+from quantum.mqtt import PeerFault
+from quantum.routing.ring import HashRing
+from quantum.serving import link
+from quantum.serving.authentication import Authenticator
+from quantum.serving.connection import Connection
+from quantum.serving.delivery import Outgoing
+from quantum.serving.limits import MqttLimits
+from quantum.serving.prg import Prg
+from quantum.serving.relay import RelayEntry, RelayExit
+from quantum.serving.tenant import Tenant
+
+FIRST_PRG_PARTITION: Final = 1_000
+PRGS_PER_TENANT_MAX: Final = 1_024
+_CHECK_SLICES: Final = 50
+"""Each connection's time is looked at once in so many ticks: half a second."""
+
+journal = logging.getLogger("quantum.broker")
+
+
+class BrokerService:
+    """All tenants and all clients of one node."""
+
+    def __init__(self, node: Node, limits: MqttLimits | None = None) -> None:
+        self._node = node
+        self._loop = asyncio.get_running_loop()
+        self.limits = limits or MqttLimits()
+        self.tenants: dict[str, Tenant] = {}
+        self._by_group: dict[HostedGroup, Prg] = {}
+        self._touched: dict[Prg, None] = {}
+        self._dirty: dict[Connection, None] = {}
+        self._slices: list[set[Connection]] = [set() for _ in range(_CHECK_SLICES)]
+        self._next_slice = 0
+        self._leaders: dict[Prg, int | None] = {}
+        self._links_out: dict[int, link.LinkOut] = {}
+        self._links_in: dict[int, link.LinkIn] = {}
+        self._entries: dict[int, tuple[int, RelayEntry]] = {}
+        self._exits: dict[tuple[int, int], RelayExit] = {}
+        self._next_relay = 0
+        self._incarnation = int.from_bytes(os.urandom(6), "little")
+        self.tick_ms = self._started_ms = node.now_ms()
+        self.authenticators: dict[str, Authenticator] = {}
+        """The methods of enhanced authentication that clients may name, none by default."""
+        self.dropped = 0
+        """QoS 0 messages that a client was too slow for, and what was too large for one."""
+        self.faults: dict[str, int] = {}
+        self.connections = 0
+        self._number = node.serve(self)
+
+    # Tenants.
+
+    def add_tenant(self, name: str, ordinal: int, prg_count: int) -> Tenant:
+        """Host the partitions of a tenant; `ordinal` is the same on every node."""
+        tenant = Tenant(name, self, HashRing())
+        first = FIRST_PRG_PARTITION + ordinal * PRGS_PER_TENANT_MAX
+        for number in range(prg_count):
+            settings = BrokerSettings(number, prg_count, tenant.topic_partition)
+            group = self._node.host(
+                PartitionId(first + number),
+                lambda settings=settings: Broker(settings),  # type: ignore[misc]
+                self,
+            )
+            prg = Prg(tenant, number, group)
+            tenant.prgs.append(prg)
+            self._by_group[group] = prg
+            self._leaders[prg] = None
+        self.tenants[name] = tenant
+        return tenant
+
+    def new_connection(self) -> Connection:
+        """Make the handler of a new connection."""
+        return Connection(self)
+
+    # What the node calls.
+
+    def prepare(self) -> None:
+        """Turn what this turn brought into commands, before the groups are asked."""
+        while self._touched:
+            touched, self._touched = self._touched, {}
+            for prg in touched:
+                prg.prepare()
+                self._node.touch(prg.group)
+
+    def on_output(self, group: HostedGroup, output: ReplicaOutput) -> None:
+        prg = self._by_group[group]
+        prg.on_output(output)
+        leader = prg.leader_node
+        if self._leaders[prg] != leader:
+            self._leaders[prg] = leader
+            prg.tenant.leadership_changed(prg.number)
+
+    def flush(self) -> None:
+        """Write to every client and to every peer that something is there for, once."""
+        if self._dirty:
+            dirty, self._dirty = self._dirty, {}
+            for connection in dirty:
+                connection.flush()
+        for node, out in self._links_out.items():
+            for frame in out.take():
+                self._node.send_service(self._number, NodeId(node), frame)
+
+    def on_tick(self) -> None:
+        self.tick_ms = self._node.now_ms()
+        for prg in self._by_group.values():
+            prg.on_tick()
+        self._next_slice = (self._next_slice + 1) % _CHECK_SLICES
+        for connection in list(self._slices[self._next_slice]):
+            connection.check_time(self.tick_ms)
+
+    def on_peer_data(self, peer: NodeId, data: bytes) -> None:
+        incoming = self._links_in.setdefault(peer, link.LinkIn())
+        try:
+            said, lost = incoming.receive(data)
+        except msgspec.DecodeError:
+            journal.warning("node %d said something that cannot be read", peer)
+            return
+        if lost:
+            self._begin_link_anew(peer)
+        for each in said:
+            self._on_said(peer, each)
+
+    def on_peer_lost(self, peer: NodeId) -> None:
+        out = self._links_out.get(peer)
+        if out is not None:
+            out.begin_anew()
+        self._begin_link_anew(peer)
+
+    def _begin_link_anew(self, peer: int) -> None:
+        """Something between the nodes was lost: what rests on it ends, or is sent again."""
+        for number, (node, entry) in list(self._entries.items()):
+            if node == peer:
+                del self._entries[number]
+                entry.end()
+        for key, relay_exit in list(self._exits.items()):
+            if key[0] == peer:
+                del self._exits[key]
+                relay_exit.lost()
+        for tenant in self.tenants.values():
+            for prg in tenant.prgs:
+                prg.peer_changed(None)
+
+    # What the rooms above a node ask.
+
+    def now_ms(self) -> int:
+        """Return the time of day: what is stamped into commands."""
+        return time.time_ns() // 1_000_000
+
+    @property
+    def uptime_seconds(self) -> int:
+        return (self.tick_ms - self._started_ms) // 1000
+
+    def touch(self, prg: Prg) -> None:
+        self._touched[prg] = None
+        self._node.touch(prg.group)
+
+    def dirty(self, connection: Connection) -> None:
+        """Let a connection be written at the end of this turn."""
+        if not self._dirty:
+            self._node.turn_soon()
+        self._dirty[connection] = None
+
+    def soon(self, call: Callable[[], None]) -> None:
+        self._loop.call_soon(call)
+
+    def is_local(self, node: int | None) -> bool:
+        return node == self._node.node_id
+
+    def draw_client_id(self) -> bytes:
+        """Return an id that no client has."""
+        return b"auto-" + os.urandom(12).hex().encode()
+
+    def joined(self, connection: Connection) -> None:
+        self.connections += 1
+        self._slices[id(connection) // 16 % _CHECK_SLICES].add(connection)
+
+    def left(self, connection: Connection) -> None:
+        self.connections -= 1
+        self._slices[id(connection) // 16 % _CHECK_SLICES].discard(connection)
+
+    def count_fault(self, fault: PeerFault) -> None:
+        self.faults[fault.reason] = self.faults.get(fault.reason, 0) + 1
+
+    def note_end(self, client_id: bytes, why: str) -> None:
+        journal.debug("client %r: %s", client_id, why)
+
+    # Links.
+
+    def say(self, node: int, said: link.Said, size: int) -> None:
+        """Let something leave for another node with this turn."""
+        out = self._links_out.get(node)
+        if out is None:
+            out = self._links_out[node] = link.LinkOut(self._incarnation)
+        out.say(said, size)
+        self._node.turn_soon()
+
+    def open_relay(
+        self, wire: Wire, peer: Peer, node: int, client_id: bytes, data: bytes
+    ) -> RelayEntry:
+        """Let another node serve a client that came here."""
+        self._next_relay += 1
+        number = self._next_relay
+        entry = RelayEntry(self, wire, node, number)
+        self._entries[number] = (node, entry)
+        said = link.RelayOpen(
+            number,
+            peer.transport,
+            peer.address,
+            peer.tenant,
+            peer.identity,
+            peer.server_name,
+            peer.not_after_ms,
+            client_id,
+            data,
+        )
+        self.say(node, said, len(data) + 128)
+        return entry
+
+    def forget_entry(self, number: int) -> None:
+        self._entries.pop(number, None)
+
+    def forget_exit(self, node: int, number: int) -> None:
+        self._exits.pop((node, number), None)
+
+    def _on_said(self, peer: int, said: link.Said) -> None:
+        match said:
+            case link.RelayData() | link.RelayEnd() | link.RelayTaken() | link.RelayOpen():
+                self._on_relay(peer, said)
+            case link.Forwarded():
+                self._on_forwarded(peer, said)
+            case link.ForwardsDone():
+                self._on_forwards_done(said)
+            case link.Unlogged():
+                prg = self._prg(said.tenant, said.owner)
+                if prg is not None and prg.leading:
+                    for record in said.records:
+                        prg.publish_unlogged(decode_record(record)[0])
+            case link.UnloggedDeliver():
+                prg = self._prg(said.tenant, said.prg)
+                if prg is not None and prg.leading:
+                    for record in said.records:
+                        prg.fan_out(decode_record(record)[0])
+            case link.UnloggedMember():
+                prg = self._prg(said.tenant, said.prg)
+                connection = None if prg is None else prg.connections.get(said.client_id)
+                if connection is not None:
+                    message, _ = decode_record(said.record)
+                    connection.deliver(Outgoing(message), 0, 0, ())
+            case link.Items():
+                prg = self._prg(said.tenant, said.prg)
+                if prg is not None and prg.leading:
+                    items = [decode_item(item) for item in said.items]
+                    prg.receive_items(said.origin, said.first, items, said.base)
+            case link.ItemsTaken():
+                prg = self._prg(said.tenant, said.origin)
+                if prg is not None and prg.leading:
+                    prg.items_taken(said.prg, said.through)
+
+    def _prg(self, tenant_name: str, number: int) -> Prg | None:
+        tenant = self.tenants.get(tenant_name)
+        if tenant is None or not 0 <= number < len(tenant.prgs):
+            return None
+        return tenant.prgs[number]
+
+    def _on_forwarded(self, peer: int, said: link.Forwarded) -> None:
+        prg = self._prg(said.tenant, said.owner)
+        if prg is None or not prg.leading:
+            return  # its sender sends again when it knows who leads
+
+        def done(through: int, refused: list[tuple[int, int]]) -> None:
+            answer = link.ForwardsDone(
+                said.tenant, said.origin, said.owner, said.term, through, refused
+            )
+            self.say(peer, answer, 64)
+
+        prg.publish_passed(said.origin, said.term, said.first, said.records, done)
+
+    def _on_forwards_done(self, said: link.ForwardsDone) -> None:
+        prg = self._prg(said.tenant, said.origin)
+        if prg is not None and prg.leading and prg.term == said.term:
+            forwards = prg.forwards.get(said.owner)
+            if forwards is not None:
+                forwards.done(said.through, said.refused)
+
+    def _on_relay(
+        self,
+        peer: int,
+        said: link.RelayOpen | link.RelayData | link.RelayEnd | link.RelayTaken,
+    ) -> None:
+        if isinstance(said, link.RelayOpen):
+            self._on_relay_open(peer, said)
+            return
+        end: RelayEntry | RelayExit | None
+        if said.opened_here:
+            end = self._exits.get((peer, said.relay))
+        else:
+            node, entry = self._entries.get(said.relay, (0, None))
+            end = entry if node == peer else None
+        if end is None:
+            return
+        if isinstance(said, link.RelayData):
+            end.on_data(said.data)
+        elif isinstance(said, link.RelayTaken):
+            end.on_taken(said.taken)
+        elif isinstance(end, RelayExit):
+            del self._exits[peer, said.relay]
+            end.lost()
+        else:
+            del self._entries[said.relay]
+            end.end()
+
+    def _on_relay_open(self, node: int, said: link.RelayOpen) -> None:
+        peer = Peer(
+            said.transport,
+            said.address,
+            said.tenant,
+            said.identity,
+            said.server_name,
+            said.not_after_ms,
+        )
+        relay_exit = RelayExit(self, node, said.relay)
+        self._exits[node, said.relay] = relay_exit
+        connection = self.new_connection()
+        relay_exit.handler = connection
+        connection.opened(relay_exit, peer)
+        connection.arrived(said.client_id)
+        connection.received(said.data)

@@ -1,0 +1,103 @@
+"""SUBSCRIBE and UNSUBSCRIBE between the wire and the log: what is asked, what is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from quantum.broker import Subscribe as SubscribeCommand
+from quantum.broker import SubscriptionSpec
+from quantum.broker import Unsubscribe as UnsubscribeCommand
+from quantum.mqtt import (
+    PacketId,
+    ProtocolVersion,
+    ReasonCode,
+    RetainHandling,
+    Suback,
+    Subscribe,
+    Subscription,
+    Unsuback,
+    Unsubscribe,
+    has_too_many_levels,
+    parse_shared,
+)
+from quantum.serving.system_topics import Numbers, answers
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribePlan:
+    """What goes into the log, and the lines that are refused before."""
+
+    packet_id: PacketId
+    specs: list[SubscriptionSpec]
+    refused: list[ReasonCode | None]  # one for each line; None: the log decides
+
+    def command(self, now_ms: int, client_id: bytes, epoch: int) -> SubscribeCommand:
+        return SubscribeCommand(now_ms, client_id, epoch, self.specs)
+
+    def answer(self, reasons: list[int]) -> Suback:
+        """Make the SUBACK from what the log decided ([MQTT-3.8.4-5])."""
+        decided = iter(reasons)
+        codes = (ReasonCode(next(decided)) if code is None else code for code in self.refused)
+        return Suback(self.packet_id, tuple(codes))
+
+    def system_answers(
+        self, suback: Suback, numbers: Numbers
+    ) -> Iterator[tuple[bytes, bytes, tuple[int, ...]]]:
+        """Give topic, payload and identifiers of what `$SYS` has for the granted lines."""
+        specs = iter(self.specs)
+        granted = zip(suback.reason_codes, self.refused, strict=True)
+        for spec in (next(specs) for _, refused in granted if refused is None):
+            if not spec.share and spec.retain_handling != RetainHandling.DO_NOT_SEND:
+                identifiers = (spec.identifier,) if spec.identifier else ()
+                for topic, payload in answers(spec.filter, numbers):
+                    yield topic, payload, identifiers
+
+
+def plan_subscribe(packet: Subscribe, version: ProtocolVersion) -> SubscribePlan:
+    """Read a SUBSCRIBE. Raises MalformedPacket for a shared filter that is none."""
+    identifiers = packet.properties.subscription_identifiers
+    identifier = identifiers[0] if identifiers else 0
+    plan = SubscribePlan(packet.packet_id, [], [])
+    for line in packet.subscriptions:
+        if has_too_many_levels(line.topic_filter):
+            plan.refused.append(ReasonCode.TOPIC_FILTER_INVALID)
+        else:
+            plan.refused.append(None)
+            plan.specs.append(_spec(line, identifier, version))
+    return plan
+
+
+def _spec(line: Subscription, identifier: int, version: ProtocolVersion) -> SubscriptionSpec:
+    shared = None if version is ProtocolVersion.V31 else parse_shared(line.topic_filter)
+    return SubscriptionSpec(
+        shared.topic_filter if shared else line.topic_filter,
+        line.qos,
+        line.no_local,
+        line.retain_as_published,
+        int(line.retain_handling),
+        identifier,
+        shared.share_name if shared else b"",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class UnsubscribePlan:
+    """What goes into the log for an UNSUBSCRIBE."""
+
+    packet_id: PacketId
+    filters: list[bytes]
+
+    def command(self, now_ms: int, client_id: bytes, epoch: int) -> UnsubscribeCommand:
+        return UnsubscribeCommand(now_ms, client_id, epoch, self.filters)
+
+    def answer(self, reasons: list[int]) -> Unsuback:
+        return Unsuback(self.packet_id, tuple(ReasonCode(reason) for reason in reasons))
+
+    def answer_unknown(self) -> Unsuback:
+        """Answer a client that never subscribed to anything."""
+        return self.answer([ReasonCode.NO_SUBSCRIPTION_EXISTED] * len(self.filters))
+
+
+def plan_unsubscribe(packet: Unsubscribe) -> UnsubscribePlan:
+    return UnsubscribePlan(packet.packet_id, list(packet.topic_filters))

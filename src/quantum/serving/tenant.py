@@ -1,0 +1,167 @@
+"""One tenant's ring on this node: which partition owns what, and the ways between partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
+
+from quantum.broker import Message
+from quantum.broker.items import Item, encode_item
+from quantum.broker.shares import Member
+from quantum.routing.ring import HashRing
+from quantum.serving import link
+from quantum.serving.delivery import Outgoing
+from quantum.serving.publishing import Done, cuts
+from quantum.types import ClientId, TenantId
+
+if TYPE_CHECKING:
+    from quantum.serving.prg import Prg
+
+OWNERS_CACHED_MAX: Final = 65_536
+
+
+class Links(Protocol):
+    """What a tenant asks of its node."""
+
+    def now_ms(self) -> int: ...
+    def touch(self, prg: Prg) -> None: ...
+    def say(self, node: int, said: link.Said, size: int) -> None: ...
+    def is_local(self, node: int | None) -> bool: ...
+
+
+class Tenant:
+    """The partitions of one tenant. Nothing of another tenant is reachable from here."""
+
+    def __init__(self, name: str, links: Links, ring: HashRing) -> None:
+        self.name = name
+        self._links = links
+        self._ring = ring
+        self.prgs: list[Prg] = []
+        self.owners: dict[bytes, Prg] = {}
+        """Topics that were published to lately, all well formed, and who owns them."""
+        self._waiting: dict[int, list[Callable[[], None]]] = {}
+
+    def now_ms(self) -> int:
+        return self._links.now_ms()
+
+    def touch(self, prg: Prg) -> None:
+        self._links.touch(prg)
+
+    def session_prg(self, client_id: bytes) -> Prg:
+        """Return the partition that a client's session lives in."""
+        number = self._ring.session_partition(
+            TenantId(self.name), ClientId(client_id), len(self.prgs)
+        )
+        return self.prgs[number]
+
+    def owner(self, topic: bytes) -> Prg:
+        """Return the partition that owns a topic."""
+        prg = self.owners.get(topic)
+        if prg is None:
+            if len(self.owners) >= OWNERS_CACHED_MAX:
+                self.owners.clear()
+            prg = self.owners[topic] = self.prgs[self.topic_partition(topic)]
+        return prg
+
+    def topic_partition(self, topic: bytes) -> int:
+        return self._ring.topic_partition(TenantId(self.name), topic, len(self.prgs))
+
+    # Between partitions, wherever their leaders are. Each says whether there was a way.
+
+    def forward(
+        self, origin: Prg, owner: int, first: int, records: list[bytes], done: Done
+    ) -> bool:
+        """Pass publishes on to the leader of the partition that owns their topics."""
+        prg = self.prgs[owner]
+        if prg.leading:
+            prg.publish_passed(origin.number, origin.term, first, records, done)
+            return True
+        node = prg.leader_node
+        if node is None or self._links.is_local(node):
+            return False
+        for begin, end in cuts(records):
+            piece = records[begin:end]
+            said = link.Forwarded(
+                self.name, origin.number, owner, origin.term, first + begin, piece
+            )
+            self._links.say(node, said, sum(map(len, piece)) + 64)
+        return True
+
+    def send_items(self, origin: int, peer: int, first: int, items: list[Item], base: int) -> bool:
+        """Send items of a stream to the leader of the partition they are for.
+
+        `base` is how far that partition is known to be.
+        """
+        prg = self.prgs[peer]
+        if prg.leading:
+            prg.receive_items(origin, first, items, base)
+            return True
+        node = prg.leader_node
+        if node is None or self._links.is_local(node):
+            return False
+        encoded = [encode_item(item) for item in items]
+        for begin, end in cuts(encoded):
+            piece = encoded[begin:end]
+            said = link.Items(self.name, origin, peer, first + begin, piece, base)
+            self._links.say(node, said, sum(map(len, piece)) + 64)
+        return True
+
+    def say_taken(self, origin: int, peer: int, through: int) -> None:
+        """Tell the leader of `origin` that `peer` has its items up to a place."""
+        prg = self.prgs[origin]
+        if prg.leading:
+            prg.items_taken(peer, through)
+            return
+        node = prg.leader_node
+        if node is not None and not self._links.is_local(node):
+            self._links.say(node, link.ItemsTaken(self.name, origin, peer, through), 64)
+
+    def publish_unlogged(self, message: Message) -> None:
+        """Let a QoS 0 message go to everyone who is there; it may be lost."""
+        prg = self.owner(message.topic)
+        if prg.leading:
+            prg.publish_unlogged(message)
+            return
+        node = prg.leader_node
+        if node is not None and not self._links.is_local(node):
+            said = link.Unlogged(self.name, prg.number, [message.record])
+            self._links.say(node, said, len(message.record) + 32)
+
+    def deliver_unlogged(self, number: int, message: Message) -> None:
+        """Deliver a QoS 0 message to the sessions of a partition."""
+        prg = self.prgs[number]
+        if prg.leading:
+            prg.fan_out(message)
+            return
+        node = prg.leader_node
+        if node is not None and not self._links.is_local(node):
+            said = link.UnloggedDeliver(self.name, number, [message.record])
+            self._links.say(node, said, len(message.record) + 32)
+
+    def deliver_to_member(self, member: Member, message: Message) -> None:
+        """Deliver a QoS 0 message to one member of a shared subscription."""
+        prg = self.prgs[member.prg]
+        if prg.leading:
+            connection = prg.connections.get(member.client_id)
+            if connection is not None:
+                identifiers = (member.identifier,) if member.identifier else ()
+                connection.deliver(Outgoing(message), 0, 0, identifiers)
+            return
+        node = prg.leader_node
+        if node is not None and not self._links.is_local(node):
+            said = link.UnloggedMember(self.name, member.prg, member.client_id, message.record)
+            self._links.say(node, said, len(message.record) + 64)
+
+    # Leaders.
+
+    def leadership_changed(self, number: int) -> None:
+        """Let what waits for a partition's leader go on, here or elsewhere."""
+        for prg in self.prgs:
+            if prg.number != number:
+                prg.peer_changed(number)
+        for waiting in self._waiting.pop(number, []):
+            waiting()
+
+    def when_led(self, number: int, then: Callable[[], None]) -> None:
+        """Call `then` when something changed about who leads a partition."""
+        self._waiting.setdefault(number, []).append(then)

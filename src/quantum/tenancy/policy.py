@@ -1,0 +1,44 @@
+"""What a tenant chooses for its clients, within what the specification leaves open."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from quantum.tenancy.buckets import Rates
+from quantum.tenancy.credits import SLOTS_MAX
+from quantum.tenancy.quotas import Quotas
+
+
+class AclRefusal(StrEnum):
+    """What a client gets for what the access rules refuse (C14)."""
+
+    REASON_CODE = "reason_code"
+    DISCONNECT = "disconnect"
+
+
+class SharedDistribution(StrEnum):
+    """How a group shares its messages among its members (C12)."""
+
+    ROUND_ROBIN = "round_robin"
+    HASH = "hash"
+
+
+class TopicNames(StrEnum):
+    """How clients name topics (§11.1)."""
+
+    LOCAL = "local"
+    PREFIXED = "prefixed"
+    """With `tenant/<tenant_id>/` in front, which is checked and taken off."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenantPolicy:
+    """One tenant's choices; the defaults are the rulings'."""
+
+    acl_refusal: AclRefusal = AclRefusal.REASON_CODE
+    shared_distribution: SharedDistribution = SharedDistribution.ROUND_ROBIN
+    topic_names: TopicNames = TopicNames.LOCAL
+    in_flight_max: int = SLOTS_MAX
+    quotas: Quotas = Quotas()
+    rates: Rates = Rates()

@@ -1,0 +1,211 @@
+"""How much a tenant may hold, and what happens when it holds more (§11.2, A.4).
+
+The ladder. Up to the quota everything is admitted. Beyond it a grace of 24 hours begins: up to
+one and a half times the quota (and never beyond the specification's maximum) requests are
+carried out and throttled, and what goes further is rejected. When the grace is used up, what
+would exceed the quota is answered with a disconnect. The grace is given anew only after usage
+has stayed within the quota for 24 hours on end, so that dipping below does not buy more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import Enum, StrEnum
+
+from quantum.tenancy.errors import InvalidQuota, TenancyMisuse
+from quantum.tenancy.types import Verdict
+
+MIB = 1 << 20
+GIB = 1 << 30
+TIB = 1 << 40
+GRACE_MS = 24 * 60 * 60 * 1000
+
+
+_MAXIMA = {
+    "connections": 1_048_576,
+    "retained_bytes": TIB,
+    "session_bytes": 2 * TIB,
+    "subscription_filters": 10_000_000,
+    "shared_groups": 500_000,
+    "offline_bytes_per_session": GIB,
+    "offline_messages_per_session": 50_000,
+    "subscriptions_per_session": 256,
+    "wildcard_filter_levels": 1024,
+}
+
+
+class Resource(StrEnum):
+    """What a tenant as a whole holds; each is a field of `Quotas`."""
+
+    CONNECTIONS = "connections"
+    RETAINED_BYTES = "retained_bytes"
+    SESSION_BYTES = "session_bytes"
+    SUBSCRIPTION_FILTERS = "subscription_filters"
+    SHARED_GROUPS = "shared_groups"
+
+
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    """A tenant's quotas: by default the specification's, and never beyond its maxima."""
+
+    connections: int = 1_048_576
+    retained_bytes: int = 64 * GIB
+    session_bytes: int = 128 * GIB
+    subscription_filters: int = 1_000_000
+    shared_groups: int = 50_000
+    offline_bytes_per_session: int = 64 * MIB
+    offline_messages_per_session: int = 1_000
+    subscriptions_per_session: int = 256
+    wildcard_filter_levels: int = 128
+    """How deep a filter with wildcards may be: each of its levels is a node of the index."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value, most = getattr(self, field.name), _MAXIMA[field.name]
+            if not 0 <= value <= most:
+                raise InvalidQuota("outside its bounds", quota=field.name, value=value, most=most)
+
+    def of(self, resource: Resource) -> int:
+        """Return the quota of one resource."""
+        quota: int = getattr(self, resource.value)
+        return quota
+
+    def ceiling(self, resource: Resource) -> int:
+        """Return what may be held of it during a grace: half as much again, within the maximum."""
+        return min(self.of(resource) * 3 // 2, _MAXIMA[resource.value])
+
+
+QUOTA_MAXIMA = Quotas(**_MAXIMA)
+
+
+@dataclass(slots=True)
+class Usage:
+    """What is held of one resource. A ledger made from it goes on where another one stopped."""
+
+    used: int = 0
+    grace_since_ms: int | None = None
+    """When the usage first went beyond the quota; None while no grace runs."""
+    within_since_ms: int | None = None
+    """Since when it has been within the quota again; None unless a grace runs."""
+
+
+class Alert(Enum):
+    """What operators are told (A.4)."""
+
+    NONE = "none"
+    NEAR = "at 0.95 of the quota"
+    OVER = "at 1.05 of the quota"
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaDecision:
+    """What is done about one request, and the facts for envelopes, audit and alerts."""
+
+    verdict: Verdict
+    resource: Resource
+    used: int
+    """After the request, if it was carried out."""
+    quota: int
+    grace_left_ms: int
+
+    @property
+    def alert(self) -> Alert:
+        if self.used == 0 or self.used * 100 < self.quota * 95:
+            return Alert.NONE
+        return Alert.NEAR if self.used * 100 < self.quota * 105 else Alert.OVER
+
+    @property
+    def excess(self) -> int:
+        """How much would have to go for the tenant to be within its quota."""
+        return max(0, self.used - self.quota)
+
+
+class QuotaLedger:
+    """What one tenant holds, resource by resource, and how far up the ladder it is."""
+
+    __slots__ = ("_quotas", "_usages")
+
+    def __init__(self, quotas: Quotas, usages: Mapping[Resource, Usage] | None = None) -> None:
+        self._quotas = quotas
+        self._usages = {resource: Usage() for resource in Resource} | dict(usages or {})
+
+    @property
+    def quotas(self) -> Quotas:
+        return self._quotas
+
+    def usage(self, resource: Resource) -> Usage:
+        """Return what is held, and the state of its grace."""
+        return self._usages[resource]
+
+    def charge(self, resource: Resource, amount: int, now_ms: int) -> QuotaDecision:
+        """Take an amount, or refuse it and take nothing; the verdict says which."""
+        if amount < 0:
+            raise TenancyMisuse("less than nothing is charged", amount=amount)
+        usage = self._usages[resource]
+        self._close_grace(usage, now_ms)
+        after = usage.used + amount
+        verdict = self._verdict(resource, usage, after, now_ms)
+        if verdict in (Verdict.ADMIT, Verdict.THROTTLE):
+            usage.used = after
+            self._note(resource, now_ms)
+        return self._decision(verdict, resource, now_ms)
+
+    def release(self, resource: Resource, amount: int, now_ms: int) -> None:
+        """Give an amount back. Raises `TenancyMisuse` if so much was never taken."""
+        usage = self._usages[resource]
+        if not 0 <= amount <= usage.used:
+            raise TenancyMisuse("more is released than held", amount=amount, used=usage.used)
+        self._close_grace(usage, now_ms)
+        usage.used -= amount
+        self._note(resource, now_ms)
+
+    def change(self, quotas: Quotas, now_ms: int) -> None:
+        """Put other quotas in force; what is held beyond them is in grace from now on."""
+        self._quotas = quotas
+        for resource in Resource:
+            self._close_grace(self._usages[resource], now_ms)
+            self._note(resource, now_ms)
+
+    def exhausted(self, now_ms: int) -> list[QuotaDecision]:
+        """Return a disconnect for each resource that is still over its quota after the grace."""
+        return [
+            self._decision(Verdict.DISCONNECT, resource, now_ms)
+            for resource, usage in self._usages.items()
+            if usage.used > self._quotas.of(resource) and _grace_left_ms(usage, now_ms) == 0
+        ]
+
+    def _verdict(self, resource: Resource, usage: Usage, after: int, now_ms: int) -> Verdict:
+        if after <= self._quotas.of(resource):
+            return Verdict.ADMIT
+        if _grace_left_ms(usage, now_ms) == 0:
+            return Verdict.DISCONNECT
+        if after <= self._quotas.ceiling(resource):
+            return Verdict.THROTTLE
+        return Verdict.REJECT
+
+    def _note(self, resource: Resource, now_ms: int) -> None:
+        """Begin a grace, or the time within the quota that may end it."""
+        usage = self._usages[resource]
+        if usage.used > self._quotas.of(resource):
+            usage.within_since_ms = None
+            if usage.grace_since_ms is None:
+                usage.grace_since_ms = now_ms
+        elif usage.grace_since_ms is not None and usage.within_since_ms is None:
+            usage.within_since_ms = now_ms
+
+    @staticmethod
+    def _close_grace(usage: Usage, now_ms: int) -> None:
+        if usage.within_since_ms is not None and now_ms - usage.within_since_ms >= GRACE_MS:
+            usage.grace_since_ms = usage.within_since_ms = None
+
+    def _decision(self, verdict: Verdict, resource: Resource, now_ms: int) -> QuotaDecision:
+        usage = self._usages[resource]
+        quota = self._quotas.of(resource)
+        return QuotaDecision(verdict, resource, usage.used, quota, _grace_left_ms(usage, now_ms))
+
+
+def _grace_left_ms(usage: Usage, now_ms: int) -> int:
+    if usage.grace_since_ms is None:
+        return GRACE_MS
+    return max(0, GRACE_MS - (now_ms - usage.grace_since_ms))

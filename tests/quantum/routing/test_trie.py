@@ -1,0 +1,188 @@
+"""The subscription trie and its cache, against a list of subscriptions."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from quantum.routing import MatchCache, SubscriptionTrie
+from quantum.routing.match_cache import PAIRS_PER_TOPIC
+from quantum.routing.trie import INTERNED_LEVELS_MAX
+from quantum.topics import matches
+from tests.quantum.test_topics import MATCHES
+from tests.quantum.topic_names import filters, topics
+
+subscribers = st.integers(0, 4)
+values = st.integers(0, 9)
+
+
+def twin(trie: SubscriptionTrie[int, int]) -> SubscriptionTrie[int, int]:
+    copy: SubscriptionTrie[int, int] = SubscriptionTrie()
+    for topic_filter, subscriber, value in trie.items():
+        copy.add(topic_filter, subscriber, value)
+    return copy
+
+
+class TrieMachine(RuleBasedStateMachine):
+    """The trie, a cache over it that is told of changes or not, and the plain list of all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trie: SubscriptionTrie[int, int] = SubscriptionTrie()
+        self.cache = MatchCache(self.trie, pairs_max=6 * PAIRS_PER_TOPIC)
+        self.plain: dict[tuple[bytes, int], int] = {}
+
+    @rule(topic_filter=filters, subscriber=subscribers, value=values, told=st.booleans())
+    def add(self, topic_filter: bytes, subscriber: int, value: int, told: bool) -> None:
+        index = self.cache if told else self.trie
+        old = index.add(topic_filter, subscriber, value)
+        assert old == self.plain.get((topic_filter, subscriber))
+        self.plain[topic_filter, subscriber] = value
+
+    @rule(topic_filter=filters, subscriber=subscribers, told=st.booleans())
+    def remove_any(self, topic_filter: bytes, subscriber: int, told: bool) -> None:
+        index = self.cache if told else self.trie
+        old = index.remove(topic_filter, subscriber)
+        assert old == self.plain.pop((topic_filter, subscriber), None)
+
+    @rule(data=st.data(), told=st.booleans())
+    def remove_one(self, data: st.DataObject, told: bool) -> None:
+        if self.plain:
+            topic_filter, subscriber = data.draw(st.sampled_from(sorted(self.plain)))
+            self.remove_any(topic_filter, subscriber, told)
+
+    @rule(topic=topics)
+    def match(self, topic: bytes) -> None:
+        expected = Counter(
+            (subscriber, value)
+            for (topic_filter, subscriber), value in self.plain.items()
+            if matches(topic_filter, topic)
+        )
+        found = self.trie.match(topic)
+        assert Counter(found) == expected
+        assert list(self.cache.match(topic)) == found
+        assert list(self.cache.match(topic)) == found
+        assert twin(self.trie).match(topic) == found
+
+    @invariant()
+    def holds_what_the_list_holds(self) -> None:
+        listed = list(self.trie.items())
+        assert {(f, s): v for f, s, v in listed} == self.plain
+        assert len(listed) == len(self.trie) == len(self.plain)
+        assert Counter(self.trie.filters()) == Counter({f for f, _ in self.plain})
+        assert list(twin(self.trie).items()) == listed
+        for (topic_filter, subscriber), value in self.plain.items():
+            assert self.trie.get(topic_filter, subscriber) == value
+
+    @invariant()
+    def cache_stays_within_its_bound(self) -> None:
+        assert len(self.cache) <= 6
+
+
+TestTrieMachine = TrieMachine.TestCase
+TestTrieMachine.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+
+
+@pytest.mark.parametrize(("topic_filter", "topic", "expected"), MATCHES.values(), ids=MATCHES)
+def test_one_subscription_is_found_exactly_where_the_rules_say(
+    topic_filter: bytes, topic: bytes, expected: bool
+) -> None:
+    trie: SubscriptionTrie[str, int] = SubscriptionTrie()
+    assert trie.add(topic_filter, "me", 1) is None
+    assert trie.match(topic) == ([("me", 1)] if expected else [])
+    assert trie.remove(topic_filter, "me") == 1
+    assert trie.match(topic) == []
+
+
+def test_subscribers_of_a_filter_answer_in_the_order_they_came() -> None:
+    trie: SubscriptionTrie[str, int] = SubscriptionTrie()
+    for topic_filter in (b"a/+", b"a/b", b"a/#"):
+        for number, name in enumerate("dacb"):
+            trie.add(topic_filter, name, number)
+        assert trie.add(topic_filter, "a", 9) == 1, "replaced, in the place it had"
+        trie.remove(topic_filter, "d")
+        trie.add(topic_filter, "d", 0)
+    assert trie.match(b"a/b") == [("a", 9), ("c", 2), ("b", 3), ("d", 0)] * 3
+
+
+def test_nothing_is_left_of_what_was_removed() -> None:
+    trie: SubscriptionTrie[int, int] = SubscriptionTrie()
+    names = [f"{first}/{second}/+/#".encode() for first in "abc" for second in "def"]
+    for name in names:
+        trie.add(name, 1, 1)
+    for name in names:
+        assert trie.remove(name, 2) is None
+        assert trie.remove(name, 1) == 1
+    assert trie._root.is_empty()
+    assert len(trie) == 0
+
+
+def test_a_crowd_that_left_does_not_slow_those_who_stay() -> None:
+    trie: SubscriptionTrie[int, int] = SubscriptionTrie()
+    for number in range(10_000):
+        trie.add(b"a/+", number, 0)
+    for number in range(9_990):
+        trie.remove(b"a/+", number)
+    assert trie.match(b"a/b") == [(number, 0) for number in range(9_990, 10_000)]
+    holders = trie._holders(b"a/+")
+    assert isinstance(holders, dict)
+    assert holders.__sizeof__() < 10_000, "the places of 10,000 would be walked by each match"
+
+
+def test_names_of_levels_are_kept_once_and_not_for_ever() -> None:
+    trie: SubscriptionTrie[int, int] = SubscriptionTrie()
+    for number in range(INTERNED_LEVELS_MAX + 10):
+        trie.add(b"%d/+/same" % number, 1, 1)
+        trie.remove(b"%d/+/same" % number, 1)
+    assert len(trie._interned) <= INTERNED_LEVELS_MAX
+
+
+@pytest.mark.parametrize(
+    ("changed", "left"),
+    [
+        (b"a/b/c", {b"a/b/d", b"a/b", b"a", b"x/y"}),
+        (b"a/b/+", {b"a", b"x/y"}),
+        (b"a/b/#", {b"a", b"x/y"}),
+        (b"x/y/+", {b"a/b/c", b"a/b/d", b"a/b", b"a"}),
+        (b"a/+", set()),
+        (b"a/#", set()),
+        (b"#", set()),
+    ],
+)
+def test_a_change_through_the_cache_drops_what_it_concerns(
+    changed: bytes, left: set[bytes]
+) -> None:
+    trie: SubscriptionTrie[int, int] = SubscriptionTrie()
+    cache = MatchCache(trie)
+    for topic in (b"a/b/c", b"a/b/d", b"a/b", b"a", b"x/y"):
+        cache.match(topic)
+    cache.add(changed, 1, 1)
+    assert set(cache._answers) == left
+    assert {topic for stem in cache._by_stem.values() for topic in stem} == left
+    assert cache._pairs == len(left) * PAIRS_PER_TOPIC
+
+
+def test_a_crowd_too_large_for_the_cache_is_answered_and_not_kept() -> None:
+    trie: SubscriptionTrie[int, int] = SubscriptionTrie()
+    cache = MatchCache(trie, pairs_max=2 * PAIRS_PER_TOPIC)
+    for number in range(PAIRS_PER_TOPIC + 1):
+        cache.add(b"big", number, 0)
+    assert len(cache.match(b"big")) == PAIRS_PER_TOPIC + 1
+    assert len(cache) == 0
+    cache.match(b"small")
+    assert len(cache) == 1
+
+
+def test_a_change_behind_the_cache_s_back_drops_all_and_is_then_known() -> None:
+    trie: SubscriptionTrie[int, int] = SubscriptionTrie()
+    cache = MatchCache(trie)
+    cache.match(b"a")
+    cache.match(b"b")
+    trie.add(b"a", 1, 1)
+    assert cache.match(b"a") == [(1, 1)]
+    assert len(cache) == 1
+    assert cache.match(b"a") is cache.match(b"a"), "kept, not asked for anew"
