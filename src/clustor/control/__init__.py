@@ -228,6 +228,8 @@ from clustor.control.signing import (
     verifies,
 )
 from clustor.control.steering import (
+    MembershipFacts,
+    membership_report,
     membership_request,
 )
 from clustor.control.tenants import (
@@ -349,6 +351,7 @@ __all__ = [
     "LiftFence",
     "ManifestContent",
     "Members",
+    "MembershipFacts",
     "MembershipRecord",
     "ModeName",
     "ModeRow",
@@ -442,6 +445,7 @@ __all__ = [
     "is_call",
     "judge",
     "key_of",
+    "membership_report",
     "membership_request",
     "proof_of",
     "proof_verifies",

@@ -231,7 +231,7 @@ def test_one_node_without_the_control_plane_is_no_matter_for_the_others() -> Non
     ]
     world.cut_links(*(side.node_id for side in others))
     world.run(GRACE_MS + 500)
-    assert [world.cache_state(side) for side in others] == [CacheState.EXPIRED] * 2
+    assert [world.cache_state(side) for side in others] == [CacheState.EXPIRED] * 3
     assert isinstance(world.reads(leader), ReadReady)
     assert not leader.fallback.asserted
 
