@@ -461,13 +461,21 @@ class World:
 
     def move(self, *voters: int) -> None:
         """Place the data group anew."""
-        self.call(
-            PlacePartition(
-                partition_id=DATA,
-                members=Members(voters=voters),
-                load=1,
-                expected_routing_epoch=self.placement().routing_epoch,
-            )
+        self.call(self._moving(voters))
+
+    def try_move(self, *voters: int) -> None:
+        """Ask for a move, whatever comes of it."""
+        self._requests += 1
+        caller = Caller(identity=OPERATOR)
+        call = encode_call(caller, f"op{self._requests}", self.now.unix_ms, self._moving(voters))
+        self.ask(None, call, lambda _reply: None)
+
+    def _moving(self, voters: tuple[int, ...]) -> PlacePartition:
+        return PlacePartition(
+            partition_id=DATA,
+            members=Members(voters=voters),
+            load=1,
+            expected_routing_epoch=self.placement().routing_epoch,
         )
 
     def cut_links(self, *node_ids: int) -> None:
