@@ -229,6 +229,7 @@ from clustor.control.signing import (
 )
 from clustor.control.steering import (
     MembershipFacts,
+    durability_transition,
     membership_report,
     membership_request,
 )
@@ -437,6 +438,7 @@ __all__ = [
     "decode_object",
     "describe",
     "digest_of",
+    "durability_transition",
     "encode_call",
     "encode_image",
     "explain",

@@ -12,17 +12,19 @@ from clustor.control import (
     GateState,
     Members,
     MembershipFacts,
+    ModeName,
     Placement,
     ReportNode,
     SetFeatureGate,
     WriterMode,
     digest_of,
+    durability_transition,
     feature_is_on,
     find,
     membership_report,
     membership_request,
 )
-from clustor.log.types import DurabilityModeEpoch
+from clustor.log.types import DurabilityMode, DurabilityModeEpoch
 from clustor.raft.control_plane import CacheState
 from clustor.raft.membership import (
     Configuration,
@@ -30,6 +32,7 @@ from clustor.raft.membership import (
     leave_joint,
     membership_digest,
 )
+from clustor.raft.transition import Transition
 from clustor.raft.types import ReplicaId, RoutingEpoch
 from tests.clustor.control.plane import node_identity, settled_plane
 from tests.clustor.control.samples import ROWS, manifest
@@ -134,6 +137,15 @@ def test_what_a_leader_reports(
         assert (report.routing_epoch, report.node_id) == (5, 2)
     idle = facts(current, epoch, wants_record=asks, is_idle=False)
     assert membership_report(placement, idle, 2) is None
+
+
+def test_a_leader_fences_the_mode_that_was_placed_once() -> None:
+    placement = msgspec.structs.replace(
+        placed(OLD), durability_mode=ModeName.GROUP_FSYNC, durability_mode_epoch=3
+    )
+    fence = durability_transition(placement, DurabilityModeEpoch(2))
+    assert fence == Transition(DurabilityMode.GROUP_FSYNC, DurabilityModeEpoch(3))
+    assert durability_transition(placement, DurabilityModeEpoch(3)) is None
 
 
 def test_what_the_preflight_found_goes_with_the_placement() -> None:
