@@ -192,6 +192,7 @@ from clustor.control.proofs import (
     proof_of,
     proof_verifies,
     sign_proofs,
+    verdicts_of,
 )
 from clustor.control.publisher import (
     ProofBatch,
@@ -461,5 +462,6 @@ __all__ = [
     "signed_bytes",
     "signed_command",
     "unavailable_reason",
+    "verdicts_of",
     "verifies",
 ]

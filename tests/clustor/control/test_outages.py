@@ -25,6 +25,7 @@ from clustor.control import (
     judge,
     scan,
     sign_proofs,
+    verdicts_of,
 )
 from clustor.raft.control_plane import CacheState
 from clustor.raft.fallback import BlockingReason, FallbackState
@@ -359,7 +360,7 @@ def publish_as(world: World, node_id: int, **change: int) -> ProofVerdict:
     fresh = msgspec.structs.replace(held, updated_at=world.now.unix_ms, **change)
     command = PublishProofs(node_id=node_id, proofs=sign_proofs(PROOF_KEY, "p1", [fresh]))
     result = world.call(command, by=node_identity(node_id))
-    return ProofVerdict(result["verdicts"][str(DATA)])
+    return verdicts_of([DATA], result)[DATA]
 
 
 def test_a_late_proof_of_an_earlier_leader_changes_nothing() -> None:

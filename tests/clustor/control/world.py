@@ -27,7 +27,6 @@ from clustor.control import (
     Placement,
     PlacePartition,
     ProofPublisher,
-    ProofVerdict,
     RegisterNode,
     decode_answer,
     encode_call,
@@ -35,6 +34,7 @@ from clustor.control import (
     membership_report,
     membership_request,
     signed_command,
+    verdicts_of,
 )
 from clustor.control.draft import scan_records
 from clustor.kv import Get, Key, StoreId, encode_command
@@ -376,10 +376,7 @@ class World:
             if not isinstance(answer, Done):
                 side.publisher.failed(batch.request_id)
                 return
-            verdicts = {
-                PartitionId(int(partition)): ProofVerdict(verdict)
-                for partition, verdict in answer.result["verdicts"].items()
-            }
+            verdicts = verdicts_of([each for each, _ in batch.wishes], answer.result)
             side.publisher.answered(batch.request_id, verdicts, self.now.monotonic_ms)
 
         self.ask(side, call, then)
