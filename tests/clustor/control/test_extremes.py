@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from random import Random
 
 import msgspec
 import pytest
 
 from clustor.control import (
+    KINDS,
     Command,
     ControlMachine,
     ControlObject,
@@ -18,11 +20,12 @@ from clustor.control import (
 )
 from clustor.control.draft import scan_records
 from clustor.kv import Key, Put, StoreId, encode_command
+from tests.clustor.control.drawn import drawn_command, reads_back
 from tests.clustor.control.plane import ACTOR, OPERATOR, Plane, node_identity, settled_plane
 from tests.clustor.control.samples import SAMPLES
 
 BIG = 2**53 - 1
-KINDS = {kind.PREFIX.encode(): kind for kind in ControlObject.__subclasses__()}
+OBJECTS = {kind.PREFIX.encode(): kind for kind in ControlObject.__subclasses__()}
 
 
 def check_readable(plane: Plane) -> None:
@@ -31,7 +34,7 @@ def check_readable(plane: Plane) -> None:
         prefix = record.key[: record.key.index(b"/") + 1]
         if prefix == b"user/":
             continue
-        held = decode_object(KINDS[prefix], record.value)
+        held = decode_object(OBJECTS[prefix], record.value)
         assert canonical(held) == record.value
         assert held.key() == record.key
     twin = ControlMachine(StoreId(b"x"))
@@ -67,6 +70,20 @@ def test_what_was_taken_can_be_read_back(name: str, now_ms: int) -> None:
     check_readable(plane)
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_any_well_formed_call_is_answered_and_leaves_what_can_be_read(seed: int) -> None:
+    """No command that its declaration allows stops a machine, whoever calls in whatever order."""
+    rng = Random(seed)
+    plane = settled_plane()
+    for _ in range(150):
+        plane.now_ms += rng.choice([0, 1, 1_000])
+        command = drawn_command(rng, rng.choice(KINDS).command)
+        assert reads_back(command)
+        identity = rng.choice([OPERATOR, OPERATOR, node_identity(1), node_identity(2), ACTOR])
+        plane.call(command, by=identity, token=rng.choice([None, "g1", "t1"]))
+    check_readable(plane)
+
+
 @pytest.mark.parametrize("load", [0, 1, BIG])
 @pytest.mark.parametrize("capacity", [0, 1, BIG])
 def test_utilization_stays_a_number_that_can_be_kept(load: int, capacity: int) -> None:
@@ -87,7 +104,7 @@ def test_a_plain_command_from_the_end_of_time_stops_no_call() -> None:
 
 
 def test_every_kind_of_object_has_a_prefix_of_its_own() -> None:
-    prefixes = sorted(KINDS)
+    prefixes = sorted(OBJECTS)
     assert len(prefixes) == len(ControlObject.__subclasses__())
     for one, next_one in pairwise(prefixes):
         assert not next_one.startswith(one)
