@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
 from itertools import islice
 from random import Random
 
@@ -13,6 +14,7 @@ from clustor.log.errors import ChecksumMismatch, LogError, UnsupportedFormat
 from clustor.log.recovery import recover
 from clustor.log.steps import Delete
 from clustor.log.types import Entry, LogIndex, PartitionId, Term
+from clustor.replica.machine import StateMachine
 from clustor.segmented import (
     Automatic,
     Import,
@@ -227,6 +229,80 @@ def test_memory_is_bounded_by_a_run_and_bytes_may_be_cut_anywhere() -> None:
         cuts.append(whole[: rng.choice((1, 15, 17, 4000, 300_000))])
         whole = whole[len(cuts[-1]) :]
     assert taken_in(world, cuts).contents == world.contents
+
+
+class PartitionsMachine:
+    """A machine of a replica whose whole state is its partitions: each command is a batch."""
+
+    def __init__(self, store_id: bytes) -> None:
+        self.keys, self.disk = new_keys(), SimDisk()
+        self.group, plan = create_group(
+            GROUP, StoreId(store_id), self.keys, SMALL, members=ALONE, registry=PolicyRegistry()
+        )
+        self.disk.execute(plan)
+        wanted = {TopicPartitionId(at): (Majority(), Automatic()) for at in range(2)}
+        defined = self.group.plan_define(wanted)
+        self.disk.execute(defined.steps)
+        self.group.stored(defined.receipt)
+
+    def apply_batch(self, index: int, commands: Sequence[bytes], /) -> list[bytes]:
+        drawn = [batch(at[0] % 2, bytes(at)) for at in commands]
+        entry = Entry(Term(1), LogIndex(index), self.group.propose(drawn))
+        self.group.appended([entry], 0)
+        self.group.apply([entry])
+        self.group.committed(entry.index)
+        if index % 3 == 0:
+            plan = self.group.plan_checkpoint()
+            self.disk.execute(plan.steps)
+            self.group.stored(plan.receipt)
+        return [b"ok"] * len(commands)
+
+    def snapshot(self) -> Iterator[bytes]:
+        return self.group.export(PartitionReader(self.disk, self.keys, SMALL))
+
+    def restore(self, chunks: Iterable[bytes], /) -> None:
+        incoming = self.group.start_import()
+        for chunk in chunks:
+            self.disk.execute(incoming.feed(chunk))
+        self.disk.execute(incoming.plan_commit())
+        log = World.new(partitions=0).log
+        log.plan_install(LogIndex(incoming.raft_index or 0), Term(1))
+        found = recover_group(
+            self.disk,
+            self.keys,
+            SMALL,
+            log,
+            members=ALONE,
+            registry=PolicyRegistry(),
+            committed_index=log.durable_index,
+            now=0,
+        )
+        assert found is not None
+        self.disk.execute(found.plan)
+        self.group = found.group
+
+    def digest(self) -> bytes:
+        return sha256(b"".join(self.snapshot())).digest()
+
+    @property
+    def applied_index(self) -> int:
+        return self.group.applied_index
+
+
+def test_a_machine_of_a_replica_can_be_made_of_it() -> None:
+    first: StateMachine = PartitionsMachine(b"the first one...")
+    second: StateMachine = PartitionsMachine(b"the second one..")
+    for index in range(1, 20):
+        first.apply_batch(index, [bytes([index]) * (index * 7), b"%d" % index])
+    snapshot = first.snapshot()
+    for index in range(20, 30):
+        first.apply_batch(index, [b"later"])
+    second.restore(snapshot)
+    assert second.applied_index == 19
+    for index in range(20, 30):
+        second.apply_batch(index, [b"later"])
+    assert second.digest() == first.digest()
+    assert second.applied_index == first.applied_index == 29
 
 
 # Crashes
