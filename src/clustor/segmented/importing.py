@@ -135,7 +135,6 @@ class Import:
             raise SegmentedMisuse("an export of another group", group=group)
         self._raft_index = LogIndex(raft_index)
         self._image.durable_raft_index = raft_index
-        self._image.gone = set(self._store.gone)
 
     def _start_partition(self, exported: ExportedPartition) -> None:
         self._finish_partition()

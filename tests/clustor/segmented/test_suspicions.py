@@ -309,4 +309,5 @@ def test_a_replica_that_does_not_lead_may_let_its_log_go() -> None:
     tracker.committed(5)
     tracker.cut(5)
     tracker.appended(5, [(9, 0, 1, 1, 0)], 1, 0)
+    tracker.committed(4)
     assert tracker.quorum_next(9) == 0

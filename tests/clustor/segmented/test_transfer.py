@@ -143,8 +143,12 @@ def test_what_is_imported_is_what_was_exported_at_its_raft_index() -> None:
     assert other.group.propose(following) == world.group.propose(following)
 
 
-def test_replicas_with_the_same_batches_export_the_same_bytes() -> None:
+@pytest.mark.parametrize("run_bytes", [100, 1000, EXPORT_RUN_BYTES])
+def test_replicas_with_the_same_batches_export_the_same_bytes(
+    run_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However they flushed, checkpointed, restarted and rotated keys."""
+    monkeypatch.setattr("clustor.segmented.export.EXPORT_RUN_BYTES", run_bytes)
     calm, busy = World.new(), World.new()
     rng = Random(3)
     for nth in range(30):
@@ -405,6 +409,20 @@ def test_a_log_that_moved_first_is_refused_until_its_snapshot_is_in() -> None:
     take_in(world, incoming, pieces)
     check_after_crash(moment)
     assert open_for_import(SimDisk(), world.keys, SMALL) is None
+
+
+def test_an_older_snapshot_brings_back_what_was_removed_behind_it() -> None:
+    """For a store that must be filled anew: the log then removes it a second time."""
+    world = World.new()
+    run(world, append(batch(0, b"a"), batch(1, b"b")))
+    older, before = exported(world), world.contents
+    run(world, remove(1))
+    take_in(world, world.group.start_import(), older)
+    moment = Moment(world.disk, world.keys, world.witness, [before], world.clock)
+    after = check_after_crash(moment)
+    run(after, append(batch(1, b"goes on")))
+    run(after, remove(1))
+    check_after_crash(now(after))
 
 
 def test_after_its_commit_a_store_plans_no_more() -> None:
