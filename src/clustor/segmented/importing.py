@@ -175,4 +175,6 @@ class Import:
         self._finish_partition()
         if decode_numbers(body, 2) != [len(self._image.partitions), self._batches]:
             raise ChecksumMismatch("an export does not hold what it counts")
+        if self._image.gone & self._image.partitions.keys():
+            raise ChecksumMismatch("an export has a partition that is gone")
         self._whole = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from itertools import islice
@@ -32,7 +33,12 @@ from clustor.segmented import (
     open_for_import,
     recover_group,
 )
-from clustor.segmented.exchange import EXPORT_RUN_BYTES, ExportedPartition, FrameWriter
+from clustor.segmented.exchange import (
+    EXPORT_RUN_BYTES,
+    ExportedPartition,
+    FrameKind,
+    FrameWriter,
+)
 from clustor.segmented.metadata import Definition
 from clustor.segmented.runs import PARTS_DIRECTORY
 from clustor.sim.disk import SimDisk
@@ -522,6 +528,40 @@ def test_frames_that_no_export_writes_are_refused() -> None:
     assert refused(begin + writer.partition(odd)) is UnsupportedFormat
     writer, begin = frames()
     assert refused(begin + writer.end(1, 0)) is ChecksumMismatch
+    for impossible in (
+        ExportedPartition(-1, 0, 3, 0, definition()),
+        ExportedPartition(1, 0, 3, 4, definition()),
+    ):
+        writer, begin = frames()
+        assert refused(begin + writer.partition(impossible)) is ChecksumMismatch
+    writer, begin = frames()
+    whole = begin + writer.partition(one) + writer.gone([1]) + writer.end(1, 0)
+    assert refused(whole) is ChecksumMismatch
+    writer, begin = frames()
+    assert refused(begin + writer.gone([-1])) is ChecksumMismatch
+
+
+ROW_OF = struct.Struct("<QIIq")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        struct.pack("<I", 0),
+        struct.pack("<I", 2) + ROW_OF.pack(0, 1, 0, 0),  # fewer rows than it says
+        struct.pack("<I", 1) + ROW_OF.pack(0, 1, 5, 0) + b"1234",  # fewer bytes
+        struct.pack("<I", 1) + ROW_OF.pack(0, 1, 3, 0) + b"1234",  # more bytes
+        struct.pack("<I", 1) + ROW_OF.pack(0, 0, 1, 0) + b"1",  # takes no index
+        struct.pack("<I", 1) + ROW_OF.pack(2, 2, 1, 0) + b"1",  # behind the partition's end
+        struct.pack("<I", 2) + ROW_OF.pack(1, 1, 0, 0) + ROW_OF.pack(0, 1, 0, 0),  # goes back
+    ],
+)
+def test_runs_that_no_export_writes_are_refused(body: bytes) -> None:
+    writer = FrameWriter()
+    begin = writer.begin(GROUP, 5)
+    one = writer.partition(ExportedPartition(1, 0, 3, 0, definition()))
+    assert refused(begin + one + writer._frame(FrameKind.RUN, body)) is ChecksumMismatch
 
 
 def test_an_import_that_is_abandoned_leaves_no_trace() -> None:
