@@ -89,6 +89,7 @@ class Subscribe(_Command, tag=3):
     client_id: bytes
     epoch: int
     subscriptions: list[SubscriptionSpec]
+    window: int = 1  # how many messages may be in flight, if this makes the session
 
 
 class Unsubscribe(_Command, tag=4):

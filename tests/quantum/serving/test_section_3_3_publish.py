@@ -525,7 +525,7 @@ class TestSizes:
 
     def test_the_reason_string_is_left_out_to_fit(self, broker: Dialer) -> None:
         """[MQTT-3.14.2-3]"""
-        client = connect(broker, maximum_packet_size=24)
+        client = connect(broker, maximum_packet_size=20)
         client.send(Connect(V5, ClientId("again")))
         found = client.expect_disconnect(ReasonCode.PROTOCOL_ERROR)
         assert found.properties.reason_string is None
