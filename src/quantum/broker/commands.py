@@ -70,6 +70,7 @@ class Detach(_Command, tag=2):
     gracefully: bool
     expiry_seconds: int | None = None  # MQTT 5 lets a DISCONNECT change it
     attachment: int = 0  # the index of the Attach that it ends; 0 for whatever is there
+    unsent: list[int] = []  # packet ids in flight that never left the connection
 
 
 class SubscriptionSpec(msgspec.Struct, array_like=True):

@@ -133,6 +133,14 @@ class Outbound:
     def _end(self, packet_id: PacketId) -> None:
         self.weight -= self.in_flight.pop(packet_id).message.weight
 
+    def unsend(self, packet_ids: list[int]) -> None:
+        """Let messages wait again that are in flight for us and never left."""
+        for packet_id in reversed(packet_ids):
+            delivery = self.in_flight.pop(packet_id, None)
+            if delivery is not None:
+                delivery.packet_id = 0
+                self.queue.appendleft(delivery)
+
     def unfinished(self) -> Iterator[Delivery]:
         """All that the client has not acknowledged, in order."""
         yield from self.in_flight.values()

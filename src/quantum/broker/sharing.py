@@ -8,7 +8,7 @@ from quantum.broker.interest import partitions_of, send_item
 from quantum.broker.items import Member as MemberItem
 from quantum.broker.items import Returned, Targeted
 from quantum.broker.message import Message
-from quantum.broker.outbound import RECEIVED, Delivery
+from quantum.broker.outbound import Delivery
 from quantum.broker.session import Session
 from quantum.broker.shares import Member, ShareGroup
 from quantum.broker.state import State
@@ -81,9 +81,16 @@ def note_member(state: State, prg: int, item: MemberItem) -> None:
 
 
 def take_back(state: State, session: Session) -> None:
-    """Give what a member did not acknowledge to others: it disconnected, or is no more."""
+    """Give what a member did not acknowledge to others: it disconnected, or is no more.
+
+    A QoS 2 message that was sent stays with it, or with nobody ([MQTT-4.8.2-4], [MQTT-4.8.2-5]).
+    """
     outbound = session.outbound
-    shared = [each for each in outbound.unfinished() if each.share and each.state != RECEIVED]
+    shared = [
+        each
+        for each in outbound.unfinished()
+        if each.share and (each.qos < 2 or not each.packet_id)
+    ]
     if not shared:
         return
     gone = {id(each) for each in shared}

@@ -541,6 +541,7 @@ class Connection:
             self._gracefully,
             self._new_expiry_seconds,
             self._attachment,
+            self._outward.unsent() if self._outward is not None else [],
         )
         settled = prg.unsettle(self.client_id)
         prg.propose(encode_command(command), lambda _reply: settled())

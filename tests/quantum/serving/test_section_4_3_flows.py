@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quantum.mqtt import (
+    Properties,
     ProtocolVersion,
     Puback,
     Pubcomp,
@@ -119,6 +120,17 @@ class TestQos2Inward:
         writer.send(Pubrel(PacketId(99)))
         assert writer.expect(Pubcomp).packet_id == 99
 
+    def test_mqtt_4_3_3_13_an_exchange_goes_on_when_its_message_expired(self, lab: Lab) -> None:
+        """[MQTT-4.3.3-13]"""
+        writer = joined(lab, unique("writer"))
+        expiring = message(topic(), b"x", 2, 7)
+        expiring.properties = Properties(message_expiry_interval=1)
+        writer.send(expiring)
+        writer.expect(Pubrec)
+        lab.advance(10)
+        writer.send(Pubrel(PacketId(7)))
+        assert writer.expect(Pubcomp).packet_id == 7
+
     def test_a_refused_one_frees_its_packet_id(self, broker: Dialer) -> None:
         """[MQTT-4.3.3-9]"""
         writer = connect(broker)
@@ -130,7 +142,7 @@ class TestQos2Inward:
 class TestQos1Inward:
     @ALL
     def test_every_publish_is_answered(self, broker: Dialer, version: ProtocolVersion) -> None:
-        """[MQTT-4.3.2-4]; 3.1.1 [MQTT-4.3.2-2]: after PUBACK the same id is a new message"""
+        """[MQTT-4.3.2-4] [MQTT-4.3.2-5]; 3.1.1 [MQTT-4.3.2-2]: then the id is a new message's"""
         news = topic()
         reader = reading(broker, news, 1)
         writer = connect(broker, version)
@@ -148,7 +160,7 @@ class TestQos1Outward:
     def test_packet_ids_are_not_in_use(
         self, broker: Dialer, version: ProtocolVersion, durable: bool
     ) -> None:
-        """[MQTT-4.3.2-1] [MQTT-4.3.3-1] [MQTT-2.2.1-4]"""
+        """[MQTT-4.3.2-1] [MQTT-4.3.3-1] [MQTT-2.2.1-4]; 3.1.1 [MQTT-4.3.2-1]"""
         news = topic()
         reader = reading(broker, news, 2, version, durable=durable)
         writer = connect(broker)
@@ -161,7 +173,7 @@ class TestQos1Outward:
     def test_what_is_not_acknowledged_comes_again(
         self, broker: Dialer, version: ProtocolVersion
     ) -> None:
-        """[MQTT-4.4.0-1] [MQTT-3.3.1-1]: same id, DUP, in order; 3.1.1 [MQTT-4.4.0-1]"""
+        """[MQTT-4.4.0-1] [MQTT-3.3.1-1]; 3.1.1 [MQTT-4.4.0-1] [MQTT-3.3.1-1]"""
         news, name = topic(), unique("reader")
         reader = joined(broker, name, version)
         reader.subscribe(news, 2)
@@ -211,12 +223,42 @@ class TestQos1Outward:
 class TestQos2Outward:
     """[MQTT-4.3.3-1] to [MQTT-4.3.3-7]"""
 
+    def test_mqtt_4_3_3_7_what_was_sent_does_not_expire(self, lab: Lab) -> None:
+        """[MQTT-4.3.3-7] [MQTT-4.3.3-3]"""
+        news, name = topic(), unique("reader")
+        reader = joined(lab, name)
+        reader.subscribe(news, 2)
+        expiring = Properties(message_expiry_interval=10)
+        connect(lab).publish(news, b"x", 2, properties=expiring)
+        sent = reader.expect(Publish)
+        reader.cut()
+        lab.advance(20)
+        again = joined(lab, name, clean=False)
+        found = again.take()
+        assert (found.packet_id, found.payload, found.dup) == (sent.packet_id, b"x", True)
+        assert found.properties.message_expiry_interval == 0
+
+    def test_what_waited_and_was_never_sent_is_no_duplicate(self, lab: Lab) -> None:
+        """[MQTT-4.3.2-2] [MQTT-4.3.3-2]: DUP is of what was sent"""
+        news, name = topic(), unique("reader")
+        reader = joined(lab, name)
+        reader.subscribe(news, 1)
+        writer = connect(lab)
+        for number in range(15):
+            writer.publish(news, b"%d" % number, 1)
+        assert len([reader.expect(Publish) for _ in range(10)]) == 10
+        reader.cut()
+        again = joined(lab, name, clean=False)
+        found = [again.take() for _ in range(15)]
+        assert [int(each.payload) for each in found] == list(range(15))
+        assert [each.dup for each in found] == [True] * 10 + [False] * 5
+
     @LIVES
     @ALL
     def test_the_four_packets(
         self, broker: Dialer, version: ProtocolVersion, durable: bool
     ) -> None:
-        """[MQTT-4.3.3-1] [MQTT-4.3.3-2] [MQTT-4.3.3-4] to [MQTT-4.3.3-6]"""
+        """[MQTT-4.3.3-1] [MQTT-4.3.3-2] [MQTT-4.3.3-4]; 3.1.1 [MQTT-4.3.3-1]"""
         news = topic()
         reader = reading(broker, news, 2, version, durable=durable)
         connect(broker).publish(news, b"x", 2)
@@ -231,7 +273,7 @@ class TestQos2Outward:
     def test_after_pubrec_only_pubrel_comes_again(
         self, broker: Dialer, version: ProtocolVersion
     ) -> None:
-        """[MQTT-4.3.3-7] [MQTT-4.4.0-1]"""
+        """[MQTT-4.3.3-5] [MQTT-4.3.3-6] [MQTT-4.4.0-1]"""
         news, name = topic(), unique("reader")
         reader = joined(broker, name, version)
         reader.subscribe(news, 2)
@@ -271,7 +313,7 @@ class TestOrder:
     def test_one_publishers_messages_come_in_order(
         self, broker: Dialer, qos: int, durable: bool
     ) -> None:
-        """[MQTT-4.6.0-5] [MQTT-4.6.0-6]; 3.1.1 [MQTT-4.6.0-6]"""
+        """[MQTT-4.6.0-5] [MQTT-4.6.0-6]; 3.1.1 [MQTT-4.6.0-5] [MQTT-4.6.0-6]"""
         news = topic()
         reader = reading(broker, news, qos, durable=durable)
         writer = connect(broker)
@@ -283,7 +325,7 @@ class TestOrder:
         assert found == list(range(1, 101))
 
     def test_answers_come_in_the_order_of_publishes(self, broker: Dialer) -> None:
-        """[MQTT-4.6.0-2] [MQTT-4.6.0-3]: however many partitions take part"""
+        """[MQTT-4.6.0-2] [MQTT-4.6.0-3]; 3.1.1 [MQTT-4.6.0-2] [MQTT-4.6.0-3]"""
         base, writer = topic(), connect(broker, V311)
         writer.send(*(message(base + b"/%d" % n, b"", 1, n) for n in range(1, 61)))
         assert [writer.expect(Puback).packet_id for _ in range(60)] == list(range(1, 61))
@@ -293,7 +335,7 @@ class TestOrder:
         assert [writer.expect(Pubcomp).packet_id for _ in range(60)] == list(range(1, 61))
 
     def test_pubrels_come_in_the_order_of_pubrecs(self, broker: Dialer) -> None:
-        """[MQTT-4.6.0-4]"""
+        """[MQTT-4.6.0-4]; 3.1.1 [MQTT-4.6.0-4]"""
         for durable in (False, True):
             news = topic()
             reader = reading(broker, news, 2, durable=durable)
@@ -305,7 +347,7 @@ class TestOrder:
             assert [reader.expect(Pubrel).packet_id for _ in range(5)] == found[::-1]
 
     def test_a_queue_comes_in_order_after_what_was_in_flight(self, broker: Dialer) -> None:
-        """[MQTT-4.6.0-1] [MQTT-4.5.0-1]"""
+        """[MQTT-4.6.0-1] [MQTT-4.5.0-1]; 3.1.1 [MQTT-4.6.0-1]"""
         news, name = topic(), unique("reader")
         reader = joined(broker, name)
         reader.subscribe(news, 1)

@@ -39,7 +39,7 @@ class TestTowardsTheClient:
     def test_never_more_than_its_receive_maximum(
         self, broker: Dialer, most: int, qos: int, expiry: int
     ) -> None:
-        """[MQTT-3.3.4-9], and [MQTT-4.9.0-3]: other packets go on"""
+        """[MQTT-3.3.4-9] [MQTT-3.3.4-10] [MQTT-4.9.0-3]: other packets go on"""
         reader = connect(broker, receive_maximum=most, session_expiry_interval=expiry)
         reader.subscribe(news := topic(), 2)
         flood(broker, news, 20, qos)
