@@ -36,6 +36,7 @@ from quantum.mqtt import (
     Disconnect,
     Packet,
     PacketReader,
+    PacketType,
     PeerFault,
     Pingreq,
     Properties,
@@ -182,8 +183,7 @@ class Connection:
         elif self._relay is not None:
             self._relay.received(data)
         elif self.phase is Phase.NEW:
-            self._reader.receive(data)
-            self._pull_first()
+            self._receive_first(data)
         elif self.phase is Phase.AUTHENTICATING:
             self._reader.receive(data)
             self._pull_authentication()
@@ -211,15 +211,18 @@ class Connection:
 
     # The first packet.
 
-    def _pull_first(self) -> None:
+    def _receive_first(self, data: bytes) -> None:
+        """Take bytes of what must be a CONNECT; its first byte alone may tell that it is none."""
+        is_begin = not self._reader.buffered_bytes
+        self._reader.receive(data)
         try:
+            if is_begin and data[0] >> 4 != PacketType.CONNECT:
+                why = "the first packet is no CONNECT"  # [MQTT-3.1.0-1]
+                raise ProtocolViolation(ReasonCode.PROTOCOL_ERROR, why)
             taken = self._reader.next_packet()
             if taken is None:
                 return
             first_byte, body = taken
-            if first_byte >> 4 != 1:
-                why = "the first packet is no CONNECT"  # [MQTT-3.1.0-1]
-                raise ProtocolViolation(ReasonCode.PROTOCOL_ERROR, why)
             packet = decode_packet(
                 first_byte, body, ProtocolVersion.V311, direction=Direction.TO_SERVER
             )
@@ -383,7 +386,7 @@ class Connection:
             self.client_id,
             connect.clean_start,
             self._expiry_seconds,
-            min(self._agreed.receive_maximum, self.limits.in_flight_max),
+            self._window,
             will_spec(connect.will, self.client_id),
         )
         self._command(encode_command(command), self._attached)
@@ -421,6 +424,11 @@ class Connection:
     def _agreed(self) -> Terms:
         assert self._terms is not None
         return self._terms
+
+    @property
+    def _window(self) -> int:
+        """How many messages the machine may have in flight; `Outward` decides how many leave."""
+        return min(self._agreed.receive_maximum, self.limits.in_flight_max)
 
     @property
     def limits(self) -> MqttLimits:
@@ -533,6 +541,7 @@ class Connection:
             self._gracefully,
             self._new_expiry_seconds,
             self._attachment,
+            self._outward.unsent() if self._outward is not None else [],
         )
         settled = prg.unsettle(self.client_id)
         prg.propose(encode_command(command), lambda _reply: settled())
@@ -596,11 +605,7 @@ class Connection:
                 inbound.add_run(run_owner, records, packet_ids, topics)
                 records, packet_ids, topics, run_owner = [], [], [], None
             if first == SLOW:
-                body = buffer[payload_at:end]
-                packet = decode_packet(
-                    buffer[start], body, self._version, direction=Direction.TO_SERVER
-                )
-                self._on_packet(inbound, packet)
+                self._on_slow(inbound, buffer[start], buffer[payload_at:end])
             elif first >= PUBACK_BYTE:
                 self._on_short(inbound, first, packet_id)
             else:
@@ -637,6 +642,13 @@ class Connection:
         else:
             assert first == PINGREQ_BYTE
             self.stage(_PINGRESP)
+
+    def _on_slow(self, inbound: Inbound, first_byte: int, body: bytes) -> None:
+        """Decode a packet; a second CONNECT is none, whatever is in it ([MQTT-3.1.0-2])."""
+        if first_byte >> 4 == PacketType.CONNECT:
+            raise ProtocolViolation(ReasonCode.PROTOCOL_ERROR, "a second CONNECT")
+        packet = decode_packet(first_byte, body, self._version, direction=Direction.TO_SERVER)
+        self._on_packet(inbound, packet)
 
     def _on_packet(self, inbound: Inbound, packet: Packet) -> None:
         match packet:
@@ -774,25 +786,8 @@ class Connection:
                 self._answer_when_taken(found, suback)
                 self._answer_system(plan, suback)
 
-        if plan.is_shared and not self.epoch:
-            self._make_session(self.prg)
-        command = plan.command(self.prg.now_ms(), self.client_id, self.epoch)
+        command = plan.command(self.prg.now_ms(), self.client_id, self.epoch, self._window)
         self._command(encode_command(command), subscribed)
-
-    def _make_session(self, prg: Prg) -> None:
-        """Let the log know a session that only this connection knew, with its window.
-
-        The machine keeps the queues of those who share a subscription, however short they live.
-        """
-        window = min(self._agreed.receive_maximum, self.limits.in_flight_max)
-        command = Attach(prg.now_ms(), self.client_id, False, 0, window)  # noqa: FBT003
-
-        def made(reply: bytes | None) -> None:
-            if reply is not None:
-                attached = _decode_attached(reply)
-                self.epoch, self._attachment = attached.epoch, attached.attachment
-
-        self._command(encode_command(command), made)
 
     def _answer_system(self, plan: SubscribePlan, suback: Suback) -> None:
         """Send what `$SYS` says now, as if it were retained."""

@@ -109,6 +109,10 @@ class Outward:
             for delivery in self._queue.take_ready(self._connection.now_ms()):
                 self._send(delivery, again=False)
 
+    def unsent(self) -> list[int]:
+        """Name the machine's messages that it believes in flight and that never left."""
+        return [delivery.packet_id for delivery, again in self._held if not again]
+
     @property
     def _under_way(self) -> int:
         return len(self._kept) + len(self._queue.in_flight)
