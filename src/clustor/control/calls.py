@@ -6,7 +6,7 @@ What the caller may do is decided by the machine, from the RBAC manifest in the 
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -63,6 +63,9 @@ class Refused(msgspec.Struct, frozen=True, tag_field="outcome", gc=False):
 
 Answer: TypeAlias = Done | Refused
 
+_DEPTH_MAX: Final = 32  # rounds; each takes away at least the innermost level
+_NO_BRACKETS: Final = bytes(set(range(256)) - set(b"{}[]"))
+
 _call_decoder = msgspec.json.Decoder(Call)
 _answer_decoder: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
 
@@ -73,8 +76,28 @@ def is_call(encoded: bytes) -> bool:
 
 
 def decode_call(encoded: bytes) -> Call:
-    """Read a call, its command still as bytes; raises msgspec.DecodeError, RecursionError."""
+    """Read a call, its command still as bytes; raises msgspec.DecodeError, UnicodeDecodeError."""
+    if not _is_shallow(encoded):
+        raise msgspec.DecodeError("nested too deep, or not closed")
     return _call_decoder.decode(encoded)
+
+
+def _is_shallow(encoded: bytes) -> bool:
+    """Say whether nothing is nested deeper than a command can be.
+
+    How deep a decoder gets before it gives up depends on the caller's stack. Replicas must not:
+    what is too deep is refused before anything is decoded.
+    """
+    if encoded.count(b"{") + encoded.count(b"[") <= _DEPTH_MAX:
+        return True
+    without_escapes = encoded.replace(b"\\\\", b"").replace(b'\\"', b"")
+    outside_strings = b"".join(without_escapes.split(b'"')[::2])
+    brackets = outside_strings.translate(None, _NO_BRACKETS)
+    for _ in range(_DEPTH_MAX):
+        if not brackets:
+            return True
+        brackets = brackets.replace(b"{}", b"").replace(b"[]", b"")
+    return not brackets
 
 
 def encode_call(caller: Caller, request_id: str, now_ms: int, command: Command) -> bytes:

@@ -156,7 +156,7 @@ _decoder: msgspec.json.Decoder[Command] = msgspec.json.Decoder(
 
 
 def decode_command(encoded: bytes | msgspec.Raw) -> Command:
-    """Read a command; raises msgspec.DecodeError, RecursionError."""
+    """Read a command; raises msgspec.DecodeError, UnicodeDecodeError."""
     return _decoder.decode(encoded)
 
 

@@ -33,7 +33,7 @@ from clustor.log.types import (
 )
 from clustor.raft.types import DurabilityTuple
 
-PROOFS_MAX: Final = 4_096  # in one command
+PROOFS_MAX: Final = 2_048  # in one command: about 0.6 MiB, and an entry holds 1 MiB (clustor §7.1)
 
 
 class ProofTuple(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -100,6 +100,7 @@ class ProofVerdict(StrEnum):
     UNKNOWN_PARTITION = "UnknownPartition"
     NOT_A_VOTER = "NotAVoter"
     EPOCH_AHEAD = "DurabilityModeEpochConflict"  # the control plane never gave this epoch out
+    FUTURE_STAMP = "FutureStamp"  # later than the call that carries it: it would live too long
 
 
 def judge(held: ProofTuple | None, fresh: ProofTuple) -> ProofVerdict:
@@ -203,6 +204,8 @@ def _publish(draft: Draft, node_id: int, signed: SignedProof) -> ProofVerdict:
         return ProofVerdict.NOT_A_VOTER
     if proof.durability_mode_epoch > placement.durability_mode_epoch:
         return ProofVerdict.EPOCH_AHEAD
+    if proof.updated_at > draft.now_ms:
+        return ProofVerdict.FUTURE_STAMP
     if draft.find(ProofConflict, proof.partition_id) is not None:
         return ProofVerdict.CONFLICT
     held = draft.find(PublishedProof, proof.partition_id)

@@ -37,7 +37,7 @@ class Create:
     reserve_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Write:
     """Write `data` at `offset`; the file grows when that is past its end."""
 
@@ -46,7 +46,7 @@ class Write:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sync:
     """Make the file's bytes and length durable (fdatasync)."""
 

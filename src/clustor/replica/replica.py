@@ -101,6 +101,7 @@ class Replica:
             settings.keys, self.group, self.log, self._reader, self.log_damaged
         )
         self._writing = Writing(settings, self.group, self.log, self._disk)
+        self._unapplied: list[Entry] = []  # a follower's: nobody waits for them
         self._probe_due_ms = 0
         self._proposals = Proposals(settings.profile.payload_bytes_max, settings.waiting_bytes_max)
         self._read_gate = ReadGate()
@@ -194,6 +195,7 @@ class Replica:
     def tick(self, now_ms: int) -> None:
         """Let time pass; every 10 ms is fine, 50 ms the most."""
         if self.ready:
+            self.catch_up()
             self.group.tick(now_ms)
             self._snapshots.tick(now_ms)
             self._probe_device()
@@ -344,6 +346,18 @@ class Replica:
             output.failed, output.role = self.failed, self._role
         return output
 
+    def catch_up(self) -> bool:
+        """Apply what a follower has put off; say whether there was something.
+
+        A driver calls this when the disk has its work and the peers their messages, so that no
+        ack waits for the machine. A tick does it too.
+        """
+        entries, self._unapplied = self._unapplied, []
+        if not entries or not self.ready:
+            return False
+        self._apply(entries)
+        return True
+
     def _propose_waiting(self) -> None:
         """Make one entry of all that waits, unless the disk has enough to do already."""
         if not self._proposals.waiting or self._writing.is_busy:
@@ -374,13 +388,16 @@ class Replica:
         for fetch in found.fetches:
             self._fetching.begin(fetch)
         if found.apply:
-            self._apply(found.apply)
+            self._unapplied += found.apply
+        if self._unapplied and self.group.core.leads:
+            self.catch_up()
         if found.acked is not None:
             self._proposals.acked(found.acked)
         self._proposals.release()
         if found.role is not None:
             self._role_changed(found.role)
-        self._read_gate.answered(found.reads, self.leader_id)
+        if found.reads:
+            self._read_gate.answered(found.reads, self.leader_id)
         self._read_gate.serve(self.applied_index)
         if found.emit_snapshot is not None:
             self._snapshots.emit()
@@ -406,6 +423,7 @@ class Replica:
 
     def _installed(self, install: SnapshotInstall, machine: StateMachine) -> None:
         """Take the restored machine into use: the log stands on its snapshot now."""
+        self.catch_up()
         if install.base_index > self.applied_index:
             self.machine = machine
             self.applied_index = install.base_index

@@ -27,7 +27,7 @@ class Home(StrEnum):
     NODE = "Node"  # keeps `replica.json`, and should not be on the partition's disk
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DiskWork:
     """One plan. A replica's plans are run whole, one after another, in the order of their tokens.
 

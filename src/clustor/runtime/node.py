@@ -87,6 +87,7 @@ class Node:
         self.groups: dict[PartitionId, HostedGroup] = {}
         self._by_number: dict[int, HostedGroup] = {}
         self._touched: dict[HostedGroup, None] = {}
+        self._behind: dict[HostedGroup, None] = {}  # may have put off to apply something
         self._turn_due = False
         self._ticking: asyncio.TimerHandle | None = None
         self.stopping = False
@@ -322,6 +323,12 @@ class Node:
         self._give_outputs()
         while self._touched:
             self._give_outputs()
+        behind, self._behind = self._behind, {}
+        for group in behind:
+            if group.replica.catch_up():
+                self._hosted_by[group.partition_id].on_output(group, ReplicaOutput())
+        for service in self._services:
+            service.flush()
 
     def _give_outputs(self) -> None:
         """Let every touched group give its output; what leaves goes before what blocks.
@@ -337,6 +344,7 @@ class Node:
             if output.disk:
                 writing.append((group, output.disk))
             self._carry_out(group, output)
+        self._behind |= touched
         if self._pace.waiting:
             for partition, target, chunk in self._pace.take(self.now_ms()):
                 self._send_transfer(self.groups[partition], target, chunk)

@@ -7,7 +7,7 @@ only go when no older record of its key is left anywhere, not even inside such a
 
 A job reads closed files in bounded pieces, writes new ones that nobody knows, and commits them
 in one change of the metadata, in the place of the old. It has a nonce writer and file numbers of
-its own, drawn before it starts, so that it may run beside the loop.
+its own, so that it may run beside the loop.
 """
 
 from __future__ import annotations
@@ -87,12 +87,11 @@ class Compaction:
         end = inputs[-1].next_index
         view = take_view(store, files.partition, end)
         self._view = replace(view, segments=tuple(inputs), pieces=(), open_index=None)
-        numbers = iter([store.sequences.file_seq() for _ in range(2 * len(inputs) + 2)])
         self._writer = FileWriter(
             store.config,
             store.keys,
             store.record,
-            lambda: next(numbers),
+            store.sequences.file_seq,
             store.sequences.writer(),
         )
         self._output = PartitionFiles(
@@ -137,7 +136,8 @@ class Compaction:
     def plan_commit(self) -> StorePlan | None:
         """Plan to put the new files in the place of the old.
 
-        None where retention took one of the old files meanwhile: carry out `plan_abandon`.
+        None where retention took one of the old files meanwhile, or a key of the new ones was
+        zeroized, since no file needed it yet: carry out `plan_abandon`.
         """
         if not self._finished:
             raise SegmentedMisuse("a compaction is committed when its plans are done")
@@ -146,6 +146,8 @@ class Compaction:
         if present != self._inputs or self._store.partitions.get(files.partition) is not files:
             return None
         added = tuple(self._output.segments)
+        if not self._store.has_keys(added):
+            return None
         files.segments = [*added, *(at for at in files.segments if at.file_seq not in old)]
         files.clean_next = max(files.clean_next, self._clean_next)
         change = self._store.change(

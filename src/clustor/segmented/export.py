@@ -31,7 +31,6 @@ class _Noted:
 
     exported: ExportedPartition
     view: PartitionView
-    pieces: tuple[Piece, ...]
 
 
 class Export(Iterator[bytes]):
@@ -84,28 +83,16 @@ def _note(store: Store, files: PartitionFiles) -> _Noted:
         clean_next=files.clean_next,
         definition=files.definition,
     )
-    view = take_view(store, files.partition, files.next_index, files.next_index)
-    return _Noted(exported, view, tuple(at.frozen() for at in (*files.in_flight, files.tail) if at))
+    return _Noted(exported, take_view(store, files.partition, files.next_index))
 
 
 def _runs(noted: _Noted, reader: PartitionReader) -> Iterator[Piece]:
     """Cut a partition's batches anew, by their lengths alone."""
     waiting = Piece()
-    for table, payloads in _blocks(noted, reader):
-        waiting.add_block(table, payloads)
+    for chunk in reader.chunks(noted.view, noted.exported.start_index, EXPORT_RUN_BYTES):
+        waiting.add_block(bytes(chunk.table), bytes(chunk.payloads))
         if waiting.size_bytes > EXPORT_RUN_BYTES:
             *whole, waiting = waiting.cut(EXPORT_RUN_BYTES)
             yield from whole
     if waiting:
         yield from waiting.cut(EXPORT_RUN_BYTES)
-
-
-def _blocks(noted: _Noted, reader: PartitionReader) -> Iterator[tuple[bytes, bytes]]:
-    start = noted.exported.start_index
-    for chunk in reader.chunks(noted.view, start, EXPORT_RUN_BYTES):
-        yield bytes(chunk.table), bytes(chunk.payloads)
-        start = chunk.next_index
-    if noted.view.segments:
-        start = max(start, noted.view.segments[-1].next_index)
-    for piece in noted.pieces:
-        yield from piece.blocks_from(start)

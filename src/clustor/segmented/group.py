@@ -109,8 +109,12 @@ class SegmentedGroup:
         Raises MalformedEnvelope, UnknownPartition or EntryOutOfOrder for an entry that no leader
         may have written; neither that one nor any behind it is tracked.
         """
+        gone = self.store.gone
         for entry in entries:
-            self._tracker.appended(entry.index, rows_of(entry), len(entry.payload), now)
+            rows = rows_of(entry)
+            if gone:  # batches may have been on their way when their partition was removed
+                rows = [row for row in rows if row[0] not in gone]
+            self._tracker.appended(entry.index, rows, len(entry.payload), now)
 
     def truncated(self, from_index: LogIndex) -> None:
         """Void the tracking of a suffix that the log has truncated (C17)."""
@@ -232,18 +236,22 @@ class SegmentedGroup:
     def view(
         self, partition: TopicPartitionId, from_index: int = 0, bytes_max: int | None = None
     ) -> PartitionView:
-        """Take a view for a `PartitionReader`.
+        """Take a view for a `PartitionReader`, in any thread.
 
-        Of what is still in memory it holds copies, so say from where and how much will be read.
+        What is still in memory is shared block by block: say from where and how much will be
+        read where the loop has no time for more.
         """
         readable_next = self.readable_next(partition)
         return take_view(self.store, partition, readable_next, from_index, bytes_max)
 
     def min_required_raft_index(self) -> LogIndex:
-        """Return the lowest raft index that the log must keep for any partition."""
-        behind_checkpoint = self.store.durable_raft_index + 1
+        """Return the lowest raft index that the log must keep for any partition.
+
+        What was not handed to `appended` yet, as in the middle of a replay, nobody has judged.
+        """
+        floor = min(self.store.durable_raft_index, self._tracker.last_index) + 1
         required = self._tracker.min_required()
-        floor = behind_checkpoint if required is None else min(required, behind_checkpoint)
+        floor = floor if required is None else min(required, floor)
         self._tracker.retire_history(floor)
         return LogIndex(floor)
 

@@ -95,6 +95,8 @@ class Import:
         if not self._whole or not self._frames.is_between_frames:
             raise ChecksumMismatch("an export did not come in whole")
         self._store.check_open()
+        if not all(self._store.has_keys(at.ordered()) for at in self._image.partitions.values()):
+            raise SegmentedMisuse("a key that the new files are sealed under was zeroized")
         self._store.fence("an import took its place: recover the group")
         return (
             SyncFiles(tuple(self._unsynced)),

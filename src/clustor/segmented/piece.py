@@ -93,6 +93,11 @@ class Piece:
         """What this takes in memory, and in a run beside its head and its tag."""
         return sum(map(len, chain(self._tables, self._data, self.fresh)))
 
+    def rows(self) -> Iterator[tuple[int, int, int, int]]:
+        """Yield `(first_index, count, length, timestamp)` of each batch; no payload is touched."""
+        for table in chain(self._tables, self.fresh[0::2]):
+            yield from ROW.iter_unpack(table)
+
     def plaintext(self) -> bytes:
         """Return what a run seals: the table, then the bytes of the batches."""
         return b"".join((*self._tables, *self.fresh[0::2], *self._data, *self.fresh[1::2]))
@@ -120,26 +125,21 @@ class Piece:
             part.add_block(table[start:], data[begin:])
         yield part
 
-    def part(self, from_index: int, bytes_max: int | None) -> Piece | None:
-        """Return the batches from the one that holds `from_index`; None where there is none."""
+    def part(self, from_index: int, bytes_max: int) -> Piece | None:
+        """Return the batches from the one that holds `from_index`, until `bytes_max` is full.
+
+        None where there is none. Whole blocks are shared, not copied.
+        """
         if not self or from_index >= self.next_index:
             return None
-        found = Piece()
-        for table, data in self.blocks_from(from_index, bytes_max):
-            found.add_block(table, data)
-        return found
-
-    def blocks_from(
-        self, from_index: int, bytes_max: int | None = None
-    ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield tables and bytes from the batch that holds `from_index` until `bytes_max`."""
-        room = self.size_bytes if bytes_max is None else bytes_max
+        found, room = Piece(), bytes_max
         for table, data in self._blocks(from_index):
-            if room <= 0:
-                return
+            if room <= 0 and found:
+                break
             block = _within(table, data, from_index, room)
             room -= len(block[0]) + len(block[1])
-            yield block
+            found.add_block(*block)
+        return found
 
     def _table(self) -> bytes:
         return b"".join((*self._tables, *self.fresh[0::2]))
@@ -162,7 +162,7 @@ def _within(table: bytes, data: bytes, from_index: int, bytes_max: int) -> tuple
     for nth, (first, count, length, _) in enumerate(ROW.iter_unpack(table)):
         if first + count <= from_index:
             start, begin = (nth + 1) * ROW_BYTES, position + length
-        elif size >= bytes_max:
+        elif size and size >= bytes_max:
             return table[start : nth * ROW_BYTES], data[begin:position]
         else:
             size += length + ROW_BYTES

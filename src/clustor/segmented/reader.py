@@ -17,6 +17,7 @@ from clustor.segmented.errors import ViewExpired
 from clustor.segmented.flush import file_header, partition_key
 from clustor.segmented.index import SparseIndex, decode_index
 from clustor.segmented.metadata import SegmentMeta
+from clustor.segmented.piece import Piece
 from clustor.segmented.runs import (
     FILE_HEADER_BYTES,
     ROW_BYTES,
@@ -63,7 +64,7 @@ class PartitionReader:
         return chunks
 
     def chunks(self, view: PartitionView, from_index: int, window_bytes: int) -> Iterator[Chunk]:
-        """Yield everything readable from `from_index`, a run at a time."""
+        """Yield everything readable from `from_index`: a run, or about a window, at a time."""
         for segment in view.segments:
             if segment.next_index > from_index:
                 for chunk in self._segment_chunks(view, segment, from_index, window_bytes):
@@ -72,9 +73,12 @@ class PartitionReader:
                         yield part
         written = view.segments[-1].next_index if view.segments else 0
         for piece in view.pieces:
-            part = piece.between(max(from_index, written), view.readable_next)
-            if part is not None:
-                yield part
+            index = max(from_index, written)
+            while (joined := piece.part(index, window_bytes)) is not None:
+                part = Chunk.of_piece(joined).between(from_index, view.readable_next)
+                if part is not None:
+                    yield part
+                index = joined.next_index
 
     def find_time(self, view: PartitionView, timestamp: int) -> PartitionLogIndex | None:
         """Return the first index whose batch is as new as `timestamp`; None where none is."""
@@ -128,9 +132,9 @@ class PartitionReader:
         return file.index(self._config.index_interval_bytes)
 
 
-def _newer(chunks: Iterator[Chunk], timestamp: int) -> int | None:
-    for chunk in chunks:
-        for first, _, _, at in chunk.rows():
+def _newer(batches: Iterator[Chunk] | Iterator[Piece], timestamp: int) -> int | None:
+    for some in batches:
+        for first, _, _, at in some.rows():
             if at >= timestamp:
                 return first
     return None

@@ -140,6 +140,10 @@ class Store:
         }
         return needed.union(*self._pins.values())
 
+    def has_keys(self, segments: Iterable[SegmentMeta]) -> bool:
+        """Say whether files that are still to be committed could be read afterwards."""
+        return {segment.dek_epoch for segment in segments} <= set(self.keys.dek_epochs())
+
     def pin(self, dek_epochs: set[int]) -> int:
         """Keep every file that there is until `unpin`; return what to unpin."""
         self._pin_number += 1
@@ -181,7 +185,8 @@ class Store:
         for segment in files.segments:
             steps += _delete(partition, segment.file_seq)
         del self.partitions[partition]
-        self._tails.pop(partition, None)
+        if self._tails.pop(partition, None) is not None:
+            self.tail_bytes -= files.tail.size_bytes
         self._dirty.pop(partition, None)
         change = PartitionChange(partition, 0, 0, 0, 0, gone=True)
         return self._planned([], self._receipt(), [change], steps)

@@ -201,6 +201,10 @@ class Tracker:
         for known in self._partitions.values():
             known.cut(from_index)
         self._class_indices = [min(at, from_index - 1) for at in self._class_indices]
+        if from_index <= self._covered_index:
+            # Void entries of a partition may have been needed by nobody and forgotten already,
+            # so what replaces them is taken as the log gives it.
+            self._unjoined = set(self._partitions)
         self._rebuild_heap()
 
     def durable(self, partition: TopicPartitionId, next_index: int) -> None:

@@ -37,7 +37,7 @@ class PartitionView:
     start_index: int
     readable_next: int  # what stands behind is not on a quorum yet
     segments: tuple[SegmentMeta, ...]
-    pieces: tuple[Chunk, ...]  # still in memory, in order, behind the segments
+    pieces: tuple[Piece, ...]  # still in memory, in order, behind the segments; never changed
     open_index: SparseIndex | None  # of the last segment, where the writer has it
 
     def check(self, index: int) -> None:
@@ -62,14 +62,10 @@ class Chunk:
         self.payloads = payloads
 
     @classmethod
-    def of_piece(cls, piece: Piece, from_index: int, bytes_max: int | None) -> Chunk | None:
-        """Copy what a piece holds from an index on, in about so many bytes; None for nothing."""
-        part = piece.part(from_index, bytes_max)
-        if part is None:
-            return None
-        plaintext = memoryview(part.plaintext())
-        split = part.table_bytes
-        return cls(part.first_index, part.next_index, plaintext[:split], plaintext[split:])
+    def of_piece(cls, piece: Piece) -> Chunk:
+        """Join what a piece holds."""
+        plaintext, split = memoryview(piece.plaintext()), piece.table_bytes
+        return cls(piece.first_index, piece.next_index, plaintext[:split], plaintext[split:])
 
     @property
     def size_bytes(self) -> int:
@@ -116,7 +112,10 @@ def take_view(
     from_index: int = 0,
     bytes_max: int | None = None,
 ) -> PartitionView:
-    """Take a view of what may be read. Raises UnknownPartition."""
+    """Take a view of what may be read. Raises UnknownPartition.
+
+    Nothing is copied here, but a list of all blocks in memory unless `bytes_max` says how many.
+    """
     files = store.files(partition)
     return PartitionView(
         group=store.record.group,
@@ -130,15 +129,18 @@ def take_view(
     )
 
 
-def _in_memory(files: PartitionFiles, from_index: int, bytes_max: int | None) -> Iterator[Chunk]:
+def _in_memory(files: PartitionFiles, from_index: int, bytes_max: int | None) -> Iterator[Piece]:
     left = bytes_max
     for piece in (*files.in_flight, files.tail):
-        chunk = Chunk.of_piece(piece, from_index, left)
-        if chunk is None:
+        if left is None:
+            part = piece.frozen() if piece else None
+        else:
+            part = piece.part(from_index, left)
+        if part is None:
             continue
-        yield chunk
+        yield part
         if left is not None:
-            left -= chunk.size_bytes
+            left -= part.size_bytes
             if left <= 0:
                 return
 

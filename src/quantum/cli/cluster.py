@@ -18,7 +18,13 @@ from quantum.cli.exits import Exit, fail
 from quantum.cli.node_exits import exit_of_node
 from quantum.cli.status_table import status_lines
 from quantum.cli.supervisor import Supervisor
-from quantum.serving.broker_file import DEVELOPMENT_PRGS, PRGS_MAX, prepare_broker
+from quantum.edge.tls_development import prepare_server
+from quantum.serving.broker_file import (
+    DEVELOPMENT_PRGS,
+    PRGS_MAX,
+    development_tenant,
+    prepare_broker,
+)
 
 app = typer.Typer(
     help="Run a development cluster on this machine, look at a cluster, change its members.",
@@ -70,7 +76,9 @@ def up(
             groups=groups,
             now=utc_now(),
         )
-        prepare_broker(data, tenant_prgs)
+        prepare_broker(data, development_tenant(tenant_prgs))
+        if tenant_prgs:
+            prepare_server(data, utc_now())  # before the nodes, which would do it all at once
     except NodeError as error:
         fail(str(error), exit_of_node(error))
     typer.echo(

@@ -20,10 +20,16 @@ PRGS_MAX: Final = 512
 
 
 class TenantEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A tenant; its place in the list numbers its groups, so entries are only ever added."""
+    """A tenant; its place in the list numbers its groups, so entries are only ever added.
+
+    What is here decides how committed commands are applied. It is written down once, because a
+    replay under other numbers could refuse what was acknowledged.
+    """
 
     name: str
     prgs: int
+    queue_messages_max: int = 1_000
+    queue_bytes_max: int = 64 << 20
 
 
 class BrokerFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,19 +50,24 @@ def read_broker_file(directory: Path) -> BrokerFile:
         ) from error
 
 
-def prepare_broker(directory: Path, prgs: int) -> BrokerFile:
-    """Describe the development tenant, or take up the one that is there.
+def prepare_broker(directory: Path, wanted: TenantEntry | None) -> BrokerFile:
+    """Describe the development tenant (None: there is none), or take up the one that is there.
 
-    Raises DataDirectoryRefused where the directory's tenant has another number of partitions.
+    Raises DataDirectoryRefused where the directory's tenant was made with other numbers.
     """
     known = read_broker_file(directory)
-    wanted = BrokerFile((TenantEntry(DEVELOPMENT_TENANT, prgs),) if prgs else ())
-    if not known.tenants and wanted.tenants:
-        write_durably(directory / BROKER_FILE, msgspec.json.encode(wanted) + b"\n", 0o644)
-    elif known != wanted:
+    described = BrokerFile(() if wanted is None else (wanted,))
+    if not known.tenants and described.tenants:
+        write_durably(directory / BROKER_FILE, msgspec.json.encode(described) + b"\n", 0o644)
+    elif known != described:
         raise DataDirectoryRefused(
-            "the tenant has another number of partitions",
+            "the tenant of this directory was made with other numbers",
             directory=str(directory),
-            prgs=known.tenants[0].prgs,
+            there=str(known.tenants[0]),
         )
-    return wanted
+    return described
+
+
+def development_tenant(prgs: int) -> TenantEntry | None:
+    """Return the tenant of a development cluster; no partitions, no tenant."""
+    return TenantEntry(DEVELOPMENT_TENANT, prgs) if prgs else None

@@ -580,14 +580,13 @@ class Connection:
             if first in _QOS_1:
                 topic = buffer[topic_at:topic_end]
                 owner = owners.get(topic) or inbound.owner_of(topic)
-                if owner is not run_owner:
-                    if run_owner is not None:
-                        inbound.add_run(run_owner, records, packet_ids, topics)
-                        records, packet_ids, topics = [], [], []
-                    run_owner = owner
-                    if owner is None:
-                        inbound.refuse_topic(topic, 1, packet_id)
-                        continue
+                if owner is not run_owner and run_owner is not None:
+                    inbound.add_run(run_owner, records, packet_ids, topics)
+                    records, packet_ids, topics = [], [], []
+                run_owner = owner
+                if owner is None:
+                    inbound.refuse_topic(topic, 1, packet_id)
+                    continue
                 payload = buffer[payload_at:end]
                 records.append(qos_1_record(topic, payload, first, packet_id, self))
                 packet_ids.append(packet_id)
@@ -682,7 +681,7 @@ class Connection:
             if expiry != NEVER_EXPIRES:
                 expiry = min(expiry, self.limits.session_expiry_seconds_max)
             self._new_expiry_seconds = expiry
-        self._gracefully = packet.reason_code is not ReasonCode.DISCONNECT_WITH_WILL_MESSAGE
+        self._gracefully = packet.reason_code is ReasonCode.SUCCESS  # [MQTT-3.14.4-3]
         self._drop("disconnected by the client")
 
     # Publishes and their answers.
@@ -775,8 +774,25 @@ class Connection:
                 self._answer_when_taken(found, suback)
                 self._answer_system(plan, suback)
 
+        if plan.is_shared and not self.epoch:
+            self._make_session(self.prg)
         command = plan.command(self.prg.now_ms(), self.client_id, self.epoch)
         self._command(encode_command(command), subscribed)
+
+    def _make_session(self, prg: Prg) -> None:
+        """Let the log know a session that only this connection knew, with its window.
+
+        The machine keeps the queues of those who share a subscription, however short they live.
+        """
+        window = min(self._agreed.receive_maximum, self.limits.in_flight_max)
+        command = Attach(prg.now_ms(), self.client_id, False, 0, window)  # noqa: FBT003
+
+        def made(reply: bytes | None) -> None:
+            if reply is not None:
+                attached = _decode_attached(reply)
+                self.epoch, self._attachment = attached.epoch, attached.attachment
+
+        self._command(encode_command(command), made)
 
     def _answer_system(self, plan: SubscribePlan, suback: Suback) -> None:
         """Send what `$SYS` says now, as if it were retained."""

@@ -15,12 +15,14 @@ from clustor.runtime import main as clustor_main
 from clustor.runtime.admin import AdminServer
 from clustor.runtime.cluster_file import ADMIN_ROLE, LOOPBACK
 from clustor.runtime.node import Node
-from quantum.edge import Listener, Lobby
 from quantum.serving.broker_file import DEVELOPMENT_TENANT, read_broker_file
+from quantum.serving.listeners import Door, Doors, Listeners
 from quantum.serving.service import BrokerService
 from quantum.serving.views import BrokerPages
 
 MQTT_ROLE: Final = 2
+MQTTS_ROLE: Final = 3
+WS_ROLE: Final = 4
 
 journal = logging.getLogger("quantum.broker")
 
@@ -29,15 +31,20 @@ async def serve_mqtt(node: Node, admin: AdminServer, cluster_file: Path) -> Call
     """Host the tenants of `broker.json`, and listen for their clients on loopback."""
     service = BrokerService(node)
     for ordinal, entry in enumerate(read_broker_file(cluster_file.parent).tenants):
-        service.add_tenant(entry.name, ordinal, entry.prgs)
+        service.add_tenant(entry, ordinal)
     admin.pages = BrokerPages(service)
     if not service.tenants:
         return lambda: None
-    listener = Listener("mqtt", Lobby(), service.new_connection, tenant=DEVELOPMENT_TENANT)
-    port = node.settings.entry.admin_port - ADMIN_ROLE + MQTT_ROLE
-    await listener.start(LOOPBACK, port)
-    journal.info("development mode: MQTT is plaintext on %s:%d", LOOPBACK, port)
-    return listener.stop_accepting
+    first = node.settings.entry.admin_port - ADMIN_ROLE
+    doors = Doors(
+        mqtt=Door(LOOPBACK, first + MQTT_ROLE),
+        mqtts=Door(LOOPBACK, first + MQTTS_ROLE),
+        ws=Door(LOOPBACK, first + WS_ROLE),
+    )
+    listeners = Listeners(service, doors, cluster_file.parent, DEVELOPMENT_TENANT)
+    await listeners.start()
+    journal.info("development mode: MQTT is plaintext on %s:%d", LOOPBACK, first + MQTT_ROLE)
+    return listeners.stop_accepting
 
 
 def main() -> None:

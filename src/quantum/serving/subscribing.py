@@ -32,6 +32,11 @@ class SubscribePlan:
     specs: list[SubscriptionSpec]
     refused: list[ReasonCode | None]  # one for each line; None: the log decides
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether a line is a shared subscription."""
+        return any(spec.share for spec in self.specs)
+
     def command(self, now_ms: int, client_id: bytes, epoch: int) -> SubscribeCommand:
         return SubscribeCommand(now_ms, client_id, epoch, self.specs)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import sha256
 from random import Random
 
@@ -12,6 +13,9 @@ from hypothesis import strategies as st
 
 from clustor.control import (
     RING_RECORDS_MAX,
+    AclAction,
+    AclEffect,
+    AclRule,
     AuditRecord,
     CompactHistory,
     ControlMachine,
@@ -22,6 +26,7 @@ from clustor.control import (
     RefusalCode,
     Refused,
     Ring,
+    SetAcls,
     TenantSpec,
     canonical,
     decode_answer,
@@ -222,6 +227,32 @@ def test_a_malformed_call_has_no_caller_to_audit(call: bytes) -> None:
     assert isinstance(answer, Refused)
     assert answer.code is RefusalCode.MALFORMED
     assert plane.machine.digest() == before
+
+
+def in_a_deep_stack(frames: int, action: Callable[[], bytes]) -> bytes:
+    return action() if frames == 0 else in_a_deep_stack(frames - 1, action)
+
+
+@pytest.mark.parametrize("brackets", [(b"[", b"]"), (b'{"a":', b"}"), (b'[{"a":', b"}]")])
+@pytest.mark.parametrize("depth", [40, 200, 450, 900, 20_000])
+def test_how_deep_is_too_deep_does_not_depend_on_the_stack(
+    depth: int, brackets: tuple[bytes, bytes]
+) -> None:
+    plane = Plane()
+    before = plane.machine.digest()
+    deep = brackets[0] * depth + b"1" + brackets[1] * depth
+    call = plane.encode(TENANT, OPERATOR).replace(b'"b"', deep)
+    for frames in (0, 300, 600):
+        answer = decode_answer(in_a_deep_stack(frames, lambda: plane.apply(call)))
+        assert isinstance(answer, Refused)
+        assert answer.code is RefusalCode.MALFORMED
+    assert plane.machine.digest() == before
+
+
+def test_brackets_in_words_are_no_depth() -> None:
+    plane = settled_plane()
+    rules = (AclRule(effect=AclEffect.ALLOW, action=AclAction.ANY, filter='["\\' + "[{" * 200),)
+    plane.done(SetAcls(tenant_id="a", expected_version=0, rules=rules))
 
 
 def test_a_malformed_command_of_a_known_caller_is_audited() -> None:

@@ -131,6 +131,19 @@ def test_calm_serves_linearizable_reads_under_writes() -> None:
         assert leader.fallback.state is FallbackState.HEALTHY
 
 
+def test_under_writes_a_proof_is_published_every_period() -> None:
+    """C7: "at least every second while the watermark moves"; here every 200 ms."""
+    world = checked_world(2)
+    leader = world.led()
+    ages = []
+    for _ in range(30):
+        assert world.writes(leader)
+        ages.append(world.now.unix_ms - standing(world).proof.updated_at)
+    assert max(ages[5:]) <= NUMBERS.proof_publish_period_ms + 10 * TICK_MS
+    published = world.sides[leader.node_id].publisher._batches
+    assert published <= 30 * 5 * TICK_MS // NUMBERS.proof_publish_period_ms + 10, "not every write"
+
+
 @pytest.mark.parametrize(
     ("outage_ms", "worst"),
     [
@@ -180,6 +193,34 @@ def test_an_outage_beyond_the_bound_demotes_the_leader_and_writes_go_on() -> Non
     world.run_until(world.healthy, 5_000)
     world.run_until(lambda: not first.fallback.barred, 5_000)
     assert isinstance(world.reads(world.led()), ReadReady)
+
+
+def test_after_an_outage_a_proof_must_cover_what_was_committed_during_it() -> None:
+    """§9.1: "until ControlPlaneRaft publishes a proof covering the current `raft_commit_index`"."""
+    world = checked_world(20)
+    leader = world.led()
+    world.cut_links(1, 2, 3)
+    world.run_until(lambda: world.cache_state(leader) is CacheState.STALE, GRACE_MS)
+    assert world.writes(leader)
+    leader.publishes = False
+    world.mend_links()
+    world.run(1_000)
+    assert world.cache_state(leader) is CacheState.FRESH
+    assert leader.fallback.blocking is BlockingReason.PROOF_MISSING, "the old proof is not enough"
+    leader.publishes = True
+    world.run_until(world.healthy, 1_000)
+    assert isinstance(world.reads(leader), ReadReady)
+
+
+def test_after_an_outage_without_writes_the_old_proof_still_covers_everything() -> None:
+    world = checked_world(21)
+    leader = world.led()
+    world.run(500)
+    world.cut_links(1, 2, 3)
+    world.run_until(lambda: world.cache_state(leader) is CacheState.STALE, GRACE_MS)
+    leader.publishes = False
+    world.mend_links()
+    world.run_until(world.healthy, 1_000)
 
 
 def test_one_node_without_the_control_plane_is_no_matter_for_the_others() -> None:
@@ -282,6 +323,7 @@ def test_nothing_acknowledged_is_lost_when_control_plane_nodes_are_killed_in_tur
 def test_calls_are_done_once_however_often_their_answers_are_lost(seed: int) -> None:
     """Kill and restart every node of the control plane in turn under a stream of calls."""
     world = checked_world(50 + seed)
+    world.answer_loss = 0.4
     rng = Random(seed)
     names = [f"t{number}" for number in range(18)]
     down: Node | None = None

@@ -277,6 +277,8 @@ def test_the_manifest_follows_a_rollback() -> None:
     plane = settled_plane()
     old = Members(voters=(1, 2, 3))
     plane.place(1, 2, 3, 4, epoch=1)
+    neither = recording(Members(voters=(1, 2)), 2)
+    assert plane.refused(neither, by=node_identity(1)) is RefusalCode.MEMBERSHIP_MISMATCH
     plane.done(recording(old, 2), by=node_identity(1))
     held = placement(plane)
     assert (held.members, held.rolled_back, held.routing_epoch) == (old, True, 2)

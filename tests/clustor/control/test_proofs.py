@@ -27,7 +27,9 @@ from clustor.control import (
     proof_verifies,
     sign_proofs,
 )
+from clustor.control.proofs import PROOFS_MAX
 from clustor.log.types import PartitionId
+from clustor.raft.profiles import CONSISTENCY_PROFILE
 from tests.clustor.control.plane import (
     PROOF_KEY,
     RELEASE_KEY,
@@ -151,6 +153,12 @@ def test_an_epoch_that_was_never_given_out_is_refused() -> None:
     assert plane.publish(proof(1, 5, epoch=1)) == {"1": "DurabilityModeEpochConflict"}
 
 
+def test_a_proof_is_not_stamped_ahead_of_its_call() -> None:
+    plane = settled_plane()
+    assert plane.publish(proof(1, 5, at=plane.now_ms + 1)) == {"1": "FutureStamp"}
+    assert plane.publish(proof(1, 5, at=plane.now_ms)) == {"1": "Published"}
+
+
 def test_a_wrong_key_publishes_nothing() -> None:
     plane = settled_plane()
     stamped = [proof(1, 5, at=START_MS)]
@@ -218,6 +226,25 @@ def test_keys_overlap_and_the_last_one_stays() -> None:
     assert proof_verifies(plane.machine.kv, held.proof, held.controlplane_signature), (
         "what a key signed in its time stays good"
     )
+
+
+def test_the_largest_batch_fits_an_entry() -> None:
+    """Clustor §7.1: frame bodies up to 1 MiB in the ConsistencyProfile."""
+    plane = settled_plane()
+    big = 2**53 - 1
+    widest = ProofTuple(
+        partition_id=big,
+        last_durable_term=big,
+        last_durable_index=big,
+        segment_seq=big,
+        io_writer_mode=WriterMode.REGISTERED_URING,
+        durability_mode_epoch=2**32,
+        updated_at=big,
+    )
+    (signed,) = sign_proofs(PROOF_KEY, "k" * 32, [widest])
+    command = PublishProofs(node_id=big, proofs=(signed,) * PROOFS_MAX)
+    call = plane.encode(command, "i" * 512, request_id="r" * 128)
+    assert len(call) < CONSISTENCY_PROFILE.payload_bytes_max
 
 
 def test_a_group_s_tuple_comes_back_as_it_went() -> None:

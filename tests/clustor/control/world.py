@@ -143,6 +143,7 @@ class World:
         }
         self.checks: list[Callable[[], None]] = []
         self.acknowledged = 0
+        self.answer_loss = 0.0  # how many answers to operators get lost on their way
         self._found()
 
     def _side(self, replica: int, group: Group, partition: PartitionId, node_id: int) -> Side:
@@ -221,6 +222,8 @@ class World:
         side = asked.side
         if side is not None and asked.replica.id not in side.reaches:
             reply = None  # the link went down meanwhile
+        if side is None and self.rng.random() < self.answer_loss:
+            reply = None
         asked.then(reply)
 
     def call(self, command: Command, by: str = OPERATOR) -> dict[str, Any]:

@@ -148,6 +148,7 @@ class Cluster:
         self.mail += ((node.id, to, message) for to, message in output.transfers)
         node.outcomes += output.replies
         node.reads += output.reads
+        node.up.catch_up()
         if output.publish_proof is not None and not self.control_is_down:
             self.proof = output.publish_proof
             self.tell(node)

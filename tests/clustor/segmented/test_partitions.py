@@ -129,7 +129,7 @@ def test_a_view_of_the_tail_copies_only_what_will_be_read() -> None:
         assert found[0].first_index == index - index % 2
         assert found == world.read(0)[index // 2 :][: len(found)]
         assert len(found) == min(9, 50 - index // 2)
-    assert world.group.view(P, 100).pieces == ()
+    assert world.group.view(P, 100, 1000).pieces == ()
     world.disk.execute(out.steps)
     world.group.stored(out.receipt)
     assert [at.payload[:1] for at in world.read(0)] == [bytes([nth]) for nth in range(50)]

@@ -65,9 +65,9 @@ def test_cuts_are_as_long_as_they_may_be_and_no_batch_is_lost(
             assert size_of([*part, following[0]]) > run_bytes, "the next one would have fitted"
 
 
-@given(drawn, st.integers(0, 300), st.one_of(st.none(), st.integers(1, 3000)))
+@given(drawn, st.integers(0, 300), st.integers(1, 3000))
 def test_a_part_starts_with_the_batch_that_holds_the_index_and_stops_when_full(
-    rows: list[tuple[int, int, int]], from_index: int, bytes_max: int | None
+    rows: list[tuple[int, int, int]], from_index: int, bytes_max: int
 ) -> None:
     piece, batches = built(rows)
     wanted = [at for at in batches if at[0] + at[1] > from_index]
@@ -78,11 +78,19 @@ def test_a_part_starts_with_the_batch_that_holds_the_index_and_stops_when_full(
     assert part is not None
     found = listed(part)
     assert found and found == wanted[: len(found)]
-    if bytes_max is None:
-        assert found == wanted
-    else:
-        assert size_of(found[:-1]) < bytes_max
-        assert found == wanted or size_of(found) >= bytes_max
+    assert size_of(found[:-1]) < bytes_max
+    assert found == wanted or size_of(found) >= bytes_max
+    assert [row[0] for row in part.rows()] == [at[0] for at in found]
+
+
+@given(drawn)
+def test_what_is_frozen_does_not_follow(rows: list[tuple[int, int, int]]) -> None:
+    piece, batches = built(rows)
+    frozen = piece.frozen()
+    for _ in range(40):
+        piece.add(piece.next_index, 1, 0, b"later")
+    assert listed(frozen) == batches
+    assert len(listed(piece)) == len(batches) + 40
 
 
 def test_a_long_piece_is_few_objects() -> None:
