@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+QUANTUM = "from quantum.cli import main; main()"
 READY_SECONDS = 60.0
 
 
@@ -27,7 +28,7 @@ def free_port() -> int:
 
 def quantum(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "tests.interop.people", *arguments],
+        [sys.executable, "-c", QUANTUM, *arguments],
         capture_output=True,
         text=True,
         timeout=60,
@@ -53,7 +54,7 @@ class Broker:
         with (
             log.open("a") as written,
             subprocess.Popen(
-                [sys.executable, "-m", "tests.interop.people", *self.flags],
+                [sys.executable, "-c", QUANTUM, *self.flags],
                 stdout=subprocess.PIPE,
                 stderr=written,
                 text=True,
@@ -65,7 +66,7 @@ class Broker:
                 assert process.stdout is not None
                 first = process.stdout.readline()
                 late.cancel()
-                assert first.startswith("Quantum is ready"), log.read_text()
+                assert first.startswith("Quantum serves"), log.read_text()
                 yield process
             finally:
                 late.cancel()
