@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+QUANTUM = "from quantum.cli import main; main()"
 READY_SECONDS = 60.0
 QUANTUM = [sys.executable, "-c", "from quantum.cli import main; main()"]
 
@@ -28,7 +29,11 @@ def free_port() -> int:
 
 def quantum(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
+<<<<<<< HEAD
         [*QUANTUM, *arguments],
+=======
+        [sys.executable, "-c", QUANTUM, *arguments],
+>>>>>>> edge
         capture_output=True,
         text=True,
         timeout=60,
@@ -54,7 +59,11 @@ class Broker:
         with (
             log.open("a") as written,
             subprocess.Popen(
+<<<<<<< HEAD
                 [*QUANTUM, *self.flags],
+=======
+                [sys.executable, "-c", QUANTUM, *self.flags],
+>>>>>>> edge
                 stdout=subprocess.PIPE,
                 stderr=written,
                 text=True,
@@ -66,7 +75,7 @@ class Broker:
                 assert process.stdout is not None
                 first = process.stdout.readline()
                 late.cancel()
-                assert first.startswith("Quantum is ready"), log.read_text()
+                assert first.startswith("Quantum serves"), log.read_text()
                 yield process
             finally:
                 late.cancel()

@@ -31,10 +31,8 @@ class Settings:
     ws: ListenAddress | None = _setting(
         ListenAddress("127.0.0.1", 8083), kinds.address(plaintext=True), "MQTT over WebSocket"
     )
-    admin: ListenAddress = _setting(
-        ListenAddress("127.0.0.1", 9080),
-        kinds.address(plaintext=True, optional=False),
-        "status and commands",
+    admin: ListenAddress | None = _setting(
+        ListenAddress("127.0.0.1", 9080), kinds.address(plaintext=True), "status and commands"
     )
     tenant_prgs: int = _setting(3, kinds.count(1, 512), "partitions of the tenant `dev`")
 

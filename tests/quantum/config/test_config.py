@@ -97,11 +97,6 @@ BAD = {
         "QUANTUM_MQTT is '0.0.0.0:1883', and must be a loopback HOST:PORT (it is plaintext), "
         "or off",
     ),
-    "no admin": (
-        {"QUANTUM_ADMIN": "off"},
-        BadValue,
-        "QUANTUM_ADMIN is 'off', and must be a loopback HOST:PORT (it is plaintext)",
-    ),
     "no number": (
         {"QUANTUM_TENANT_PRGS": "many"},
         BadValue,
