@@ -18,7 +18,6 @@ import pytest
 
 QUANTUM = "from quantum.cli import main; main()"
 READY_SECONDS = 60.0
-QUANTUM = [sys.executable, "-c", "from quantum.cli import main; main()"]
 
 
 def free_port() -> int:
@@ -29,11 +28,7 @@ def free_port() -> int:
 
 def quantum(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-<<<<<<< HEAD
-        [*QUANTUM, *arguments],
-=======
         [sys.executable, "-c", QUANTUM, *arguments],
->>>>>>> edge
         capture_output=True,
         text=True,
         timeout=60,
@@ -59,11 +54,7 @@ class Broker:
         with (
             log.open("a") as written,
             subprocess.Popen(
-<<<<<<< HEAD
-                [*QUANTUM, *self.flags],
-=======
                 [sys.executable, "-c", QUANTUM, *self.flags],
->>>>>>> edge
                 stdout=subprocess.PIPE,
                 stderr=written,
                 text=True,

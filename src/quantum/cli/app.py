@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from quantum.cli import broker
+from quantum.cli.bench import app as bench_app
 from quantum.cli.cert import app as cert_app
 from quantum.cli.cluster import app as cluster_app
 from quantum.cli.config import app as config_app
@@ -28,6 +29,7 @@ app = typer.Typer(
 app.command("up")(up)
 app.command("pub")(pub)
 app.command("sub")(sub)
+app.add_typer(bench_app, name="bench")
 app.add_typer(cert_app, name="cert")
 app.add_typer(config_app, name="config")
 app.add_typer(cluster_app, name="cluster")
