@@ -60,7 +60,7 @@ def _describe(settings: Settings) -> ClusterFile:
         now=utc_now(),
     )
     prepare_broker(settings.data, _tenant(settings))
-    admin = settings.admin
+    admin = settings.admin or ListenAddress("127.0.0.1", 0)
     entry = msgspec.structs.replace(
         cluster.nodes[0], host=admin.host, admin_port=admin.port, peer_port=0
     )
