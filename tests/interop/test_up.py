@@ -66,7 +66,7 @@ class Broker:
                 assert process.stdout is not None
                 first = process.stdout.readline()
                 late.cancel()
-                assert first.startswith("Quantum serves"), log.read_text()
+                assert first.startswith("Quantum is ready"), log.read_text()
                 yield process
             finally:
                 late.cancel()
