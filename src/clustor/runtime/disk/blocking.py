@@ -49,6 +49,11 @@ class BlockingDisk:
         self._thread = threading.Thread(target=self._work, name="disk-writer", daemon=True)
         self._thread.start()
 
+    @property
+    def is_quick(self) -> bool:
+        """Whether a small plan that is submitted `alone` would be run at once now."""
+        return self._pace.is_quick and not self._untold
+
     def fileno(self) -> int:
         """Return an eventfd that is readable while completions wait."""
         return self._event
@@ -69,7 +74,7 @@ class BlockingDisk:
         Where the thread has nothing to do and the disk is quick, a small plan is run here.
         """
         self._require_open()
-        if alone and not self._untold and self._pace.is_quick and is_small(plan):
+        if alone and self.is_quick and is_small(plan):
             completion = self._run(partition, plan, token, partition.failures_seen)
             self._tell(completion)
             return completion

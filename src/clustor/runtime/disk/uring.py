@@ -90,6 +90,11 @@ class UringDisk:
         self._pace = Pace()
         self._closed = False
 
+    @property
+    def is_quick(self) -> bool:
+        """Whether a small plan that is submitted `alone` would be run at once now."""
+        return self._pace.is_quick and self._is_idle()
+
     def fileno(self) -> int:
         """Return an eventfd that is readable while completions wait."""
         return self._event
@@ -110,7 +115,7 @@ class UringDisk:
         Where nothing at all is under way and the disk is quick, a small plan is run here.
         """
         self._require_open()
-        if alone and self._is_idle() and self._pace.is_quick and is_small(plan):
+        if alone and self.is_quick and is_small(plan):
             return self._run_here(partition, plan, token)
         job = _Job(partition, plan, token, partition.failures_seen)
         if partition.busy:
