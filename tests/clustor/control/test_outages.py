@@ -494,10 +494,12 @@ def _break_something(world: World, rng: Random) -> None:
 
 
 def _serves(world: World) -> bool:
-    """Healthy, under members that the control plane has recorded, and no move left open."""
+    """Healthy and fresh, under members that the control plane recorded, and no move left open."""
     leader = world.data_leader()
     if leader is None or not world.healthy() or world.placement().previous is not None:
         return False
+    if world.cache_state(leader) is not CacheState.FRESH:
+        return False  # it may turn Stale before its next poll
     return leader.node.up.group.leadership.membership_acknowledged()
 
 

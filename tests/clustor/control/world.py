@@ -453,7 +453,7 @@ class World:
         """Return the data group's placement as the control plane has it now."""
         machine = max(self.control_machines(), key=lambda each: each.kv.revision)
         held = find(machine.kv, Placement, DATA)
-        assert held is not None
+        assert held is not None, "not one replica of the control plane is up"
         return held
 
     def move(self, *voters: int) -> None:
@@ -462,6 +462,8 @@ class World:
 
     def try_move(self, *voters: int) -> None:
         """Ask for a move, whatever comes of it."""
+        if not any(find(machine.kv, Placement, DATA) for machine in self.control_machines()):
+            return  # nobody is there to be asked, or none who has read its log yet
         self._requests += 1
         caller = Caller(identity=OPERATOR)
         call = encode_call(caller, f"op{self._requests}", self.now.unix_ms, self._moving(voters))
