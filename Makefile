@@ -28,8 +28,8 @@ setup-dev: .venv/.dev compile ## The virtual environment for contributing: all e
 compile: .venv/.base ## Compile the hot modules with mypyc where a C compiler is there
 	@$(PY) tools/compile_hot.py
 
-run: setup ## Start it (until the broker is there: the self-test)
-	@.venv/bin/quantum selftest
+run: setup ## Start a development broker on this machine, durable under ./var
+	@.venv/bin/quantum up
 
 test: setup-dev check ## Lint, types, walls, and the whole suite on the compiled and the plain sources
 	$(PY) -m pytest $(TESTS) -n 2 --dist worksteal -m "not soak" --ignore tests/interop --ignore tests/slipstream/test_clustor_kill.py
@@ -51,7 +51,7 @@ soak: setup-dev ## The long runs: 100,000 crash states, a million fuzzed inputs
 	$(PY) -m pytest $(TESTS) -m soak --timeout 0
 
 bench: setup-dev ## Print the benchmark tables, each beside a peer in the same run
-	@for bench in log raft segmented slipstream; do $(PY) -m bench.$$bench; done
+	@for bench in log raft segmented slipstream mqtt; do $(PY) -m bench.$$bench; done
 
 lock: setup-dev ## Resolve the pinned dependencies anew
 	$(PIP) install uv

@@ -19,6 +19,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from clustor.log.config import LogConfig
 from clustor.log.keys import KeyRing
 from clustor.log.ledger import LedgerIdentity
 from clustor.log.log import Log, create_log
-from clustor.log.steps import Plan, Sync, SyncDirectory
+from clustor.log.steps import Plan, Sync, SyncDirectory, SyncFiles
 from clustor.log.types import (
     DekEpoch,
     Entry,
@@ -41,6 +42,7 @@ from clustor.log.types import (
     Term,
 )
 from clustor.runtime.disk import BlockingDisk, DirectoryStorage, Partition
+from clustor.runtime.segmented_reader import PartitionStorage
 from clustor.segmented import (
     Automatic,
     Batch,
@@ -80,7 +82,7 @@ class Counter:
 
     def run(self, plan: Plan) -> None:
         self.disk.execute(self.partition, plan)
-        self.syncs += sum(isinstance(step, Sync | SyncDirectory) for step in plan)
+        self.syncs += sum(isinstance(step, Sync | SyncFiles | SyncDirectory) for step in plan)
 
 
 class Segmented:
@@ -212,7 +214,7 @@ def append_table(console: Console, directory: Path, total_bytes: int, payload: b
         title=f"appends of {len(payload)} B, {BATCHES_PER_TICK} per tick, fsync each tick"
     )
     columns = ("partitions", "layout", "batches", "batches/s", "of one", "before checkpoint")
-    for name in (*columns, "CPU µs", "fsyncs", "checkpoint"):
+    for name in (*columns, "CPU µs", "syncs", "checkpoint"):
         table.add_column(name, justify="left" if name == "layout" else "right")
     total = total_bytes // len(payload)
     with fresh(directory) as root:  # warm up: the first run pays for imports and the page cache
@@ -242,7 +244,7 @@ def add_row(table: Table, partitions: int, layout: str, rate: Rate, alone: float
         f"{rate.batches / (rate.seconds - rate.checkpoint_seconds):,.0f}",
         f"{rate.cpu_seconds / rate.batches * 1e6:.2f}",
         f"{rate.syncs:,}",
-        f"{rate.checkpoint_seconds:.2f} s, {rate.checkpoint_syncs:,} fsyncs",
+        f"{rate.checkpoint_seconds:.2f} s, {rate.checkpoint_syncs:,} syncs",
     )
 
 
@@ -252,7 +254,7 @@ def read_table(console: Console, directory: Path, total_bytes: int, payload: byt
         for tick in ticks(1, total_bytes // len(payload), payload):
             segmented.append(tick)
         segmented.carry_out(segmented.group.plan_checkpoint())
-        storage = DirectoryStorage(root)
+        storage = PartitionStorage(root)
         parts = sorted(str(path) for path in (root / "segmented/parts").glob("*.seg"))
         actions: dict[str, Callable[[], object]] = {
             "cat > /dev/null": lambda: run_quietly(["cat", *parts]),
@@ -275,7 +277,7 @@ def read_table(console: Console, directory: Path, total_bytes: int, payload: byt
         segmented.close()
 
 
-def read_partition(segmented: Segmented, storage: DirectoryStorage) -> int:
+def read_partition(segmented: Segmented, storage: PartitionStorage) -> int:
     """Read it all, as a consumer does: a view now and then, about a mebibyte at a time."""
     reader = PartitionReader(storage, segmented.keys, CONFIG)
     view = segmented.group.view(TopicPartitionId(0))
@@ -377,14 +379,18 @@ def append_profile(console: Console, directory: Path, payload: bytes) -> None:
         segmented.close()
 
 
-class fresh(tempfile.TemporaryDirectory[str]):  # noqa: N801  # used like a function
-    """A directory that is gone afterwards."""
+@contextmanager
+def fresh(directory: Path) -> Iterator[Path]:
+    """Give a new directory, and empty its files afterwards; `main` removes them at the end.
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__(dir=directory, prefix="segmented-")
-
-    def __enter__(self) -> Path:  # type: ignore[override]  # a Path is what everyone wants
-        return Path(super().__enter__())
+    ext4 passes over inodes that were freed in the last seconds one by one, so whoever creates ten
+    thousand files just after ten thousand were removed waits for the removal, not for us.
+    """
+    root = Path(tempfile.mkdtemp(dir=directory))
+    yield root
+    for path in root.rglob("*"):
+        if path.is_file():
+            os.truncate(path, 0)
 
 
 def main() -> None:
@@ -398,10 +404,12 @@ def main() -> None:
     console = Console(width=130)
     payload = os.urandom(arguments.payload)
     total_bytes = arguments.mebibytes << 20
-    append_table(console, arguments.directory, total_bytes, payload)
-    append_profile(console, arguments.directory, payload)
-    read_table(console, arguments.directory, total_bytes, payload)
-    open_table(console, arguments.directory)
+    with tempfile.TemporaryDirectory(dir=arguments.directory, prefix="segmented-") as name:
+        directory = Path(name)
+        append_table(console, directory, total_bytes, payload)
+        append_profile(console, directory, payload)
+        read_table(console, directory, total_bytes, payload)
+        open_table(console, directory)
 
 
 if __name__ == "__main__":

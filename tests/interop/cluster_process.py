@@ -34,12 +34,14 @@ class ClusterProcess:
         groups: int = 1,
         restart: bool = True,
         spare_nodes: int = 0,
+        tenant_prgs: int = 0,
     ) -> None:
         self.data = data
         self.nodes = nodes
         self.base_port = free_base_port(nodes + spare_nodes)
         self._arguments = ["up", "--data", str(data), "--nodes", str(nodes)]
         self._arguments += ["--base-port", str(self.base_port), "--groups", str(groups)]
+        self._arguments += ["--tenant-prgs", str(tenant_prgs)]
         self._arguments += [] if restart else ["--no-restart"]
         self.pids: dict[int, int] = {}
         self.starts: dict[int, int] = {}

@@ -19,7 +19,7 @@ _CONNACK = bytes.fromhex("20020000")
 @contextmanager
 def running_broker(data: Path) -> Iterator[int]:
     """Start a broker and give the port of its plaintext listener, once every partition serves."""
-    with ClusterProcess(data, nodes=1) as cluster:
+    with ClusterProcess(data, nodes=1, tenant_prgs=3) as cluster:
         port = cluster.base_port + 10 + MQTT_ROLE
         deadline = time.monotonic() + DEADLINE_SECONDS
         while not all(_is_served(port, number) for number in range(16)):

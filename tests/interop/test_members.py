@@ -63,7 +63,7 @@ async def goes_on(load: Load) -> None:
 
 async def test_nodes_join_lead_die_and_leave_under_load(tmp_path: Path) -> None:
     data = tmp_path / "cluster"
-    with ClusterProcess(data, groups=2, spare_nodes=1) as cluster:
+    with ClusterProcess(data, tenant_prgs=1, spare_nodes=1) as cluster:
         cluster.wait_for_leader()
         async with loaded(cluster) as load:
             added = await asyncio.to_thread(command, cluster, "add-node")
@@ -80,7 +80,9 @@ async def test_nodes_join_lead_die_and_leave_under_load(tmp_path: Path) -> None:
             assert "node 1 has left" in await last_lines(cluster, "node 1")
             await goes_on(load)
         command(cluster, "remove-node", "1", code=Exit.NOT_FOUND)
-    with ClusterProcess(data, groups=2, spare_nodes=1) as cluster:  # the same command as before
+    with ClusterProcess(
+        data, tenant_prgs=1, spare_nodes=1
+    ) as cluster:  # the same command as before
         cluster.nodes = 4
         cluster.until(lambda: listed(cluster) == [[2, 3, 4]] * 2, "both groups as they were")
         assert sorted(cluster.pids) == [2, 3, 4]

@@ -36,6 +36,8 @@ class Credits:
 
     Once per tick one frame of at most `quantum_bytes_max` is admitted although the credits are
     exhausted: a throttled client is slow, never stuck. Only a hard block admits nothing.
+
+    Who can count what is under way by itself calls `measure` instead of `settle`.
     """
 
     def __init__(self, gains: PidGains, limits: CreditLimits = CreditLimits()) -> None:  # noqa: B008 — frozen
@@ -46,6 +48,7 @@ class Credits:
         self._bytes = 0
         self._quantum_spent = False
         self._sample_due_ms: int | None = None
+        self._allow()
 
     def tick(self, now_ms: int, pressure: float) -> None:
         """Let time pass: the quantum is there again, and a sample is taken when one is due."""
@@ -55,33 +58,44 @@ class Credits:
         # A late tick catches up by a few samples: what it missed is not known any better.
         for _ in range(10):
             if now_ms < self._sample_due_ms:
-                return
+                break
             self.pid.sample(pressure)
             self._sample_due_ms += SAMPLE_PERIOD_MS
-        self._sample_due_ms = now_ms + SAMPLE_PERIOD_MS
+        else:
+            self._sample_due_ms = now_ms + SAMPLE_PERIOD_MS
+        self._allow()
+
+    def renew_quantum(self) -> None:
+        """Let one small frame pass again, whatever the credits are: once per tick."""
+        self._quantum_spent = False
 
     def scale(self, factor: float) -> None:
         """Take a share of the credits away: lag classes, strict-only running, a hard block."""
         if not 0.0 <= factor <= 1.0:
             raise FlowMisuse("a share outside 0…1", factor=factor)
         self._scale = factor
+        self._allow()
+
+    def _allow(self) -> None:
+        share = self.pid.fraction * self._scale
+        self._entries_allowed = int(self.limits.entry_credit_max * share)
+        self._bytes_allowed = int(self.limits.byte_credit_max * share)
 
     @property
     def entry_credits(self) -> int:
         """How many more entries may be under way now; negative after credits were reduced."""
-        return self._allowed(self.limits.entry_credit_max) - self._entries
+        return self._entries_allowed - self._entries
 
     @property
     def byte_credits(self) -> int:
-        return self._allowed(self.limits.byte_credit_max) - self._bytes
-
-    def _allowed(self, most: int) -> int:
-        return int(most * self.pid.fraction * self._scale)
+        return self._bytes_allowed - self._bytes
 
     def admit(self, entries: int, size_bytes: int) -> bool:
         """Take credits for a batch, or refuse it and take none."""
-        fits = entries <= self.entry_credits and size_bytes <= self.byte_credits
-        if not fits and not self._spend_quantum(entries, size_bytes):
+        if (
+            self._entries + entries > self._entries_allowed
+            or self._bytes + size_bytes > self._bytes_allowed
+        ) and not self._spend_quantum(entries, size_bytes):
             return False
         self._entries += entries
         self._bytes += size_bytes
@@ -100,3 +114,8 @@ class Credits:
             raise FlowMisuse("more was settled than admitted", entries=entries, bytes=size_bytes)
         self._entries -= entries
         self._bytes -= size_bytes
+
+    def measure(self, entries: int, size_bytes: int) -> None:
+        """Take what is under way now, as its owner counts it."""
+        self._entries = entries
+        self._bytes = size_bytes

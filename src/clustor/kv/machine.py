@@ -6,7 +6,7 @@ replica: there is no clock, no chance and no I/O here, and no byte string makes 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import assert_never
 
 import msgspec
@@ -81,20 +81,40 @@ class KvMachine:
         Bytes that are no command are answered with MALFORMED and change nothing. Raises
         KvMisuse if the index is not above the last one: that entry is in the state already.
         """
-        self._advance(index)
-        return self._apply(command)
+        self.advance(index)
+        return self.execute(command)
 
     def apply_batch(self, index: int, commands: Sequence[bytes]) -> list[bytes]:
         """Apply the commands of one committed entry, in order; one reply for each."""
-        self._advance(index)
-        return [self._apply(command) for command in commands]
+        self.advance(index)
+        return [self.execute(command) for command in commands]
 
-    def _advance(self, index: int) -> None:
+    # A machine that embeds this one works with these three: one entry is one `advance`, then
+    # any mixture of commands that are passed through and changes of its own.
+
+    def advance(self, index: int) -> None:
+        """Begin the committed entry at `index`; raises KvMisuse as `apply` does."""
         if index <= self._applied_index:
             raise KvMisuse("applied already", index=index, applied_index=self._applied_index)
         self._applied_index = index
 
-    def _apply(self, encoded: bytes) -> bytes:
+    def change(self, changes: Mapping[Key, bytes | None], now_ms: int) -> Revision:
+        """Put (or, with None, delete) keys at one revision, if that changes anything.
+
+        The limits of commands are not asked: whoever embeds this machine keeps its own.
+        """
+        self._now_ms = max(self._now_ms, now_ms)
+        changed = False
+        for key, value in changes.items():
+            if value is None:
+                changed = self._store.delete(key) > 0 or changed
+            else:
+                self._store.put(key, value, 0)
+                changed = True
+        return self._store.commit() if changed else self._store.revision
+
+    def execute(self, encoded: bytes) -> bytes:
+        """Apply one command of the entry that was begun, and return the bytes of its `Reply`."""
         try:
             command = decode_command(encoded)
         # How deep is too deep depends on the caller's stack, but no command nests that far:
@@ -212,6 +232,11 @@ class KvMachine:
     def compacted_revision(self) -> Revision:
         """The oldest revision from which a watch can go on."""
         return self._store.compacted
+
+    @property
+    def now_ms(self) -> int:
+        """The latest stamp that was seen."""
+        return self._now_ms
 
     @property
     def applied_index(self) -> int:

@@ -63,6 +63,7 @@ class ErrorCode(IntEnum):
     SEQUENCE_TOO_OLD = 9  # a later request of this client was applied already
     CLIENT_UNKNOWN = 10  # not its first request, and its earlier ones are forgotten
     CLIENT_ID_TOO_LARGE = 11
+    KEY_RESERVED = 12  # of a prefix that an embedding machine changes by its own commands only
 
 
 class Compacted(msgspec.Struct, frozen=True):

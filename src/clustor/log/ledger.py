@@ -82,7 +82,7 @@ class LedgerHead:
     head_records: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DurabilityRecord:
     """Every entry through `index` is durable; the last of them stands in `segment_seq`."""
 
@@ -161,7 +161,7 @@ LedgerBody: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LedgerRecord:
     """A body with its place in the ledger and what holds for every record."""
 
@@ -185,6 +185,27 @@ def encode_record(record: LedgerRecord) -> bytes:
     return head + _CRC.pack(crc32c(head))
 
 
+def encode_proof(
+    record_seq: int,
+    nth_in_write: int,
+    io_writer_mode: int,
+    durability_mode_epoch: int,
+    proof: DurabilityRecord,
+) -> bytes:
+    """Encode what nearly every record is, in one call: the same bytes as `encode_record`."""
+    head = _PROOF.pack(
+        _PROOF_KIND,
+        io_writer_mode,
+        nth_in_write,
+        durability_mode_epoch,
+        record_seq,
+        proof.term,
+        proof.index,
+        proof.segment_seq,
+    )
+    return head + _CRC.pack(crc32c(head))
+
+
 def decode_record(data: bytes) -> LedgerRecord:
     """Decode 64 bytes. Raises ChecksumMismatch, or UnsupportedFormat for a later kind."""
     if len(data) != RECORD_BYTES or _CRC.unpack_from(data, 60)[0] != crc32c(data[:60]):
@@ -204,6 +225,8 @@ def decode_record(data: bytes) -> LedgerRecord:
 
 _HEAD: Final = struct.Struct("<IQ16sI")
 _THREE: Final = struct.Struct("<QQQ")
+_PROOF: Final = struct.Struct("<BBHIQQQQ20x")
+_PROOF_KIND: Final = int(_Kind.DURABILITY)
 _ABANDON: Final = struct.Struct("<QQB")
 _TRANSITION: Final = struct.Struct("<QQBB")
 

@@ -8,10 +8,12 @@ from clustor.log.config import LogConfig
 from clustor.log.ledger import (
     LEDGER_FILE,
     RECORD_BYTES,
+    DurabilityRecord,
     LedgerBody,
     LedgerHead,
     LedgerIdentity,
     LedgerRecord,
+    encode_proof,
     encode_record,
 )
 from clustor.log.steps import Plan, Sync, Write, plan_replace
@@ -61,15 +63,11 @@ class LedgerWriter:
         return plan_replace(LEDGER_FILE, data + bytes(zeros))
 
     def _encode(self, bodies: Sequence[LedgerBody], first_seq: int) -> bytes:
-        return b"".join(
-            encode_record(
-                LedgerRecord(
-                    record_seq=first_seq + nth,
-                    nth_in_write=nth,
-                    io_writer_mode=self.io_writer_mode,
-                    durability_mode_epoch=self.durability_mode_epoch,
-                    body=body,
-                )
-            )
+        mode, epoch = self.io_writer_mode, self.durability_mode_epoch
+        records = [
+            encode_proof(first_seq + nth, nth, mode, epoch, body)
+            if type(body) is DurabilityRecord
+            else encode_record(LedgerRecord(first_seq + nth, nth, mode, epoch, body))
             for nth, body in enumerate(bodies)
-        )
+        ]
+        return records[0] if len(records) == 1 else b"".join(records)

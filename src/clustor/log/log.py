@@ -56,7 +56,7 @@ _ENTRY_OVERHEAD_BYTES = 12 + 16 + MERKLE_TRAILER_BYTES
 _PAYLOAD_BYTES_MAX = FRAME_BODY_BYTES_MAX - 16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AppendPlan:
     """The four steps of clustor §10.5 for one batch; only its receipt may let an ack out."""
 
@@ -169,6 +169,7 @@ class Log:
         """
         plaintext_bytes = self._check_append(entries)
         steps: list[Step] = []
+        last = entries[-1]
         if entries[0].index <= self.last_index:
             steps += self.plan_truncate(entries[0].index)
         if plaintext_bytes <= RUN_PLAINTEXT_BYTES_MAX:
@@ -178,7 +179,7 @@ class Log:
                 self._append_run(batch, steps)
         segment = self._parts.open_segment
         assert segment is not None
-        receipt = DurabilityRecord(entries[-1].term, entries[-1].index, segment.header.segment_seq)
+        receipt = DurabilityRecord(last.term, last.index, segment.header.segment_seq)
         records: list[LedgerBody] = [receipt]
         if segment.runs_low():
             records.append(segment.reserve())
@@ -286,9 +287,11 @@ class Log:
         if not entries:
             raise LogMisuse("an empty append")
         first = entries[0].index
-        if not self.entries.base_index < first <= self.last_index + 1:
-            raise LogMisuse("an append leaves a gap", index=first, last_index=self.last_index)
-        term: int = self.entries.term_of(first - 1)
+        known = self._parts.entries
+        last_index = known.last_index
+        if not known.base_index < first <= last_index + 1:
+            raise LogMisuse("an append leaves a gap", index=first, last_index=last_index)
+        term: int = known.last_term if first == last_index + 1 else known.term_of(first - 1)
         expected: int = first
         plaintext_bytes = 0
         for entry in entries:

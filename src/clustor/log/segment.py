@@ -122,7 +122,7 @@ def decode_segment_header(data: bytes) -> SegmentHeader:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RunHeader:
     """What one append wrote: where its counters start, and which entries it holds."""
 

@@ -36,7 +36,7 @@ from clustor.log.steps import (
 from clustor.log.types import BlockCounter, LogIndex
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PlannedRun:
     """A run that was given its place."""
 

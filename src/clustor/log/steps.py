@@ -8,10 +8,12 @@ once, and both keep to it:
 - `Write` promises nothing about durability: after a crash any subset of its sectors may be on
   disk, and one sector may hold any mix of its old and new bytes.
 - `Sync` returns when every byte and the length that earlier steps gave this file are durable.
+- `SyncFiles` promises for each of its files what `Sync` promises for one, in no order: a crash
+  before it returns may have kept any of them.
 - `Create`, `Rename` and `Delete` change the directory; a crash may forget any of them until
   `SyncDirectory` of the containing directory returns. `Rename` is atomic.
-- A failed `Sync` is never tried again: the kernel may have dropped the dirty pages and would
-  report success over lost bytes. The owner of the file fences it.
+- A failed `Sync` or `SyncFiles` is never tried again: the kernel may have dropped the dirty pages
+  and would report success over lost bytes. The owner of the files fences them.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ class Create:
     reserve_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Write:
     """Write `data` at `offset`; the file grows when that is past its end."""
 
@@ -44,11 +46,21 @@ class Write:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sync:
     """Make the file's bytes and length durable (fdatasync)."""
 
     file: FileName
+
+
+@dataclass(frozen=True, slots=True)
+class SyncFiles:
+    """Make the bytes and lengths of many files durable, at less cost than one by one.
+
+    It promises nothing of files that it does not name, however a disk goes about it.
+    """
+
+    files: tuple[FileName, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +100,9 @@ class Delete:
     file: FileName
 
 
-Step: TypeAlias = Create | Write | Sync | SyncDirectory | MakeDirectory | Rename | Truncate | Delete
+Step: TypeAlias = (
+    Create | Write | Sync | SyncFiles | SyncDirectory | MakeDirectory | Rename | Truncate | Delete
+)
 Plan: TypeAlias = tuple[Step, ...]
 
 

@@ -8,7 +8,7 @@ from clustor.log.types import LogIndex
 from clustor.raft.control_plane import CacheState, ControlPlaneUpdate, ControlPlaneView
 from clustor.raft.core import Core
 from clustor.raft.durability import Durability
-from clustor.raft.fallback import FallbackFacts, GatedOperation, StrictFallback
+from clustor.raft.fallback import HEARD, FallbackFacts, GatedOperation, StrictFallback
 from clustor.raft.lease import lease_holds
 from clustor.raft.output import NoteKind, ReadAnswer
 from clustor.raft.reads import (
@@ -27,7 +27,14 @@ from clustor.raft.reads import (
     standing_clause,
 )
 from clustor.raft.replication import Replication
-from clustor.raft.types import CommitVisibility, DurabilityTuple, ReadId, ReadSeq, ReplicaId
+from clustor.raft.types import (
+    NO_INDEX,
+    CommitVisibility,
+    DurabilityTuple,
+    ReadId,
+    ReadSeq,
+    ReplicaId,
+)
 
 OPEN_READS_MAX = 65_536
 
@@ -51,6 +58,7 @@ class Access:
         self._could_follow = False
         self._expired_applied: LogIndex | None = None  # what snapshot reads clamp to
         self._publish_due_ms = 0
+        self._owed_index = NO_INDEX  # what a proof must cover before the latch clears
         self.cache = CacheState.EXPIRED
 
     @property
@@ -77,12 +85,17 @@ class Access:
     def decide(self) -> None:
         """Decide the latch anew, and everything that hangs on it."""
         core = self._core
-        self.cache = self._cache_now()
+        before, self.cache = self.cache, self._cache_now()
+        if before not in HEARD and self.cache in HEARD:
+            # §9.1: after an outage a proof must cover what was committed during it. That is
+            # `raft_commit_index` as it is now; under writes the newest would run ahead for ever.
+            self._owed_index = core.commit_index
+        proof = self.proof()
         changed = self.fallback.decide(
             FallbackFacts(
                 self.cache,
                 core.leads,
-                self.proof() is not None,
+                proof is not None and proof.index >= self._owed_index,
                 self.control.proof_expired(core.now_ms),
                 self.control.conflict,
                 self.control.key_epoch_replay,
@@ -279,9 +292,12 @@ class Access:
         One offer is open at a time: the next waits until it is published, or a period passed.
         """
         core, durability = self._core, self._durability
+        due = core.now_ms >= self._publish_due_ms
+        if not due and not len(self.queue) and durability.newest_offered is not None:
+            return None  # nobody waits for one: the common case, once a turn
         if durability.quorum_tuple is None or durability.quorum_tuple == self.control.proof:
             return None
-        if core.now_ms < self._publish_due_ms and not self._read_lacks_proof():
+        if not due and not self._read_lacks_proof():
             return None
         self._publish_due_ms = core.now_ms + core.profile.control_plane.proof_publish_period_ms
         return durability.offer()

@@ -19,6 +19,8 @@ class DeviceLatency:
         self._numbers = numbers
         self._window: deque[tuple[int, float]] = deque(maxlen=SAMPLES_MAX)
         self._sum = 0.0
+        self.violations = 0
+        """How many samples of the window are above the bound."""
         self._above = 0
         self._below = 0
         self.stalled = False
@@ -38,17 +40,18 @@ class DeviceLatency:
         return self.stalled != before
 
     def _average(self, latency_ms: float, now_ms: int) -> float:
-        if len(self._window) == SAMPLES_MAX:
-            self._sum -= self._window.popleft()[1]
-        self._window.append((now_ms, latency_ms))
+        window = self._window
+        if len(window) == SAMPLES_MAX:
+            self._forget(window.popleft()[1])
+        window.append((now_ms, latency_ms))
         self._sum += latency_ms
-        while self._window[0][0] <= now_ms - self._numbers.average_window_ms:
-            self._sum -= self._window.popleft()[1]
+        self.violations += latency_ms > self._numbers.latency_max_ms
+        while window[0][0] <= now_ms - self._numbers.average_window_ms:
+            self._forget(window.popleft()[1])
         # One slow sync after a quiet second is a sample, not an average.
-        few = len(self._window) < self._numbers.violations_to_stall
-        return 0.0 if few else self._sum / len(self._window)
+        few = len(window) < self._numbers.violations_to_stall
+        return 0.0 if few else self._sum / len(window)
 
-    @property
-    def violations(self) -> int:
-        """Count the samples above the bound in the window."""
-        return sum(1 for _, latency in self._window if latency > self._numbers.latency_max_ms)
+    def _forget(self, latency_ms: float) -> None:
+        self._sum -= latency_ms
+        self.violations -= latency_ms > self._numbers.latency_max_ms

@@ -44,6 +44,11 @@ class GatedOperation(StrEnum):
     PRE_DURABLE = "CommitAllowsPreDurable"
 
 
+# An outage makes every leader LocalOnly, whatever was published before it: §9.1 demotes the leader
+# of an outage that lasts, and a proof of its term from before would keep it for ever.
+HEARD = (CacheState.FRESH, CacheState.CACHED)
+
+
 @dataclass(slots=True)
 class FallbackFacts:
     """What the latch is decided from, on this replica, now."""
@@ -100,7 +105,7 @@ class StrictFallback:
         blocking = blocking_reason(facts)
         if blocking is BlockingReason.NONE:
             state = FallbackState.HEALTHY
-        elif facts.leads and facts.proof_matches:
+        elif facts.leads and facts.proof_matches and facts.cache_state in HEARD:
             state = FallbackState.PROOF_PUBLISHED
         else:
             state = FallbackState.LOCAL_ONLY
@@ -164,7 +169,7 @@ class StrictFallback:
         """End the bar when the control plane is back, with a newer proof, after the backoff."""
         if self.barred_until_ms is None:
             return False
-        returned = cache in (CacheState.FRESH, CacheState.CACHED)
+        returned = cache in HEARD
         if returned:
             self._bar_lifted = False
         before = self._barred_proof.rank() if self._barred_proof else (-1, -1, -1, -1)

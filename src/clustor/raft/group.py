@@ -345,7 +345,8 @@ class Group:
         if core.reads_moved and len(self.access.queue):
             self.access.advance()
         core.reads_moved = False
-        if core.leads:
+        leads = core.leads
+        if leads:
             self.replication.fill()
         waits = self.durability.waits
         output = Output(
@@ -354,7 +355,7 @@ class Group:
             messages=self.hold.take_messages(),
             apply=self._take_apply(),
         )
-        if core.leads:
+        if leads:
             self._take_leader(output)
         self._take_rest(output)
         return output
@@ -436,7 +437,7 @@ class Group:
             self._advance()
         if min(core.commit_index, core.local_wal_durable_index) > self._settled_commit:
             self._commit_system_entries()
-        if self._config_seen != core.config:
+        if self._config_seen is not core.config and self._config_seen != core.config:
             self._config_seen = core.config
             if core.leads:
                 self.leadership.adopt_members()

@@ -37,7 +37,8 @@ class Hold:
         return self._seq == self._stored_seq
 
     def take_hard_state(self) -> PersistHardState | None:
-        if self._core.hard == self._given:
+        hard = self._core.hard
+        if hard is self._given or hard == self._given:
             return None
         self._given = self._core.hard
         self._seq = HardStateSeq(self._seq + 1)

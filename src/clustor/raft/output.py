@@ -118,7 +118,7 @@ class EntriesFetch:
     purpose: FetchPurpose = FetchPurpose.REPLICATION
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Acked:
     """Every proposal of this `term` at or below `through` may be acknowledged (clustor §10.4)."""
 

@@ -77,10 +77,12 @@ class Replication:
             self._heartbeat_now = False
             self._heartbeat_due_ms = core.now_ms + core.profile.heartbeat_ms
             self._find_quorum_applied()
+        last = core.log.last_index
         for replica_id, progress in core.progress.items():
             if replica_id == core.id:
                 continue
-            self._send_entries(replica_id, progress)
+            if progress.next_index <= last:
+                self._send_entries(replica_id, progress)
             if heartbeat:
                 self._send_heartbeat(replica_id, progress)
 

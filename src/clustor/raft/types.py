@@ -69,7 +69,7 @@ class ReplicaIdentity:
     holds_data: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DurabilityTuple:
     """A ledger record as proofs compare it: clustor §9.8's equality subset."""
 
@@ -98,7 +98,7 @@ class LogStored:
     io_writer_mode: IoWriterMode
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class HardStateStored:
     """The hard state numbered `seq`, and every one before it, is durable."""
 

@@ -1,6 +1,7 @@
 """One group on one replica: commands in, replies out, and nothing said before it is durable."""
 
 from clustor.replica.batch import decode_batch, encode_batch
+from clustor.replica.delaying import NodeInflight
 from clustor.replica.documents import (
     HARD_STATE_FILE,
     IDENTITY_FILE,
@@ -28,6 +29,7 @@ from clustor.replica.transfer import (
 )
 from clustor.replica.types import (
     Applied,
+    Delay,
     DiskJob,
     DiskRead,
     DiskToken,
@@ -51,6 +53,7 @@ __all__ = [
     "Applied",
     "ChunkSent",
     "ChunkWanted",
+    "Delay",
     "DiskJob",
     "DiskRead",
     "DiskToken",
@@ -61,6 +64,7 @@ __all__ = [
     "ManifestWanted",
     "NewMachine",
     "NoReplica",
+    "NodeInflight",
     "NotLeader",
     "Outcome",
     "ReadDenied",

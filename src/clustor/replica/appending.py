@@ -13,7 +13,7 @@ from clustor.raft.transition import decode_transition
 from clustor.raft.types import LogStored
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PlannedBatch:
     """What to write, and what may be said when all of it is durable."""
 

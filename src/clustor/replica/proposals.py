@@ -41,11 +41,21 @@ class Proposals:
         self._waiting_bytes = 0
         self._open: deque[_Open] = deque()
         self._acked = _NOTHING_ACKED
+        self._open_requests = 0
         self.outcomes: list[Outcome] = []
 
     @property
     def waiting(self) -> int:
         return len(self._ids)
+
+    @property
+    def waiting_bytes(self) -> int:
+        return self._waiting_bytes
+
+    @property
+    def unanswered(self) -> int:
+        """How many requests wait, are in the log, or are applied and not yet answered."""
+        return len(self._ids) + self._open_requests
 
     def add(self, request_id: RequestId, command: bytes) -> None:
         """Let a command wait for the next batch."""
@@ -78,6 +88,7 @@ class Proposals:
         for offset, request_ids in enumerate(batches):
             index = LogIndex(accepted.first_index + offset)
             self._open.append(_Open(accepted.term, index, request_ids))
+            self._open_requests += len(request_ids)
 
     def applied(self, entry: Entry, replies: list[bytes]) -> None:
         """Keep the replies of an entry if it is one of ours."""
@@ -98,6 +109,7 @@ class Proposals:
             if first.replies is None or first.term != acked.term or first.index > acked.through:
                 return
             self._open.popleft()
+            self._open_requests -= len(first.request_ids)
             self.outcomes.append(Applied(first.index, first.request_ids, first.replies))
 
     def lose(self, term: Term | None, leader_id: ReplicaId | None) -> None:
@@ -106,6 +118,7 @@ class Proposals:
         if lost:
             self._open = deque(waiting for waiting in self._open if waiting.term == term)
             request_ids = [request for waiting in lost for request in waiting.request_ids]
+            self._open_requests -= len(request_ids)
             self.outcomes.append(Unknown(request_ids))
         if term is None and self._ids:
             self.outcomes.append(NotLeader(self._ids, leader_id))

@@ -18,7 +18,6 @@ from clustor.raft.leadership import Refused as GroupRefused
 from clustor.raft.membership import Configuration
 from clustor.raft.messages import Message
 from clustor.raft.output import (
-    LogAppend,
     Output,
     PersistHardState,
     RoleChange,
@@ -35,7 +34,6 @@ from clustor.raft.types import (
     Role,
     RoutingEpoch,
 )
-from clustor.replica.appending import PlannedBatch, plan_batch
 from clustor.replica.batch import decode_batch
 from clustor.replica.disk_queue import DiskQueue
 from clustor.replica.documents import plan_hard_state, plan_identity
@@ -58,6 +56,7 @@ from clustor.replica.types import (
     ReplicaOutput,
     RequestId,
 )
+from clustor.replica.writing import Writing
 from clustor.snapshot.catalog import Catalog
 
 PROBE_FILE = FileName("device.probe")
@@ -101,7 +100,8 @@ class Replica:
         self._fetching = Fetching(
             settings.keys, self.group, self.log, self._reader, self.log_damaged
         )
-        self._batches_out = 0
+        self._writing = Writing(settings, self.group, self.log, self._disk)
+        self._unapplied: list[Entry] = []  # a follower's: nobody waits for them
         self._probe_due_ms = 0
         self._proposals = Proposals(settings.profile.payload_bytes_max, settings.waiting_bytes_max)
         self._read_gate = ReadGate()
@@ -184,11 +184,18 @@ class Replica:
     def leader_id(self) -> ReplicaId | None:
         return self.group.core.leader_id
 
+    def backlog(self) -> tuple[int, int]:
+        """Return how many requests are under way here, and how many bytes they take."""
+        core, proposals = self.group.core, self._proposals
+        safe = core.log.bytes_through(max(core.wal_committed_index, self.applied_index))
+        return proposals.unanswered, proposals.waiting_bytes + core.log.bytes_total - safe
+
     # Inputs.
 
     def tick(self, now_ms: int) -> None:
         """Let time pass; every 10 ms is fine, 50 ms the most."""
         if self.ready:
+            self.catch_up()
             self.group.tick(now_ms)
             self._snapshots.tick(now_ms)
             self._probe_device()
@@ -242,8 +249,8 @@ class Replica:
     def propose_transition(self, transition: Transition) -> Accepted | GroupRefused:
         """Append a change of the durability mode, with the epoch the control plane issued.
 
-        The ledger is fenced at its entry. Batches are synced one by one in either mode: what
-        Group-Fsync may delay, this driver does not.
+        The ledger is fenced at its entry. In Group-Fsync small batches wait for each other, a few
+        milliseconds at the most; see `write_delayed`.
         """
         return self.group.propose_transition(transition)
 
@@ -271,6 +278,14 @@ class Replica:
         if self.failed is None:
             self._disk.finish(token)
             self.group.fsync_sample(sync_ms)
+
+    def write_delayed(self, number: int, waited_ms: float) -> None:
+        """Take the end of an output's `delay`: what waited is written now.
+
+        A batch that waited longer than it may is an overrun; a few in a row put Group-Fsync off.
+        """
+        if self.ready:
+            self._writing.write_delayed(number, waited_ms)
 
     def disk_failed(self, token: DiskToken, error: Exception) -> None:
         """Stop for good: a step failed, and what is on disk is not known any more.
@@ -304,6 +319,7 @@ class Replica:
         self.failed = reason
         self.log.fence(reason)
         self._disk.abandon()
+        self._writing.abandon()
         self._reader.abandon()
         self._proposals.lose(None, None)
         self._read_gate.deny_all()
@@ -318,6 +334,7 @@ class Replica:
         if self.ready:
             self._propose_waiting()
             self._carry(self.group.take(), output)
+            output.delay = self._writing.write_due()
             self._snapshots.advance(self.machine, self.applied_index)
             output.transfers, self._snapshots.transfers = self._snapshots.transfers, []
         output.disk = self._disk.take()
@@ -329,9 +346,21 @@ class Replica:
             output.failed, output.role = self.failed, self._role
         return output
 
+    def catch_up(self) -> bool:
+        """Apply what a follower has put off; say whether there was something.
+
+        A driver calls this when the disk has its work and the peers their messages, so that no
+        ack waits for the machine. A tick does it too.
+        """
+        entries, self._unapplied = self._unapplied, []
+        if not entries or not self.ready:
+            return False
+        self._apply(entries)
+        return True
+
     def _propose_waiting(self) -> None:
         """Make one entry of all that waits, unless the disk has enough to do already."""
-        if not self._proposals.waiting or self._batches_out >= self.settings.batches_in_flight_max:
+        if not self._proposals.waiting or self._writing.is_busy:
             return
         batches, payloads = self._proposals.take_waiting()
         answer = self.group.propose(payloads)
@@ -346,10 +375,12 @@ class Replica:
 
     def _carry(self, found: Output, output: ReplicaOutput) -> None:
         """Turn what the group wants into what the driver does, in the group's order."""
+        if found.hard_state is not None or found.install is not None:
+            self._writing.write_waiting()  # what waits comes before them in the group's order
         if found.hard_state is not None:
             self._persist(found.hard_state)
         for batch in found.appends:
-            self._append(batch)
+            self._writing.append(batch)
         if found.install is not None:
             self._snapshots.install(found.install)
         output.messages = found.messages
@@ -357,13 +388,16 @@ class Replica:
         for fetch in found.fetches:
             self._fetching.begin(fetch)
         if found.apply:
-            self._apply(found.apply)
+            self._unapplied += found.apply
+        if self._unapplied and self.group.core.leads:
+            self.catch_up()
         if found.acked is not None:
             self._proposals.acked(found.acked)
         self._proposals.release()
         if found.role is not None:
             self._role_changed(found.role)
-        self._read_gate.answered(found.reads, self.leader_id)
+        if found.reads:
+            self._read_gate.answered(found.reads, self.leader_id)
         self._read_gate.serve(self.applied_index)
         if found.emit_snapshot is not None:
             self._snapshots.emit()
@@ -378,19 +412,6 @@ class Replica:
         receipt = HardStateStored(persist.seq)
         self._disk.submit(plan_hard_state(persist.state), lambda: self.group.stored(receipt))
 
-    def _append(self, batch: LogAppend) -> None:
-        core = self.group.core
-        self.log.protect(min(core.commit_index, core.local_wal_durable_index))
-        planned = plan_batch(self.log, batch, core.hard.durability_mode)
-        self._batches_out += 1
-        self._disk.submit(planned.plan, lambda: self._stored(planned))
-
-    def _stored(self, planned: PlannedBatch) -> None:
-        self._batches_out -= 1
-        if planned.record is not None:
-            self.log.stored(planned.record)
-        self.group.stored(planned.stored)
-
     def _apply(self, entries: list[Entry]) -> None:
         for entry in entries:
             if entry.kind is EntryKind.DATA:
@@ -402,6 +423,7 @@ class Replica:
 
     def _installed(self, install: SnapshotInstall, machine: StateMachine) -> None:
         """Take the restored machine into use: the log stands on its snapshot now."""
+        self.catch_up()
         if install.base_index > self.applied_index:
             self.machine = machine
             self.applied_index = install.base_index

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -13,6 +13,7 @@ from clustor.log.keys import KeyRing
 from clustor.log.types import IoWriterMode
 from clustor.raft.profiles import Profile
 from clustor.raft.types import Draw
+from clustor.replica.delaying import NodeInflight
 from clustor.replica.machine import NewMachine
 from clustor.snapshot.chunks import CHUNK_BYTES_DEFAULT
 
@@ -37,5 +38,6 @@ class ReplicaSettings:
     batches_in_flight_max: int = 2  # while so many are being synced, the next one fills
     chunk_bytes: int = CHUNK_BYTES_DEFAULT
     chunks_in_flight_max: int = 4
+    node_inflight: NodeInflight = field(default_factory=NodeInflight)  # shared by a node's replicas
     version_id: int = 1  # of the machine's snapshot format
     producer_version: str = "1"

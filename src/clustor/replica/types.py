@@ -27,7 +27,7 @@ class Home(StrEnum):
     NODE = "Node"  # keeps `replica.json`, and should not be on the partition's disk
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DiskWork:
     """One plan. A replica's plans are run whole, one after another, in the order of their tokens.
 
@@ -112,6 +112,14 @@ class ReadDenied:
 ReadOutcome: TypeAlias = ReadReady | ReadDenied
 
 
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """Call `write_delayed(number, …)` after so long: a batch waits on purpose (Group-Fsync)."""
+
+    number: int
+    delay_ms: int
+
+
 @dataclass(slots=True)
 class ReplicaOutput:
     """Work for the driver, to be started in the order of the fields.
@@ -127,6 +135,7 @@ class ReplicaOutput:
     disk_reads: list[DiskRead] = field(default_factory=list)
     replies: list[Outcome] = field(default_factory=list)
     reads: list[ReadOutcome] = field(default_factory=list)
+    delay: Delay | None = None
     publish_proof: DurabilityTuple | None = None
     record_membership: MembershipAck | None = None
     role: RoleChange | None = None

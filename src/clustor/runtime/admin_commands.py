@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Answer: TypeAlias = tuple[int, object]
 """The HTTP status, and what is sent as JSON."""
 
-_GROUP_PATH: Final = re.compile(r"/groups/([1-9][0-9]{0,9})/(members|leader)")
+_GROUP_PATH: Final = re.compile(r"/groups/([1-9][0-9]{0,19})/(members|leader)")
 
 journal = logging.getLogger("clustor.node")
 

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from clustor.raft.profiles import CONSISTENCY_PROFILE, Profile
+from clustor.runtime.admission import FlowNumbers
 from clustor.runtime.errors import DataDirectoryRefused
 from clustor.runtime.pki import ClusterId, NodeId
 from clustor.runtime.transport import Address
@@ -61,6 +62,8 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nodes: tuple[NodeEntry, ...]
     segment_bytes: int = DEVELOPMENT_SEGMENT_BYTES
     removed: tuple[NodeEntry, ...] = ()
+    birth_id: str = ""  # drawn when the cluster was made: another of the same name has another
+    flow: FlowNumbers = FlowNumbers()
     snapshot_log_bytes: int = CONSISTENCY_PROFILE.replication.snapshot_log_bytes_target
     snapshot_bytes_per_second: int = CONSISTENCY_PROFILE.replication.snapshot_bytes_per_second_max
     format_version: int = 1
@@ -78,6 +81,11 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def id(self) -> ClusterId:
         return ClusterId(self.cluster_id)
+
+    @property
+    def birth(self) -> str:
+        """What tells the stores of this cluster from those of every other one, of any name."""
+        return self.birth_id or self.cluster_id
 
     @property
     def founders(self) -> frozenset[NodeId]:

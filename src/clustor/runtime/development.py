@@ -5,6 +5,7 @@ The nodes share one key ring, because a snapshot travels between them as it is o
 
 from __future__ import annotations
 
+import os
 import shutil
 from datetime import datetime
 from pathlib import Path
@@ -138,7 +139,7 @@ def _describe(
 ) -> ClusterFile:
     numbers = range(1, nodes + 1)
     entries = (_entry(root, NodeId(number), base_port, founder=True) for number in numbers)
-    return ClusterFile(cluster, groups, tuple(entries))
+    return ClusterFile(cluster, groups, tuple(entries), birth_id=os.urandom(16).hex())
 
 
 def _entry(root: Path, node: NodeId, base_port: int, *, founder: bool) -> NodeEntry:

@@ -22,6 +22,7 @@ from clustor.replica import (
     ReplicaDamaged,
     ReplicaSettings,
 )
+from clustor.runtime.admission import Admission, FlowNumbers
 from clustor.runtime.disk import Completion, DirectoryStorage, Disk, PlanToken
 
 Entropy: TypeAlias = Callable[[int], bytes]
@@ -50,6 +51,7 @@ class HostedGroup:
         self.syncs = 0
         """How many syncs its plans have done."""
         self._replica: Replica | None = None
+        self._admission: Admission | None = None
         self._last_note: Note | None = None
         self.rolled_back = ""
         """Why the last change of members that this replica led was given up."""
@@ -58,6 +60,12 @@ class HostedGroup:
     def replica(self) -> Replica:
         assert self._replica is not None, "not opened"
         return self._replica
+
+    @property
+    def admission(self) -> Admission:
+        """Who asks it before `Replica.propose` is told when to slow down, and why."""
+        assert self._admission is not None, "not opened"
+        return self._admission
 
     def numbers(self) -> tuple[int, int]:
         """Return the disk's numbers of both directories, by which completions find this group."""
@@ -72,6 +80,7 @@ class HostedGroup:
         entropy: Entropy,
         now_ms: int,
         *,
+        flow: FlowNumbers,
         rejoin_epoch: RoutingEpoch | None = None,
     ) -> None:
         """Open the replica that was here, or make a new one where none ever was.
@@ -99,6 +108,7 @@ class HostedGroup:
             self._replica = Replica.rejoin(
                 settings, *storages, log_id=log_id, rejoin_epoch=rejoin_epoch, now_ms=now_ms
             )
+        self._admission = Admission(self._replica, flow)
 
     def say(self, note: Note) -> None:
         """Write a note to the journal, unless it only repeats the last one."""
@@ -109,13 +119,20 @@ class HostedGroup:
                 self.rolled_back = facts
             journal.info("group %d: %s %s", self.partition_id, note.kind, facts)
 
-    def submit(self, works: list[DiskWork]) -> None:
-        """Start plans in order. The disk orders those of one directory; across both we do."""
+    def submit(self, works: list[DiskWork], *, alone: bool) -> bool:
+        """Start plans in order. The disk orders those of one directory; across both we do.
+
+        `alone`: nobody else has work for the disk now. Returns whether a plan is over already.
+        """
         self._waiting.extend(works)
-        self._start()
+        return self._start(alone=alone)
 
     def completed(self, completion: Completion) -> None:
-        """Take the disk's word on the oldest plan under way."""
+        """Take the disk's word on the oldest plan under way, and start what waited for it."""
+        self._conclude(completion)
+        self._start(alone=False)
+
+    def _conclude(self, completion: Completion) -> None:
         token = self._under_way.popleft()
         assert PlanToken(token) == completion.token, "plans of one directory end in their order"
         replica = self.replica
@@ -126,7 +143,6 @@ class HostedGroup:
         self.syncs += len(completion.sync_durations)
         slowest = max(completion.sync_durations, default=0)
         replica.disk_done(token, slowest / _NS_PER_MS)
-        self._start()
 
     def use_mode(self, mode: IoWriterMode) -> None:
         """Let the ledger say how the disk writes now."""
@@ -144,9 +160,16 @@ class HostedGroup:
         self.storage.close()
         self._identity_storage.close()
 
-    def _start(self) -> None:
+    def _start(self, *, alone: bool) -> bool:
+        over = False
         while self._waiting and (not self._under_way or self._waiting[0].home is self._home):
             work = self._waiting.popleft()
             self._home = work.home
             self._under_way.append(work.token)
-            self._disk.submit(self._partitions[work.home], work.plan, PlanToken(work.token))
+            completion = self._disk.submit(
+                self._partitions[work.home], work.plan, PlanToken(work.token), alone=alone
+            )
+            if completion is not None:
+                self._conclude(completion)
+                over = True
+        return over

@@ -54,6 +54,21 @@ _FINAL: Final = frozenset({Status.APPLIED, Status.EVENTS, Status.COMPACTED})
 _events_decoder = msgspec.msgpack.Decoder(WatchEvents)
 
 
+class Throttle(msgspec.Struct, frozen=True):
+    """What a client needs of a ThrottleEnvelope."""
+
+    reason: str
+    retry_after_ms: str
+    credit_hint: str
+
+    @property
+    def seconds(self) -> float:
+        return int(self.retry_after_ms) / 1000
+
+
+_throttle_decoder = msgspec.json.Decoder(Throttle)
+
+
 class KvUnavailable(Exception):
     """No leader answered in time. `maybe_applied`: the write may have happened, or may yet."""
 
@@ -113,6 +128,8 @@ class KvClient:
         self._random = random.Random(os.urandom(16))  # noqa: S311  # spreads retries
         self._next = 0
         self._closed = False
+        self.throttled = 0
+        """How often a node told this client to slow down."""
         self.redirects = 0
         self.links_opened = 0
         """Changes whenever another connection is made, perhaps to another life of the store."""
@@ -197,6 +214,7 @@ class KvClient:
         half-dead. A write that was sent and not answered is doubtful, whatever ends the wait.
         """
         doubtful = False
+        throttle: Throttle | None = None
         pause = _PAUSE_SECONDS
         try:
             async with asyncio.timeout(self._timeout):
@@ -213,6 +231,11 @@ class KvClient:
                         doubtful = before
                     if status == Status.REFUSED:
                         _raise_final(answer.decode())
+                    elif status == Status.THROTTLED:
+                        self.throttled += 1
+                        throttle = _throttle_decoder.decode(answer)
+                        await asyncio.sleep(throttle.seconds * (0.5 + self._random.random()))
+                        continue
                     elif status == Status.NOT_LEADER and await self._redirect(
                         link, answer.decode()
                     ):
@@ -220,7 +243,8 @@ class KvClient:
                     await asyncio.sleep(pause * self._random.random())
                     pause = min(2 * pause, _PAUSE_SECONDS_MAX)
         except TimeoutError:
-            raise KvUnavailable("no leader answered in time", maybe_applied=doubtful) from None
+            why = f"throttled: {throttle.reason}" if throttle else "no leader answered in time"
+            raise KvUnavailable(why, maybe_applied=doubtful) from None
         except _Closed:
             raise _Closed(maybe_applied=doubtful) from None
 
@@ -249,22 +273,32 @@ class KvClient:
     async def watch(self, prefixes: Sequence[bytes], revision: int) -> AsyncIterator[WatchEvents]:
         """Give what happens after `revision`, without a gap, over reconnections.
 
-        Any node serves it: what it shows is committed. Raises WatchCompacted.
+        Any node serves it that keeps up with its group: what it shows is committed. One that
+        gives no sign of life is left for another. Raises WatchCompacted.
         """
+        silence = min(_POLL_SILENCE_SECONDS, self._timeout)
         while True:
             link = await self._connected()
             wanted = msgspec.msgpack.encode(WatchRequest(revision, list(prefixes)))
+            events = link.stream(self._partition, wanted)
             try:
-                async for status, body in link.stream(self._partition, wanted):
+                while True:
+                    async with asyncio.timeout(silence):
+                        status, body = await anext(events)
                     if status == Status.COMPACTED:
                         raise WatchCompacted(int.from_bytes(body, "little"))
                     if status != Status.EVENTS:
                         raise KvRejected(body.decode())
                     found = _events_decoder.decode(body)
                     revision = found.through
-                    yield found
+                    if found.events:
+                        yield found
+            except TimeoutError:
+                self._give_up(link)
             except LinkLost:
                 await asyncio.sleep(_PAUSE_SECONDS * self._random.random())
+            finally:
+                await events.aclose()
 
     async def poll(
         self,

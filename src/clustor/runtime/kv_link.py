@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Final, cast
 
 import msgspec
@@ -75,7 +75,9 @@ class KvLink(asyncio.Protocol):
             self._waiting.pop(request_id, None)
             self._close_if_drained()
 
-    async def stream(self, partition: int, wanted: bytes) -> AsyncIterator[tuple[int, bytes]]:
+    async def stream(
+        self, partition: int, wanted: bytes
+    ) -> AsyncGenerator[tuple[int, bytes], None]:
         """Watch; raises LinkLost when the connection ends."""
         if self._transport is None:
             raise LinkLost

@@ -60,7 +60,7 @@ _APPLIED: Final = int(Status.APPLIED)
 _NODE_ITSELF: Final = 0  # the connection number of the node's own commands
 _EXPIRE_LIMIT: Final = 1024
 _EVENTS_PER_REPLY: Final = 1024
-_POLL_TICKS_MAX: Final = 100  # a second: how long a poll waits for events
+_SILENT_TICKS_MAX: Final = 100  # a second: for so long nothing is said to a poll or a watch
 WATCHES_MAX: Final = 1024  # of one connection
 
 _MALFORMED: Final = encode_kv_reply(Refused(ErrorCode.MALFORMED))
@@ -113,7 +113,7 @@ class KvService:
 
     def host(self, partition: PartitionId) -> None:
         """Keep a store in a group of this number, on every node."""
-        name = f"{self._node.cluster.cluster_id}/{partition}"
+        name = f"{self._node.cluster.birth}/{partition}"
         store = StoreId(sha256(name.encode()).digest()[:16])
         self._groups[partition] = self._node.host(partition, lambda: KvMachine(store), self)
 
@@ -162,6 +162,10 @@ class KvService:
             command = decode_command(body)
         except (msgspec.DecodeError, RecursionError):
             self._answer(client, request_id, Status.APPLIED, _MALFORMED)
+            return
+        if not group.admission.admit(len(body)):
+            self._reply(group, request, Status.THROTTLED, group.admission.refusal(_wall_ms()))
+            self._node.touch(group)
             return
         if type(command) is not Put or command.ttl_ms or command.now_ms:
             body = _stamped(command, body)
@@ -240,15 +244,20 @@ class KvService:
     def _end(self, partition: PartitionId, key: tuple[int, int]) -> None:
         self._watches[partition].pop(key).client.release(1)
 
-    def _answer_polls(self, group: HostedGroup) -> None:
-        """Give those that wait a sign of life, where this replica keeps up with its group."""
+    def _give_signs_of_life(self, group: HostedGroup) -> None:
+        """Give those that wait a sign of life, where this replica keeps up with its group.
+
+        A poll ends with it; a watch goes on.
+        """
         watches = self._watches.get(group.partition_id)
         if not watches or group.replica.group.core.leader_id is None:
             return
         revision = _machine(group).revision
         for key, watch in list(watches.items()):
-            if watch.is_poll and watch.revision <= revision:
-                self._tell(watch, [])
+            if watch.revision > revision or not watch.client.writable:
+                continue
+            self._tell(watch, [])
+            if watch.is_poll:
                 self._end(group.partition_id, key)
 
     # Outputs.
@@ -313,8 +322,8 @@ class KvService:
         """Let leaders delete the keys whose time has come, and answer polls that waited long."""
         self._ticks += 1
         for partition, group in self._groups.items():
-            if self._ticks % _POLL_TICKS_MAX == 0:
-                self._answer_polls(group)
+            if self._ticks % _SILENT_TICKS_MAX == 0:
+                self._give_signs_of_life(group)
             if not group.replica.leads or partition in self._expiring:
                 continue
             due_ms = _machine(group).next_expiry_ms()

@@ -6,7 +6,8 @@
 All little-endian; `length` counts what follows it. Requests are pipelined, replies come in any
 order. A request id is the client's own, unique among its open requests. A watch is answered by
 many replies under its id until it is cancelled or its connection ends; a watch that names how
-many events it takes (a poll) is answered once, and is over.
+many events it takes (a poll) is answered once, and is over. A watch that has nothing to say for a
+second says so, by no events: a client that hears nothing at all asks another node.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class Status(IntEnum):
     REFUSED = 3  # body: why; nothing happened
     EVENTS = 4  # body: a WatchEvents
     COMPACTED = 5  # body: the oldest revision that a watch can start from; the watch has ended
+    THROTTLED = 6  # body: a ThrottleEnvelope as JSON; nothing happened, try again when it says
 
 
 class WatchRequest(msgspec.Struct, array_like=True, forbid_unknown_fields=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import faulthandler
 import gc
 import logging
 import os
@@ -64,7 +65,7 @@ EXIT_CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (NodeError, 1),
 )
 
-Extend: TypeAlias = Callable[[Node, AdminServer], Awaitable[Callable[[], None]]]
+Extend: TypeAlias = Callable[[Node, AdminServer, Path], Awaitable[Callable[[], None]]]
 """Add services to a node before it starts; what is returned closes them before it stops."""
 
 journal = logging.getLogger("clustor.node")
@@ -98,6 +99,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _run(arguments: argparse.Namespace, extend: Extend | None) -> None:
+    faulthandler.register(signal.SIGUSR1)  # `kill -USR1` shows where a node is
     _check_self()
     keep_freed_memory()
     cluster = read_cluster_file(arguments.cluster)
@@ -137,6 +139,7 @@ async def serve_node(
         load_signer(data.keys),
         profile=cluster.profile,
         log_config=LogConfig(segment_bytes=cluster.segment_bytes),
+        flow=cluster.flow,
     )
     disk = open_disk(data.root)
     for downgrade in disk.downgrades:
@@ -150,7 +153,7 @@ async def serve_node(
     await admin.listen(settings.entry.admin)
     for number in range(1, cluster.groups + 1):
         kv.host(PartitionId(number))
-    close = await extend(node, admin) if extend is not None else None
+    close = await extend(node, admin, file) if extend is not None else None
     await node.start()
     journal.info("development mode: admin and KV are plaintext on %s", settings.entry.admin)
     gc.collect()

@@ -27,13 +27,16 @@ from clustor.raft.types import ReplicaId
 from clustor.replica import (
     ChunkSent,
     DiskRead,
+    DiskWork,
     NewMachine,
+    NodeInflight,
     ReplicaOutput,
     ReplicaSettings,
     Transfer,
     decode_transfer,
     encode_transfer,
 )
+from clustor.runtime.admission import FlowNumbers
 from clustor.runtime.cluster_file import ClusterFile, NodeEntry
 from clustor.runtime.data_directory import DataDirectory
 from clustor.runtime.disk import Disk
@@ -63,6 +66,7 @@ class NodeSettings:
     signer: Ed25519PrivateKey
     profile: Profile = CONSISTENCY_PROFILE
     log_config: LogConfig = LogConfig()
+    flow: FlowNumbers = FlowNumbers()
 
     @property
     def entry(self) -> NodeEntry:
@@ -83,6 +87,7 @@ class Node:
         self.groups: dict[PartitionId, HostedGroup] = {}
         self._by_number: dict[int, HostedGroup] = {}
         self._touched: dict[HostedGroup, None] = {}
+        self._behind: dict[HostedGroup, None] = {}  # may have put off to apply something
         self._turn_due = False
         self._ticking: asyncio.TimerHandle | None = None
         self.stopping = False
@@ -97,6 +102,7 @@ class Node:
         self._services: list[Service] = []
         self._hosted_by: dict[PartitionId, Service] = {}
         self._trusted: list[Ed25519PublicKey] = []
+        self._inflight = NodeInflight()
         self._pace = SnapshotPace(settings.profile.replication.snapshot_bytes_per_second_max)
         self._rejoin_epochs = data.take_rejoin()
         self._trust(self.cluster)
@@ -150,6 +156,7 @@ class Node:
             Configuration(voters=voters) if mine in voters else None,
             os.urandom,
             self.now_ms(),
+            flow=self.settings.flow,
             rejoin_epoch=self._rejoin_epochs.get(partition),
         )
         for finding in group.replica.findings:
@@ -169,6 +176,7 @@ class Node:
             trusted_keys=self._trusted,
             log_config=self.settings.log_config,
             io_writer_mode=self.disk.mode,
+            node_inflight=self._inflight,
         )
 
     def adopt_cluster(self, cluster: ClusterFile) -> None:
@@ -262,6 +270,9 @@ class Node:
         now_ms = self.now_ms()
         for group in self.groups.values():
             group.replica.tick(now_ms)
+            news = group.admission.tick(now_ms)
+            if news is not None:
+                journal.warning("group %d: %s", group.partition_id, news)
         for service in self._services:
             service.on_tick()
         self._touch_all()
@@ -309,21 +320,42 @@ class Node:
 
     def _turn(self) -> None:
         self._turn_due = False
+        self._give_outputs()
+        while self._touched:
+            self._give_outputs()
+        behind, self._behind = self._behind, {}
+        for group in behind:
+            if group.replica.catch_up():
+                self._hosted_by[group.partition_id].on_output(group, ReplicaOutput())
+        for service in self._services:
+            service.flush()
+
+    def _give_outputs(self) -> None:
+        """Let every touched group give its output; what leaves goes before what blocks.
+
+        Nothing in an output waits for anything else in it, so the peers write while we do.
+        """
         for service in self._services:
             service.prepare()
         touched, self._touched = self._touched, {}
+        writing: list[tuple[HostedGroup, list[DiskWork]]] = []
         for group in touched:
-            self._carry_out(group, group.replica.take())
+            output = group.replica.take()
+            if output.disk:
+                writing.append((group, output.disk))
+            self._carry_out(group, output)
+        self._behind |= touched
         if self._pace.waiting:
             for partition, target, chunk in self._pace.take(self.now_ms()):
                 self._send_transfer(self.groups[partition], target, chunk)
         for service in self._services:
             service.flush()
         self.transport.flush()
+        for group, works in writing:
+            if group.submit(works, alone=len(writing) == 1):
+                self._touched[group] = None
 
     def _carry_out(self, group: HostedGroup, output: ReplicaOutput) -> None:
-        if output.disk:
-            group.submit(output.disk)
         if output.messages:
             self._send(group, output)
         for send in output.snapshot_sends:
@@ -336,6 +368,12 @@ class Node:
         for read in output.disk_reads:
             self._read(group, read)
         self._hosted_by[group.partition_id].on_output(group, output)
+        group.admission.measure()
+        if output.delay is not None:
+            began, delay = self._loop.time(), output.delay
+            self._loop.call_later(
+                delay.delay_ms / 1000, self._write_delayed, group, delay.number, began
+            )
         if output.record_membership is not None:
             record_membership(group, output.record_membership)
             self.touch(group)
@@ -349,6 +387,10 @@ class Node:
             group.say(note)
         if output.failed is not None:
             journal.error("group %d has stopped: %s", group.partition_id, output.failed)
+
+    def _write_delayed(self, group: HostedGroup, number: int, began: float) -> None:
+        group.replica.write_delayed(number, (self._loop.time() - began) * 1000)
+        self.touch(group)
 
     def _send(self, group: HostedGroup, output: ReplicaOutput) -> None:
         partition = group.partition_id

@@ -72,6 +72,15 @@ class Authority:
     key: ec.EllipticCurvePrivateKey
 
 
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A new certificate and its key, in PEM."""
+
+    certificate_pem: bytes
+    key_pem: bytes
+    not_after: datetime
+
+
 def cluster_id(name: str) -> ClusterId:
     """Check a cluster's name: one DNS label in small letters, as SPIFFE wants it."""
     if not _CLUSTER.fullmatch(name):
@@ -102,7 +111,7 @@ def create_authority(directory: Path, cluster: ClusterId, now: datetime) -> Auth
 
 def load_authority(directory: Path, cluster: ClusterId) -> Authority:
     """Read the authority that `create_authority` made for this cluster."""
-    certificate = _load_certificate(directory / AUTHORITY_FILE)
+    certificate = load_certificate(directory / AUTHORITY_FILE)
     key = _load_key(directory / AUTHORITY_KEY_FILE)
     if certificate.subject != _name(f"{cluster} development authority"):
         raise CertificateUnusable("an authority of another cluster", directory=str(directory))
@@ -120,37 +129,57 @@ def issue_node(
 ) -> None:
     """Give a node a new key and certificate in `directory`, in the place of older ones."""
     directory.mkdir(parents=True, mode=0o700, exist_ok=True)
-    key = ec.generate_private_key(ec.SECP256R1())
     names: list[x509.GeneralName] = [
         x509.UniformResourceIdentifier(spiffe_uri(authority.cluster_id, node))
     ]
-    names += [_host_name(host) for host in hosts]
-    subject = _name(f"{authority.cluster_id} node {node}")
-    usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    names += [host_name(host) for host in hosts]
+    issued = issue_certificate(
+        authority,
+        f"{authority.cluster_id} node {node}",
+        names,
+        [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH],
+        now=now,
+        lifetime=lifetime,
+    )
+    replace_file(directory / KEY_FILE, issued.key_pem, 0o600)
+    replace_file(directory / CERTIFICATE_FILE, issued.certificate_pem, 0o644)
+    replace_file(directory / AUTHORITY_FILE, _pem(authority.certificate), 0o644)
+
+
+def issue_certificate(
+    authority: Authority,
+    common_name: str,
+    names: list[x509.GeneralName],
+    usages: list[x509.ObjectIdentifier],
+    *,
+    now: datetime,
+    lifetime: timedelta,
+) -> Issued:
+    """Sign a certificate for a new key, for the caller to keep."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    issuer = authority.certificate.subject
     certificate = (
-        _unsigned(subject, authority.certificate.subject, key.public_key(), now, lifetime)
+        _unsigned(_name(common_name), issuer, key.public_key(), now, lifetime)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .sign(authority.key, hashes.SHA256())
     )
-    _replace(directory / KEY_FILE, _key_pem(key), 0o600)
-    _replace(directory / CERTIFICATE_FILE, _pem(certificate), 0o644)
-    _replace(directory / AUTHORITY_FILE, _pem(authority.certificate), 0o644)
+    return Issued(_pem(certificate), _key_pem(key), certificate.not_valid_after_utc)
 
 
 def needs_certificate(directory: Path, now: datetime) -> bool:
     """Say whether a node's certificate is missing, or soon to end."""
     if not (directory / CERTIFICATE_FILE).exists() or not (directory / KEY_FILE).exists():
         return True
-    ends = _load_certificate(directory / CERTIFICATE_FILE).not_valid_after_utc
+    ends = load_certificate(directory / CERTIFICATE_FILE).not_valid_after_utc
     return now >= ends - _RENEW_BEFORE
 
 
 def own_identity(directory: Path) -> PeerIdentity:
     """Return who the certificate in `directory` says this node is."""
-    certificate = _load_certificate(directory / CERTIFICATE_FILE)
+    certificate = load_certificate(directory / CERTIFICATE_FILE)
     try:
         return identity_of(certificate.public_bytes(serialization.Encoding.DER))
     except PeerWithoutIdentity as error:
@@ -247,7 +276,8 @@ def _name(common_name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
 
 
-def _host_name(host: str) -> x509.GeneralName:
+def host_name(host: str) -> x509.GeneralName:
+    """Return a host's name or address as a certificate holds it."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
@@ -280,7 +310,8 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     )
 
 
-def _load_certificate(path: Path) -> x509.Certificate:
+def load_certificate(path: Path) -> x509.Certificate:
+    """Read one certificate, or raise CertificateUnusable."""
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -308,7 +339,8 @@ def _write_new(path: Path, data: bytes, mode: int) -> None:
         os.fsync(file.fileno())
 
 
-def _replace(path: Path, data: bytes, mode: int) -> None:
+def replace_file(path: Path, data: bytes, mode: int) -> None:
+    """Put a file in the place of an older one, whole."""
     temporary = path.with_name(path.name + ".tmp")
     temporary.unlink(missing_ok=True)
     _write_new(temporary, data, mode)

@@ -3,6 +3,7 @@
 The route of a packet carries the term and the durability mode epoch. For the four vote messages
 the term is the one that the vote is about. What the wire says about an entry is its kind, its
 term, its index and its payload; the connection beneath authenticates it, so no checksum is added.
+The log's words (terms, indexes, epochs, modes) are the wire's own and pass as they are.
 
 A PreVoteResponse has its published bytes (C1), in which there is no room for the annotation: the
 same replica says it in its VoteResponse.
@@ -35,11 +36,11 @@ def to_packet(
     """Address a message. `epoch` is the sender's, for messages that do not carry one."""
     carried = getattr(message, "durability_mode_epoch", epoch)
     route = w.Route(
-        w.PartitionId(partition),
+        partition,
         w.ReplicaId(message.sender),
         w.ReplicaId(target),
-        w.Term(message.term),
-        w.DurabilityModeEpoch(carried),
+        message.term,
+        carried,
     )
     return w.Packet(route, _to_wire(message))
 
@@ -87,41 +88,41 @@ def _to_wire(message: raft.Message) -> w.RaftMessage:
         case raft.DurabilityAck():
             kind = w.RepairingAck if message.repairing else w.DurabilityAck
             return kind(
-                w.PartitionId(message.partition_id),
+                message.partition_id,
                 w.ReplicaId(message.sender),
-                w.LogIndex(message.last_fsynced_index),
-                w.SegmentSeq(message.segment_seq),
-                w.IoWriterMode(message.io_writer_mode),
+                message.last_fsynced_index,
+                message.segment_seq,
+                message.io_writer_mode,
             )
         case raft.PreVoteRequest():
             return w.PreVoteRequest(
-                w.Term(message.term),
-                w.LogIndex(message.last_log_index),
-                w.Term(message.last_log_term),
+                message.term,
+                message.last_log_index,
+                message.last_log_term,
             )
         case raft.PreVoteResponse():
-            return w.PreVoteResponse(w.Term(message.term), message.vote_granted, message.high_rtt)
+            return w.PreVoteResponse(message.term, message.vote_granted, message.high_rtt)
         case raft.VoteRequest():
             return w.RequestVoteRequest(
-                w.Term(message.term),
-                w.LogIndex(message.last_log_index),
-                w.Term(message.last_log_term),
+                message.term,
+                message.last_log_index,
+                message.last_log_term,
                 message.transfer,
             )
         case raft.VoteResponse():
             barred = message.vote_annotation is _BARRED
             annotation = w.VoteAnnotation.STRICT_FALLBACK_BARRED if barred else None
-            return w.RequestVoteResponse(w.Term(message.term), message.vote_granted, annotation)
+            return w.RequestVoteResponse(message.term, message.vote_granted, annotation)
         case raft.InstallSnapshot():
             return _offer_to_wire(message)
         case raft.SnapshotResponse():
-            return w.OfferSnapshotResponse(w.LogIndex(message.base_index), message.ok)
+            return w.OfferSnapshotResponse(message.base_index, message.ok)
         case raft.TimeoutNow():
             return w.TimeoutNow()
         case raft.ModeConflict():
             return w.EpochConflict()
         case raft.RepairRequest():
-            return w.RepairRequest(w.LogIndex(message.first_index), w.LogIndex(message.last_index))
+            return w.RepairRequest(message.first_index, message.last_index)
         case raft.RepairEntries():
             return w.RepairEntries(encode_entries(message.entries))
         case _:
@@ -130,16 +131,16 @@ def _to_wire(message: raft.Message) -> w.RaftMessage:
 
 def _append_to_wire(message: raft.AppendEntries) -> w.AppendEntriesRequest:
     return w.AppendEntriesRequest(
-        w.LogIndex(message.prev_log_index),
-        w.Term(message.prev_log_term),
-        w.LogIndex(message.commit_index),
-        w.LogIndex(message.wal_committed_index),
+        message.prev_log_index,
+        message.prev_log_term,
+        message.commit_index,
+        message.wal_committed_index,
         w.LeaseEpoch(message.lease_epoch),
         message.read_seq,
         message.sent_ms,
         message.rtt_ms,
-        w.LogIndex(message.quorum_applied_index),
-        w.LogIndex(message.quorum_sm_durable_index),
+        message.quorum_applied_index,
+        message.quorum_sm_durable_index,
         encode_entries(message.entries),
     )
 
@@ -147,17 +148,17 @@ def _append_to_wire(message: raft.AppendEntries) -> w.AppendEntriesRequest:
 def _append_response_to_wire(message: raft.AppendResponse) -> w.AppendEntriesResponse:
     return w.AppendEntriesResponse(
         message.ok,
-        w.LogIndex(message.match_index),
-        w.LogIndex(message.prev_log_index),
+        message.match_index,
+        message.prev_log_index,
         message.read_seq,
         message.sent_ms,
-        w.LogIndex(message.applied_index),
-        w.LogIndex(message.sm_durable_index),
-        w.IoWriterMode(message.io_writer_mode),
+        message.applied_index,
+        message.sm_durable_index,
+        message.io_writer_mode,
         message.installing,
         message.rejoining,
-        None if message.ok else w.LogIndex(message.conflict_index),
-        None if message.ok else w.Term(message.conflict_term),
+        None if message.ok else message.conflict_index,
+        None if message.ok else message.conflict_term,
     )
 
 
@@ -191,37 +192,37 @@ def _read_append(route: w.Route, body: w.AppendEntriesRequest) -> raft.AppendEnt
     if entries and entries[0].index != body.prev_log_index + 1:
         raise w.WireUnknownField("entries do not follow prev_log_index", index=entries[0].index)
     return raft.AppendEntries(
-        log.Term(route.term),
+        route.term,
         words.ReplicaId(route.source_replica_id),
-        log.Term(body.prev_log_term),
-        log.LogIndex(body.prev_log_index),
+        body.prev_log_term,
+        body.prev_log_index,
         entries,
-        log.LogIndex(body.raft_commit_index),
-        log.LogIndex(body.wal_committed_index),
-        log.DurabilityModeEpoch(route.durability_mode_epoch),
+        body.raft_commit_index,
+        body.wal_committed_index,
+        route.durability_mode_epoch,
         words.ReadSeq(body.round_number),
         body.sent_ms,
         body.rtt_ms,
         words.LeaseEpoch(body.lease_epoch),
-        log.LogIndex(body.quorum_applied_index),
-        log.LogIndex(body.quorum_sm_durable_index),
+        body.quorum_applied_index,
+        body.quorum_sm_durable_index,
     )
 
 
 def _read_append_response(route: w.Route, body: w.AppendEntriesResponse) -> raft.AppendResponse:
     return raft.AppendResponse(
-        log.Term(route.term),
+        route.term,
         words.ReplicaId(route.source_replica_id),
         body.success,
-        log.LogIndex(body.last_log_index),
-        log.LogIndex(body.prev_log_index),
-        log.Term(body.conflict_term or 0),
-        log.LogIndex(body.conflict_index or 0),
+        body.last_log_index,
+        body.prev_log_index,
+        body.conflict_term or words.NO_TERM,
+        body.conflict_index or words.NO_INDEX,
         words.ReadSeq(body.round_number),
         body.sent_ms,
-        log.LogIndex(body.applied_index),
-        log.LogIndex(body.sm_durable_index),
-        log.IoWriterMode(body.io_writer_mode),
+        body.applied_index,
+        body.sm_durable_index,
+        body.io_writer_mode,
         body.installing,
         body.rejoining,
     )
@@ -229,12 +230,12 @@ def _read_append_response(route: w.Route, body: w.AppendEntriesResponse) -> raft
 
 def _read_ack(route: w.Route, body: w.DurabilityAck) -> raft.DurabilityAck:
     return raft.DurabilityAck(
-        log.Term(route.term),
-        log.PartitionId(body.partition_id),
+        route.term,
+        body.partition_id,
         words.ReplicaId(body.replica_id),
-        log.LogIndex(body.last_fsynced_index),
-        log.SegmentSeq(body.segment_seq),
-        log.IoWriterMode(body.io_writer_mode),
+        body.last_fsynced_index,
+        body.segment_seq,
+        body.io_writer_mode,
         repairing=isinstance(body, w.RepairingAck),
     )
 

@@ -24,6 +24,19 @@ class MemberStatus(msgspec.Struct, frozen=True):
     match_index: int
     lag_entries: int
     lag_bytes: int
+    lag_ms: int
+    lag_class: str  # None, Transient or Structural
+
+
+class FlowStatus(msgspec.Struct, frozen=True):
+    """What a leader admits now, and why not more."""
+
+    lag_class: str  # of the slowest voter; it decides the share
+    credit_share: float
+    entry_credits: int
+    byte_credits: int
+    reason: str | None
+    refused_total: int
 
 
 class GroupStatus(msgspec.Struct, frozen=True):
@@ -47,6 +60,7 @@ class GroupStatus(msgspec.Struct, frozen=True):
     io_writer_mode: str
     syncs: int
     members: list[MemberStatus] = []
+    flow: FlowStatus | None = None
     problem: str | None = None
     learners: list[int] = []
     outgoing: list[int] = []  # voters of the old members, while two memberships hold at once
@@ -117,6 +131,7 @@ def _group_status(hosted: HostedGroup) -> GroupStatus:
         io_writer_mode=replica.log.io_writer_mode.name,
         syncs=hosted.syncs,
         members=_members(hosted) if core.leads else [],
+        flow=_flow(hosted) if core.leads else None,
         problem=replica.failed,
         learners=sorted(core.config.learners),
         outgoing=sorted(core.config.outgoing),
@@ -145,15 +160,33 @@ def _phase(hosted: HostedGroup) -> Phase:
 
 def _members(hosted: HostedGroup) -> list[MemberStatus]:
     core = hosted.replica.group.core
-    committed_bytes = core.log.bytes_through(core.commit_index)
-    return [
-        MemberStatus(
-            replica_id=member,
-            kind=str(progress.kind),
-            match_index=progress.match_index,
-            lag_entries=max(0, core.commit_index - progress.match_index),
-            lag_bytes=max(0, committed_bytes - core.log.bytes_through(progress.match_index)),
+    found = []
+    for member, progress in sorted(core.progress.items()):
+        if member == core.id:
+            continue
+        lag = hosted.admission.lag_of(member, progress)
+        found.append(
+            MemberStatus(
+                replica_id=member,
+                kind=str(progress.kind),
+                match_index=progress.match_index,
+                lag_entries=max(0, core.commit_index - progress.match_index),
+                lag_bytes=max(0, lag.lag_bytes),
+                lag_ms=lag.lag_ms,
+                lag_class=str(lag.lag_class),
+            )
         )
-        for member, progress in sorted(core.progress.items())
-        if member != core.id
-    ]
+    return found
+
+
+def _flow(hosted: HostedGroup) -> FlowStatus:
+    admission = hosted.admission
+    credits_left, verdict = admission.credits, admission.verdict
+    return FlowStatus(
+        lag_class=str(verdict.lag_class),
+        credit_share=round(credits_left.pid.fraction * verdict.credit_scale, 3),
+        entry_credits=credits_left.entry_credits,
+        byte_credits=credits_left.byte_credits,
+        reason=admission.reason,
+        refused_total=admission.refused_total,
+    )

@@ -11,7 +11,7 @@ from typing import Final
 
 from clustor.runtime.pki import refusal_of
 
-_READ_BYTES: Final = 256 << 10
+_READ_BYTES: Final = 16 << 10  # OpenSSL gives one record at a time, and none is longer
 
 
 class TlsPipe:
@@ -61,8 +61,12 @@ class TlsPipe:
 
     def _read(self) -> bytes:
         pieces: list[bytes] = []
+        tls, incoming = self._tls, self._incoming
         try:
-            while piece := self._tls.read(_READ_BYTES):
+            while incoming.pending or tls.pending():  # or it would raise to say that none is left
+                piece = tls.read(_READ_BYTES)
+                if not piece:
+                    break
                 pieces.append(piece)
         except (ssl.SSLWantReadError, ssl.SSLZeroReturnError):
             pass

@@ -18,7 +18,9 @@ from clustor.segmented.errors import (
     UnknownPolicy,
     ViewExpired,
 )
+from clustor.segmented.export import Export
 from clustor.segmented.group import SegmentedGroup
+from clustor.segmented.importing import Import
 from clustor.segmented.master import Automatic, Disabled, Fixed, MasterPolicy, choose_master
 from clustor.segmented.quorum import (
     Custom,
@@ -35,6 +37,7 @@ from clustor.segmented.recovery import (
     FindingKind,
     GroupRecovery,
     create_group,
+    open_for_import,
     recover_group,
 )
 from clustor.segmented.repair import plan_repair
@@ -65,6 +68,7 @@ __all__ = [
     "Damage",
     "Disabled",
     "EntryOutOfOrder",
+    "Export",
     "Finding",
     "FindingKind",
     "Fixed",
@@ -72,6 +76,7 @@ __all__ = [
     "GroupRecovery",
     "Hold",
     "HoldReason",
+    "Import",
     "IndexOutOfRange",
     "KeysOf",
     "Majority",
@@ -104,6 +109,7 @@ __all__ = [
     "choose_master",
     "create_group",
     "is_envelope",
+    "open_for_import",
     "plan_repair",
     "recover_group",
     "verify_partition",

@@ -7,7 +7,7 @@ only go when no older record of its key is left anywhere, not even inside such a
 
 A job reads closed files in bounded pieces, writes new ones that nobody knows, and commits them
 in one change of the metadata, in the place of the old. It has a nonce writer and file numbers of
-its own, drawn before it starts, so that it may run beside the loop.
+its own, so that it may run beside the loop.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from typing import TypeAlias
 
 from clustor.log.steps import Delete, Plan, Step, Sync, SyncDirectory, Write
 from clustor.segmented.errors import SegmentedMisuse
-from clustor.segmented.files import PartitionFiles, Piece
+from clustor.segmented.files import PartitionFiles
 from clustor.segmented.flush import FileWriter
 from clustor.segmented.metadata import SegmentMeta
+from clustor.segmented.piece import Piece
 from clustor.segmented.reader import PartitionReader
 from clustor.segmented.runs import PARTS_DIRECTORY, ROW_BYTES, index_file, part_file
 from clustor.segmented.store import Store, StorePlan
@@ -86,12 +87,11 @@ class Compaction:
         end = inputs[-1].next_index
         view = take_view(store, files.partition, end)
         self._view = replace(view, segments=tuple(inputs), pieces=(), open_index=None)
-        numbers = iter([store.sequences.file_seq() for _ in range(2 * len(inputs) + 2)])
         self._writer = FileWriter(
             store.config,
             store.keys,
             store.record,
-            lambda: next(numbers),
+            store.sequences.file_seq,
             store.sequences.writer(),
         )
         self._output = PartitionFiles(
@@ -112,7 +112,7 @@ class Compaction:
         for batch in self._batches(reader, self._view.start_index):
             if not self._keep(batch):
                 continue
-            piece = piece or Piece(batch.first_index)
+            piece = Piece() if piece is None else piece
             piece.add(batch.first_index, batch.count, batch.timestamp, batch.payload)
             size += len(batch.payload) + ROW_BYTES
             if size >= self._config.run_bytes:
@@ -136,7 +136,8 @@ class Compaction:
     def plan_commit(self) -> StorePlan | None:
         """Plan to put the new files in the place of the old.
 
-        None where retention took one of the old files meanwhile: carry out `plan_abandon`.
+        None where retention took one of the old files meanwhile, or a key of the new ones was
+        zeroized, since no file needed it yet: carry out `plan_abandon`.
         """
         if not self._finished:
             raise SegmentedMisuse("a compaction is committed when its plans are done")
@@ -145,6 +146,8 @@ class Compaction:
         if present != self._inputs or self._store.partitions.get(files.partition) is not files:
             return None
         added = tuple(self._output.segments)
+        if not self._store.has_keys(added):
+            return None
         files.segments = [*added, *(at for at in files.segments if at.file_seq not in old)]
         files.clean_next = max(files.clean_next, self._clean_next)
         change = self._store.change(

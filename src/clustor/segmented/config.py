@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clustor.segmented.errors import SegmentedMisuse
+from clustor.segmented.runs import RUN_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +21,10 @@ class SegmentedConfig:
     compaction_chunk_bytes: int = 4 << 20  # what one step of a compaction writes
 
     def __post_init__(self) -> None:
-        if self.segment_bytes < 256 or self.run_bytes < 64:
+        if self.segment_bytes < 256 or not 64 <= self.run_bytes <= RUN_BYTES_MAX:
             raise SegmentedMisuse(
-                "a file has at least 256 bytes, a run 64",
+                "a file has at least 256 bytes, a run 64, and no more than a reader takes",
                 segment_bytes=self.segment_bytes,
                 run_bytes=self.run_bytes,
+                run_bytes_max=RUN_BYTES_MAX,
             )

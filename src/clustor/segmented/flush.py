@@ -13,10 +13,11 @@ from clustor.log.keys import KeyRing
 from clustor.log.steps import Create, Delete, Step, Truncate, Write
 from clustor.log.types import DekEpoch, LogId, PartitionId
 from clustor.segmented.config import SegmentedConfig
-from clustor.segmented.files import PartitionFiles, Piece
+from clustor.segmented.files import PartitionFiles
 from clustor.segmented.index import SparseIndex
 from clustor.segmented.metadata import SegmentMeta, StoreRecord
 from clustor.segmented.nonces import Writer
+from clustor.segmented.piece import Piece
 from clustor.segmented.runs import (
     FILE_HEADER_BYTES,
     RUN_HEAD_BYTES,
@@ -127,7 +128,7 @@ class FileWriter:
             first_index=piece.first_index,
             next_index=piece.next_index,
             max_timestamp=newest,
-            payload_bytes=len(piece.data),
+            payload_bytes=piece.size_bytes - piece.table_bytes,
         )
         data = files.cipher.seal(head, piece.plaintext(), last.size_bytes)
         file = part_file(files.partition, last.file_seq)

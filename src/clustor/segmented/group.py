@@ -18,9 +18,12 @@ from clustor.log.types import Entry, EntryKind, LogIndex
 from clustor.segmented.compaction import Compaction, KeysOf, start_compaction
 from clustor.segmented.envelope import Row, decode_table, encode_envelope, is_envelope
 from clustor.segmented.errors import SegmentedMisuse
+from clustor.segmented.export import Export
+from clustor.segmented.importing import Import
 from clustor.segmented.master import MasterPolicy, choose_master
 from clustor.segmented.metadata import Definition
 from clustor.segmented.quorum import QuorumPolicy, Replicas
+from clustor.segmented.reader import PartitionReader
 from clustor.segmented.retention import RetentionPolicy, plan_retention
 from clustor.segmented.store import Receipt, Store, StorePlan
 from clustor.segmented.tracker import AckOutcome, Hold, Tracker
@@ -98,15 +101,7 @@ class SegmentedGroup:
 
         Nothing is changed: the entry must be `appended` before the next one is proposed.
         """
-        upcoming: dict[int, int] = {}
-        firsts: list[int] = []
-        for batch in batches:
-            first = upcoming.get(batch.partition)
-            if first is None:
-                first = self._tracker.partition(batch.partition).next_index
-            firsts.append(first)
-            upcoming[batch.partition] = first + batch.count
-        return encode_envelope(batches, firsts)
+        return encode_envelope(batches, self._tracker.next_indices(batches))
 
     def appended(self, entries: Iterable[Entry], now: int) -> None:
         """Track entries that the log has taken.
@@ -114,12 +109,16 @@ class SegmentedGroup:
         Raises MalformedEnvelope, UnknownPartition or EntryOutOfOrder for an entry that no leader
         may have written; neither that one nor any behind it is tracked.
         """
+        gone = self.store.gone
         for entry in entries:
-            self._tracker.appended(entry.index, rows_of(entry), len(entry.payload), now)
+            rows = rows_of(entry)
+            if gone:  # batches may have been on their way when their partition was removed
+                rows = [row for row in rows if row[0] not in gone]
+            self._tracker.appended(entry.index, rows, len(entry.payload), now)
 
     def truncated(self, from_index: LogIndex) -> None:
         """Void the tracking of a suffix that the log has truncated (C17)."""
-        if from_index <= self.store.applied_index:
+        if self._tracker.covered_index < from_index <= self.store.applied_index:
             raise SegmentedMisuse(
                 "an applied entry is never truncated",
                 from_index=from_index,
@@ -206,6 +205,18 @@ class SegmentedGroup:
             quorum_next=self._tracker.quorum_next(partition),
         )
 
+    # Snapshots
+
+    def export(self, reader: PartitionReader) -> Export:
+        """Give away all partitions as they are now, at `applied_index`, in bounded pieces."""
+        return Export(self.store, reader)
+
+    def start_import(self) -> Import:
+        """Begin to take in an export in the place of everything that is here."""
+        return Import(self.store)
+
+    # Receipts
+
     def stored(self, receipt: Receipt) -> None:
         """Take note that a plan was carried out whole."""
         for partition, next_index in self.store.stored(receipt):
@@ -225,18 +236,22 @@ class SegmentedGroup:
     def view(
         self, partition: TopicPartitionId, from_index: int = 0, bytes_max: int | None = None
     ) -> PartitionView:
-        """Take a view for a `PartitionReader`.
+        """Take a view for a `PartitionReader`, in any thread.
 
-        Of what is still in memory it holds copies, so say from where and how much will be read.
+        What is still in memory is shared block by block: say from where and how much will be
+        read where the loop has no time for more.
         """
         readable_next = self.readable_next(partition)
         return take_view(self.store, partition, readable_next, from_index, bytes_max)
 
     def min_required_raft_index(self) -> LogIndex:
-        """Return the lowest raft index that the log must keep for any partition."""
-        behind_checkpoint = self.store.durable_raft_index + 1
+        """Return the lowest raft index that the log must keep for any partition.
+
+        What was not handed to `appended` yet, as in the middle of a replay, nobody has judged.
+        """
+        floor = min(self.store.durable_raft_index, self._tracker.last_index) + 1
         required = self._tracker.min_required()
-        floor = behind_checkpoint if required is None else min(required, behind_checkpoint)
+        floor = floor if required is None else min(required, floor)
         self._tracker.retire_history(floor)
         return LogIndex(floor)
 

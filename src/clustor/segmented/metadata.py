@@ -31,6 +31,7 @@ from crc32c import crc32c
 from clustor.log.errors import ChecksumMismatch, UnsupportedFormat
 from clustor.log.steps import FileName
 from clustor.log.types import PartitionId
+from clustor.segmented.errors import SegmentedMisuse
 from clustor.segmented.master import Automatic, Disabled, Fixed, MasterPolicy
 from clustor.segmented.quorum import Custom, FixedSet, Majority, QuorumPolicy, Threshold
 from clustor.segmented.types import ReplicaId, StoreId
@@ -39,7 +40,7 @@ SEGMENTED_DIRECTORY: Final = "segmented"
 STORE_FILE: Final = FileName(f"{SEGMENTED_DIRECTORY}/store")
 METADATA_FILE: Final = FileName(f"{SEGMENTED_DIRECTORY}/metadata.log")
 STORE_BYTES: Final = 64
-CHANGES_PER_BATCH: Final = 20_000
+ROWS_PER_BATCH: Final = 100_000  # changes and the files in them; a few MiB
 BODY_BYTES_MAX: Final = 64 << 20
 
 _STORE_MAGIC: Final = b"SEGSTORE"
@@ -189,6 +190,8 @@ _DECODER: Final = msgspec.msgpack.Decoder(list[PartitionChange])
 
 def encode_batch(seq: int, durable_raft_index: int, changes: list[PartitionChange]) -> bytes:
     body = _ENCODER.encode(changes)
+    if len(body) > BODY_BYTES_MAX:  # what no start would read must not be written
+        raise SegmentedMisuse("a metadata batch too large", given_bytes=len(body))
     head = _HEAD.pack(_BATCH_MAGIC, _VERSION, 0, seq, durable_raft_index, len(body), crc32c(body))
     return head + _CRC.pack(crc32c(head)) + body
 
@@ -197,13 +200,24 @@ def batches_of(
     first_seq: int, before: int, durable_raft_index: int, changes: Iterable[PartitionChange]
 ) -> Iterator[bytes]:
     """Encode changes of any number. Only the last batch vouches for the new raft index."""
-    rest = list(changes)
-    seq = first_seq
-    while len(rest) > CHANGES_PER_BATCH:
-        yield encode_batch(seq, before, rest[:CHANGES_PER_BATCH])
-        rest = rest[CHANGES_PER_BATCH:]
-        seq += 1
-    yield encode_batch(seq, durable_raft_index, rest)
+    waiting: list[PartitionChange] = []
+    seq, rows = first_seq, 0
+    for change in changes:
+        added = 1 + len(change.segments) + len(change.removed)
+        if waiting and rows + added > ROWS_PER_BATCH:
+            yield encode_batch(seq, before, waiting)
+            waiting, seq, rows = [], seq + 1, 0
+        waiting.append(change)
+        rows += added
+    yield encode_batch(seq, durable_raft_index, waiting)
+
+
+def encode_metadata(image: MetadataImage) -> bytes:
+    """Encode the shortest metadata log that adds up to `image`, whose batches are now these."""
+    raft_index = image.durable_raft_index
+    batches = list(batches_of(0, raft_index, raft_index, snapshot_changes(image)))
+    image.next_batch_seq = len(batches)
+    return b"".join(batches)
 
 
 def read_metadata(data: bytes) -> MetadataImage:

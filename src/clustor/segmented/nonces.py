@@ -16,6 +16,7 @@ that is wiped draws a new random id, and with it new keys.
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Final
 
 from clustor.segmented.errors import SegmentedMisuse
@@ -32,13 +33,14 @@ class Sequences:
         if not 0 < incarnation <= INCARNATION_MAX:
             raise SegmentedMisuse("no such incarnation", incarnation=incarnation)
         self._base = incarnation << 32
-        self._drawn = 0
+        # A counter of the interpreter's own: no two threads are ever given the same number.
+        self._numbers = count()
 
     def _draw(self) -> int:
-        if self._drawn >= _PER_INCARNATION:
+        number = next(self._numbers)
+        if number >= _PER_INCARNATION:
             raise SegmentedMisuse("this start has used up its numbers: start anew")
-        self._drawn += 1
-        return self._base | (self._drawn - 1)
+        return self._base | number
 
     def file_seq(self) -> FileSeq:
         """Draw a number for a file name."""

@@ -76,17 +76,23 @@ class PolicyRegistry:
 
 
 class Replicas:
-    """The members of the group, each with a bit of its own that it keeps while we run."""
+    """The members of the group, each with a bit of its own while it is one.
+
+    Who leaves takes its bit along: back again it gets another, and must speak for itself anew.
+    """
 
     def __init__(self, members: Iterable[ReplicaId] = ()) -> None:
         self._bits: dict[ReplicaId, int] = {}
+        self._bits_given = 0
         self.members: frozenset[ReplicaId] = frozenset()
         self.set_members(members)
 
     def set_members(self, members: Iterable[ReplicaId]) -> None:
         self.members = frozenset(members)
+        self._bits = {at: bit for at, bit in self._bits.items() if at in self.members}
         for replica in sorted(self.members - self._bits.keys()):
-            self._bits[replica] = 1 << len(self._bits)
+            self._bits[replica] = 1 << self._bits_given
+            self._bits_given += 1
         self.mask = self.mask_of(self.members)
 
     def bit(self, replica: ReplicaId) -> int:

@@ -6,6 +6,9 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final
 
+import numpy as np
+
+from clustor.log.cipher import TAG_BYTES
 from clustor.log.errors import ChecksumMismatch
 from clustor.log.keys import KeyRing
 from clustor.log.steps import Storage
@@ -14,6 +17,7 @@ from clustor.segmented.errors import ViewExpired
 from clustor.segmented.flush import file_header, partition_key
 from clustor.segmented.index import SparseIndex, decode_index
 from clustor.segmented.metadata import SegmentMeta
+from clustor.segmented.piece import Piece
 from clustor.segmented.runs import (
     FILE_HEADER_BYTES,
     ROW_BYTES,
@@ -60,7 +64,7 @@ class PartitionReader:
         return chunks
 
     def chunks(self, view: PartitionView, from_index: int, window_bytes: int) -> Iterator[Chunk]:
-        """Yield everything readable from `from_index`, a run at a time."""
+        """Yield everything readable from `from_index`: a run, or about a window, at a time."""
         for segment in view.segments:
             if segment.next_index > from_index:
                 for chunk in self._segment_chunks(view, segment, from_index, window_bytes):
@@ -69,9 +73,12 @@ class PartitionReader:
                         yield part
         written = view.segments[-1].next_index if view.segments else 0
         for piece in view.pieces:
-            part = piece.between(max(from_index, written), view.readable_next)
-            if part is not None:
-                yield part
+            index = max(from_index, written)
+            while (joined := piece.part(index, window_bytes)) is not None:
+                part = Chunk.of_piece(joined).between(from_index, view.readable_next)
+                if part is not None:
+                    yield part
+                index = joined.next_index
 
     def find_time(self, view: PartitionView, timestamp: int) -> PartitionLogIndex | None:
         """Return the first index whose batch is as new as `timestamp`; None where none is."""
@@ -125,9 +132,9 @@ class PartitionReader:
         return file.index(self._config.index_interval_bytes)
 
 
-def _newer(chunks: Iterator[Chunk], timestamp: int) -> int | None:
-    for chunk in chunks:
-        for first, _, _, at in chunk.rows():
+def _newer(batches: Iterator[Chunk] | Iterator[Piece], timestamp: int) -> int | None:
+    for some in batches:
+        for first, _, _, at in some.rows():
             if at >= timestamp:
                 return first
     return None
@@ -158,9 +165,12 @@ class _OpenFile:
             whole = RUN_HEAD_BYTES + head.sealed_bytes
             if whole > len(window):
                 window = self._read_whole(offset, whole, end)
+            # One buffer for all runs of a window, not zeroed before it is filled.
+            sealed, plaintext = memoryview(window), np.empty(len(window), np.uint8).data
             position = 0
             while position + whole <= len(window):
-                yield self._chunk(head, memoryview(window)[position : position + whole], offset)
+                run = slice(position, position + whole)
+                yield self._chunk(head, sealed[run], offset, plaintext[run])
                 position += whole
                 offset += whole
                 if position + RUN_HEAD_BYTES > len(window):
@@ -175,11 +185,11 @@ class _OpenFile:
             raise ChecksumMismatch("a run is cut short", file=self._name, offset=offset)
         return window
 
-    def _chunk(self, head: RunHead, run: memoryview, offset: int) -> Chunk:
-        plaintext = self._cipher.open(head, run, offset)
-        view = memoryview(plaintext)
+    def _chunk(self, head: RunHead, run: memoryview, offset: int, room: memoryview) -> Chunk:
+        plaintext = room[: head.sealed_bytes - TAG_BYTES]
+        self._cipher.open_into(head, run, offset, plaintext)
         split = head.batch_count * ROW_BYTES
-        return Chunk(head.first_index, head.next_index, view[:split], view[split:])
+        return Chunk(head.first_index, head.next_index, plaintext[:split], plaintext[split:])
 
     def index(self, interval_bytes: int) -> SparseIndex:
         """Return the sparse index of the file, as far as the segment reaches."""

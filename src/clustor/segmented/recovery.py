@@ -39,12 +39,14 @@ from clustor.segmented.config import SegmentedConfig
 from clustor.segmented.errors import EntryOutOfOrder, MetadataBehindLog
 from clustor.segmented.files import PartitionFiles
 from clustor.segmented.group import SegmentedGroup, rows_of
+from clustor.segmented.importing import Import
 from clustor.segmented.metadata import (
     METADATA_FILE,
     SEGMENTED_DIRECTORY,
     STORE_FILE,
     MetadataImage,
     PartitionMeta,
+    SegmentMeta,
     StoreRecord,
     decode_store_record,
     encode_batch,
@@ -52,7 +54,7 @@ from clustor.segmented.metadata import (
     read_metadata,
 )
 from clustor.segmented.quorum import PolicyRegistry, Replicas
-from clustor.segmented.runs import PARTS_DIRECTORY, part_file
+from clustor.segmented.runs import PARTS_DIRECTORY, index_file, part_file
 from clustor.segmented.store import Store
 from clustor.segmented.tracker import Tracker
 from clustor.segmented.types import ReplicaId, StoreId, TopicPartitionId
@@ -125,7 +127,7 @@ def open_store(storage: Storage, keys: KeyRing, config: SegmentedConfig) -> Open
     try:
         record = decode_store_record(storage.read(STORE_FILE, 0, 4096))
     except FileNotFoundError:
-        if storage.names(PARTS_DIRECTORY):
+        if storage.names(PARTS_DIRECTORY) or _was_used(storage):
             raise MissingFile("the store's record is gone, and its files are not") from None
         return None
     try:
@@ -133,6 +135,26 @@ def open_store(storage: Storage, keys: KeyRing, config: SegmentedConfig) -> Open
     except FileNotFoundError:
         raise MissingFile("the store's metadata is gone", file=METADATA_FILE) from None
     return _Opening(storage, keys, config, record, image).run()
+
+
+def _was_used(storage: Storage) -> bool:
+    """Say whether the metadata holds more than a creation that did not finish leaves behind."""
+    try:
+        data = storage.read(METADATA_FILE, 0, storage.size(METADATA_FILE))
+    except FileNotFoundError:
+        return False
+    return data != encode_batch(0, 0, [])
+
+
+def open_for_import(
+    storage: Storage, keys: KeyRing, config: SegmentedConfig
+) -> tuple[Import, Plan] | None:
+    """Open a store only to put an export in its place; None where there is no store.
+
+    For a store that nobody has open. Carry the plan out before anything of the import.
+    """
+    opened = open_store(storage, keys, config)
+    return None if opened is None else (Import(opened.store), opened.plan)
 
 
 class _Opening:
@@ -186,18 +208,20 @@ class _Opening:
                 problem = MissingFile("a partition file is gone", file=name)
                 self._damage(partition, segment.first_index, problem)
             elif nth == len(segments) - 1:
-                files.resumable = self._check_last(partition, name, segment.size_bytes)
+                files.resumable = self._check_last(partition, name, segment)
         return files
 
-    def _check_last(self, partition: TopicPartitionId, name: FileName, size_bytes: int) -> bool:
+    def _check_last(
+        self, partition: TopicPartitionId, name: FileName, segment: SegmentMeta
+    ) -> bool:
         """See whether the open file is as long as it was; what is behind that is void."""
         size = self._storage.size(name)
-        if size < size_bytes:
+        if size < segment.size_bytes:
             problem = ChecksumMismatch("a partition file is cut short", file=name, size=size)
-            self._damage(partition, self._image.partitions[partition].start_index, problem)
-        elif size > size_bytes:
-            self._find(FindingKind.ROLLED_BACK, f"{name} to byte {size_bytes}")
-        return size >= size_bytes
+            self._damage(partition, segment.first_index, problem)
+        elif size > segment.size_bytes:
+            self._find(FindingKind.ROLLED_BACK, f"{name} to byte {segment.size_bytes}")
+        return size >= segment.size_bytes
 
     def _damage(self, partition: TopicPartitionId, first_index: int, problem: LogError) -> None:
         self._damaged.setdefault(partition, Damage(partition, first_index, problem))
@@ -213,12 +237,15 @@ class _Opening:
         return steps
 
     def _remove_leftovers(self) -> list[Step]:
-        named = {
-            part_file(at.partition, file_seq).rpartition("/")[2].removesuffix(".seg")
-            for at in self._image.partitions.values()
-            for file_seq in at.segments
-        }
-        void = sorted(name for name in self._names if name.rpartition(".")[0] not in named)
+        named: set[str] = set()
+        for known in self._image.partitions.values():
+            files = [part_file(known.partition, at.file_seq) for at in known.ordered()]
+            named.update(file.rpartition("/")[2] for file in files)
+            # The last file may be written on. An index of it would be that of a close which
+            # nothing committed, and could fit what is written now in nothing but its length.
+            closed = [index_file(known.partition, at.file_seq) for at in known.ordered()[:-1]]
+            named.update(file.rpartition("/")[2] for file in closed)
+        void = sorted(self._names - named)
         files = [FileName(f"{PARTS_DIRECTORY}/{name}") for name in void]
         temporary = set(self._storage.names(SEGMENTED_DIRECTORY)) & {"metadata.log.tmp"}
         files += [FileName(f"{SEGMENTED_DIRECTORY}/{name}") for name in temporary]
@@ -232,6 +259,10 @@ class GroupRecovery:
     """What was found. Carry out `plan`, then `replay` until it is done, then go on.
 
     A long log is replayed in pieces, so that a flush between them can free memory.
+
+    It ends before an entry whose partition is not defined here: the log took it before the
+    command was applied that defines it. From there on the caller has to hand entries to
+    `appended` and `apply` in their turn, as it does with new ones.
     """
 
     group: SegmentedGroup
@@ -245,6 +276,7 @@ class GroupRecovery:
     _committed_index: LogIndex
     _now: int
     _seen: set[int] = field(default_factory=set)
+    stopped_before: LogIndex | None = None  # the first entry that was not replayed, if any
 
     def replay(self, bytes_max: int | None = None) -> bool:
         """Track and apply entries of the log until memory holds `bytes_max`; say if any are left.
@@ -252,10 +284,21 @@ class GroupRecovery:
         Raises EntryOutOfOrder where entries are missing between a partition and the log.
         """
         for entry in self._entries:
+            if self.stopped_before is None and self._is_early(entry):
+                self.stopped_before = entry.index
+            if self.stopped_before is not None:
+                return False
             self._take(entry)
             if bytes_max is not None and self.group.store.tail_bytes >= bytes_max:
                 return True
         return False
+
+    def _is_early(self, entry: Entry) -> bool:
+        """Say whether an entry names a partition that is still to be defined."""
+        store = self.group.store
+        return entry.index > store.durable_raft_index and any(
+            row[0] not in store.partitions and row[0] not in store.gone for row in rows_of(entry)
+        )
 
     def _take(self, entry: Entry) -> None:
         store = self.group.store
@@ -300,8 +343,12 @@ def recover_group(
     `committed_index` is as far as the caller knows Raft to have committed. Proven entries behind
     it stay in the log and are tracked; they are applied when they are committed again.
 
+    A log that ends before what the partitions hold is no harm: its entries come again, and are
+    passed over. That is what a crash leaves between an import and the log's own installation.
+
     Raises what `open_store` raises, UnknownPolicy, and MetadataBehindLog where the log was cut
-    further than the metadata vouches for. Nothing has been changed then.
+    further than the metadata vouches for. Nothing has been changed then; `open_for_import` lets
+    the snapshot in that the log stands on.
     """
     opened = open_store(storage, keys, config)
     if opened is None:
@@ -321,6 +368,8 @@ def recover_group(
         policy = files.definition.quorum_policy()
         # Unless the log still holds some of it, all of it was on a quorum.
         tracker.define(files.partition, policy, known.next_index, known.next_index)
+    if log.durable_index < opened.image.durable_raft_index:
+        tracker.expect_again(opened.image.durable_raft_index)
     return GroupRecovery(
         group=SegmentedGroup(opened.store, tracker, replicas, log.durable_index),
         plan=opened.plan,

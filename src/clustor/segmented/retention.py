@@ -60,7 +60,7 @@ def _expired(
     store: Store, files: PartitionFiles, policy: RetentionPolicy, now: int, quorum_next: int
 ) -> list[SegmentMeta]:
     committed = store.committed_segments(files.partition)
-    idle = not files.in_flight and not files.tail.table
+    idle = not files.in_flight and not files.tail
     left_bytes = files.size_bytes
     expired: list[SegmentMeta] = []
     for segment in files.segments:

@@ -174,15 +174,16 @@ class FileCipher:
         iv = wal_block_iv(self._epoch, head.writer_seq, head.block_counter)
         return encoded + self._aead.encrypt(iv, plaintext, self._bound(encoded, offset))
 
-    def open(self, head: RunHead, run: bytes | memoryview, offset: int) -> bytes:
-        """Return the plaintext of the run whose head and message `run` is.
+    def open_into(self, head: RunHead, run: memoryview, offset: int, plaintext: memoryview) -> None:
+        """Open the run whose head and message `run` is, into a buffer of just its plaintext.
 
-        Raises AuthenticationFailed unless it was sealed for exactly this place.
+        Raises AuthenticationFailed unless it was sealed for exactly this place; the buffer then
+        holds nothing that anyone may look at.
         """
         iv = wal_block_iv(self._epoch, head.writer_seq, head.block_counter)
-        encoded = bytes(run[:RUN_HEAD_BYTES])
+        bound = self._bound(bytes(run[:RUN_HEAD_BYTES]), offset)
         try:
-            return self._aead.decrypt(iv, run[RUN_HEAD_BYTES:], self._bound(encoded, offset))
+            self._aead.decrypt_into(iv, run[RUN_HEAD_BYTES:], bound, plaintext)
         except InvalidTag:
             raise AuthenticationFailed(
                 "a run is not what was written", file=self._file, offset=offset

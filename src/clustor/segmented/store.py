@@ -20,10 +20,12 @@ from itertools import islice
 from clustor.log.keys import KeyRing
 from clustor.log.steps import (
     Delete,
+    FileName,
     Plan,
     Step,
     Sync,
     SyncDirectory,
+    SyncFiles,
     Write,
     plan_replace,
 )
@@ -47,10 +49,11 @@ from clustor.segmented.metadata import (
     SegmentMeta,
     StoreRecord,
     batches_of,
+    encode_metadata,
     fold,
-    snapshot_changes,
 )
 from clustor.segmented.nonces import Sequences
+from clustor.segmented.piece import BLOCK_BYTES_MIN, FRESH_MAX
 from clustor.segmented.runs import PARTS_DIRECTORY, ROW_BYTES, index_file, part_file
 from clustor.segmented.types import TopicPartitionId
 
@@ -111,6 +114,9 @@ class Store:
         # in the order of that index, so the first one is the one that holds the log back most.
         self._dirty: dict[int, int] = {}
         self._names_changed = False
+        self._pins: dict[int, set[int]] = {}
+        self._pin_number = 0
+        self._put_off: list[Step] = []  # deletions of files that somebody still reads
         self._out: deque[Receipt] = deque()
         self._receipts = 0
 
@@ -127,11 +133,26 @@ class Store:
 
     def dek_epochs(self) -> set[int]:
         """The key epochs that some file still needs; no other may be zeroized."""
-        return {
+        needed = {
             segment.dek_epoch
             for files in self.partitions.values()
             for segment in (*files.segments, *files.readable)
         }
+        return needed.union(*self._pins.values())
+
+    def has_keys(self, segments: Iterable[SegmentMeta]) -> bool:
+        """Say whether files that are still to be committed could be read afterwards."""
+        return {segment.dek_epoch for segment in segments} <= set(self.keys.dek_epochs())
+
+    def pin(self, dek_epochs: set[int]) -> int:
+        """Keep every file that there is until `unpin`; return what to unpin."""
+        self._pin_number += 1
+        self._pins[self._pin_number] = dek_epochs
+        return self._pin_number
+
+    def unpin(self, pin: int) -> None:
+        """Let go what was kept; the next plan with a commit deletes it."""
+        self._pins.pop(pin, None)
 
     def files(self, partition: int) -> PartitionFiles:
         found = self.partitions.get(partition)
@@ -141,7 +162,7 @@ class Store:
 
     def plan_define(self, definitions: dict[TopicPartitionId, Definition]) -> StorePlan:
         """Plan new partitions, or other policies for old ones. Batches come after its receipt."""
-        self._check_open()
+        self.check_open()
         changes = []
         for partition, definition in definitions.items():
             if partition in self._image.gone:
@@ -158,18 +179,17 @@ class Store:
 
     def plan_remove(self, partition: TopicPartitionId) -> StorePlan:
         """Plan the end of a partition and of all of its files."""
-        self._check_open()
+        self.check_open()
         files = self.files(partition)
         steps: list[Step] = []
         for segment in files.segments:
-            steps += self._deletions(partition, segment.file_seq)
+            steps += _delete(partition, segment.file_seq)
         del self.partitions[partition]
-        self._tails.pop(partition, None)
+        if self._tails.pop(partition, None) is not None:
+            self.tail_bytes -= files.tail.size_bytes
         self._dirty.pop(partition, None)
         change = PartitionChange(partition, 0, 0, 0, 0, gone=True)
-        return self._planned(
-            [], self._receipt(), [change], [*steps, SyncDirectory(PARTS_DIRECTORY)]
-        )
+        return self._planned([], self._receipt(), [change], steps)
 
     # Batches
 
@@ -179,28 +199,34 @@ class Store:
         Raises UnknownPartition or EntryOutOfOrder; the batches before that one were taken, and
         taking them again does nothing.
         """
-        self._check_open()
-        partitions, tails, dirty = self.partitions, self._tails, self._dirty
+        self.check_open()
+        partitions = self.partitions
         end = payloads_start(rows)
         row_end = ENVELOPE_HEAD_BYTES
         for partition, first, count, length, _ in rows:
             position, end = end, end + length
-            row_start, row_end = row_end + 8, row_end + ENVELOPE_ROW_BYTES
+            row_end += ENVELOPE_ROW_BYTES
             files = partitions.get(partition)
             if files is None or files.next_index != first:
                 self._check_known(partition, files, first, count, raft_index)
                 continue
+            files.next_index = first + count
+            fresh = files.tail.fresh
+            if not fresh:
+                self._wait(partition, files, raft_index)
             # A run's row is an envelope's row without the partition, so it is copied as it is.
-            tail = files.tail
-            tail.table += payload[row_start:row_end]
-            tail.data += payload[position:end]
-            tail.next_index = files.next_index = first + count
+            fresh.append(payload[row_end - ROW_BYTES : row_end])
+            fresh.append(payload[position:end])
+            if len(fresh) >= FRESH_MAX or length >= BLOCK_BYTES_MIN:
+                files.tail.settle()
             self.tail_bytes += length + ROW_BYTES
-            if partition not in tails:
-                tails[partition] = files
-                if partition not in dirty:
-                    dirty[partition] = raft_index
         self.applied_index = max(self.applied_index, raft_index)
+
+    def _wait(self, partition: int, files: PartitionFiles, raft_index: int) -> None:
+        """Note that a partition has something to be flushed."""
+        if partition not in self._tails:
+            self._tails[partition] = files
+            self._dirty.setdefault(partition, raft_index)
 
     def _check_known(
         self, partition: int, files: PartitionFiles | None, first: int, count: int, raft_index: int
@@ -227,7 +253,7 @@ class Store:
 
     def plan_flush(self) -> StorePlan:
         """Plan to write everything that waits in memory; nothing becomes durable by it."""
-        self._check_open()
+        self.check_open()
         steps: list[Step] = []
         receipt = self._receipt()
         for files in self._tails.values():
@@ -239,11 +265,9 @@ class Store:
         self, quorum_next: QuorumNext, partitions_max: int | None = None
     ) -> StorePlan:
         """Plan to make partitions durable: all that are not, or those that hold the log most."""
-        self._check_open()
+        self.check_open()
         steps: list[Step] = []
-        # All writes before all syncs: a filesystem commits the first sync's journal with what
-        # the others wrote, where each of them in its turn would pay for a commit of its own.
-        syncs: list[Step] = []
+        unsynced: list[FileName] = []
         receipt = self._receipt()
         changes: list[PartitionChange] = []
         for partition in list(islice(self._dirty, partitions_max)):
@@ -251,11 +275,12 @@ class Store:
             files = self.partitions[partition]
             if self._tails.pop(partition, None) is not None:
                 self._flush(files, steps, receipt)
-            syncs += [Sync(file) for file in files.unsynced]
+            unsynced += files.unsynced
             files.unsynced = {}
             changes.append(self._checkpoint(files, quorum_next(partition)))
             receipt.durable.append((files.partition, files.next_index))
-        steps += syncs
+        if unsynced:
+            steps.append(SyncFiles(tuple(unsynced)))
         if self._names_changed:
             steps.append(SyncDirectory(PARTS_DIRECTORY))
             self._names_changed = False
@@ -273,21 +298,21 @@ class Store:
 
         `steps` make the new files durable, the changes commit, and only then the old ones go.
         """
-        self._check_open()
+        self.check_open()
         receipt = self._receipt()
         for change in changes:
             files = self.files(change.partition)
             receipt.readable.append((files, tuple(files.segments), 0))
         gone: list[Step] = []
         for partition, file_seq in removals:
-            gone += self._deletions(partition, file_seq)
-        return self._planned(steps, receipt, changes, [*gone, SyncDirectory(PARTS_DIRECTORY)])
+            gone += _delete(partition, file_seq)
+        return self._planned(steps, receipt, changes, gone)
 
     def plan_rewrite(
         self, durable_raft_index: int, changes: Sequence[PartitionChange]
     ) -> StorePlan:
         """Plan a new metadata log, which alone may vouch for less than the one before it."""
-        self._check_open()
+        self.check_open()
         receipt = self._receipt()
         self._image.durable_raft_index = self._planned_raft_index = durable_raft_index
         receipt.durable_raft_index = durable_raft_index
@@ -312,7 +337,8 @@ class Store:
         if self.fenced is None:
             self.fenced = SegmentedFenced(reason, **facts)
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raise SegmentedFenced once the store may plan no more."""
         if self.fenced is not None:
             raise self.fenced
 
@@ -384,7 +410,7 @@ class Store:
             commit = self._plan_rewrite()
         else:
             commit = self._plan_batches(before, changes)
-        return StorePlan((*steps, *commit, *after), receipt)
+        return StorePlan((*steps, *commit, *self._deletions(after)), receipt)
 
     def _plan_batches(self, before: int, changes: Sequence[PartitionChange]) -> Plan:
         steps: list[Step] = []
@@ -397,13 +423,21 @@ class Store:
         return tuple(steps)
 
     def _plan_rewrite(self) -> Plan:
-        image = self._image
-        raft_index = image.durable_raft_index
-        batches = list(batches_of(0, raft_index, raft_index, snapshot_changes(image)))
-        data = b"".join(batches)
-        image.next_batch_seq = len(batches)
+        data = encode_metadata(self._image)
         self._metadata_bytes = self._rewritten_bytes = len(data)
         return plan_replace(METADATA_FILE, data)
 
-    def _deletions(self, partition: TopicPartitionId, file_seq: int) -> Plan:
-        return (Delete(index_file(partition, file_seq)), Delete(part_file(partition, file_seq)))
+    def _deletions(self, steps: Sequence[Step]) -> Sequence[Step]:
+        """Return the deletions that may be carried out, put off while a pin keeps the files.
+
+        They are void files already: what a crash leaves of them is removed by the next start.
+        """
+        self._put_off += steps
+        if self._pins or not self._put_off:
+            return ()
+        due, self._put_off = self._put_off, []
+        return (*due, SyncDirectory(PARTS_DIRECTORY))
+
+
+def _delete(partition: TopicPartitionId, file_seq: int) -> Plan:
+    return (Delete(index_file(partition, file_seq)), Delete(part_file(partition, file_seq)))

@@ -25,7 +25,7 @@ from clustor.segmented.quorum import (
     Replicas,
     predicate_of,
 )
-from clustor.segmented.types import PartitionLogIndex, ReplicaId, TopicPartitionId
+from clustor.segmented.types import Batch, PartitionLogIndex, ReplicaId, TopicPartitionId
 
 
 class AckOutcome(StrEnum):
@@ -70,6 +70,17 @@ class Tracker:
         self._predicates: list[Predicate] = []
         self._class_indices: list[int] = []  # the vector's quorum for each policy
         self._history = _History()
+        self._covered_index = 0
+        self._unjoined: set[int] = set()  # partitions ahead of a log that ends before that index
+
+    @property
+    def covered_index(self) -> int:
+        """Entries through this one are in the partitions already, though the log ended before it.
+
+        Such a log came to its end by a crash in the middle of an installation; its entries come
+        again, and may even replace some that Raft never committed. 0 for a log that is whole.
+        """
+        return self._covered_index
 
     @property
     def last_index(self) -> int:
@@ -100,12 +111,18 @@ class Tracker:
         """Begin with the entry behind `raft_index` (recovery)."""
         self._history.last_index = raft_index
 
+    def expect_again(self, covered_index: int) -> None:
+        """Let the partitions be ahead of a log that ends before `covered_index` (recovery)."""
+        self._covered_index = covered_index
+        self._unjoined = set(self._partitions)
+
     def resume(self, partition: int, first: int, quorum_next: int) -> None:
         """Track a partition from the first of its entries that the log still holds (recovery).
 
         What the log no longer holds was on a quorum and durable here, or it would hold it.
         """
         self.partition(partition).resume(first, quorum_next)
+        self._unjoined.discard(partition)
 
     def partition(self, partition: int) -> Outstanding:
         known = self._partitions.get(partition)
@@ -119,6 +136,21 @@ class Tracker:
         del self._partitions[partition]
 
     # Entries
+
+    def next_indices(self, batches: Iterable[Batch]) -> list[int]:
+        """Return the index that each batch takes if they are appended next, in this order."""
+        partitions = self._partitions
+        upcoming: dict[int, int] = {}
+        firsts: list[int] = []
+        for batch in batches:
+            partition = batch.partition
+            first = upcoming.get(partition)
+            if first is None:
+                known = partitions.get(partition)
+                first = self.partition(partition).next_index if known is None else known.next_index
+            firsts.append(first)
+            upcoming[partition] = first + batch.count
+        return firsts
 
     def appended(self, raft_index: int, rows: Sequence[Row], log_bytes: int, now: int) -> None:
         """Track the batches of one log entry. Changes nothing where it raises."""
@@ -139,6 +171,8 @@ class Tracker:
             known = partitions.get(partition)
             if known is None:
                 raise UnknownPartition("no such partition", partition=partition, index=raft_index)
+            if raft_index <= self._covered_index:
+                self._join(partition, known, first)
             if first != known.next_index:
                 raise EntryOutOfOrder(
                     "a batch does not continue its partition",
@@ -154,6 +188,12 @@ class Tracker:
                 known.queued = True
                 heappush(self._heap, (raft_index, partition))
 
+    def _join(self, partition: int, known: Outstanding, first: int) -> None:
+        """Take the first entry of a partition that is ahead of the log as the log gives it."""
+        if partition in self._unjoined and first < known.next_index:
+            known.next_index = first
+        self._unjoined.discard(partition)
+
     def cut(self, from_index: int) -> None:
         """Void every entry from `from_index` on, and what was acknowledged of them (C17)."""
         self._history.cut(from_index)
@@ -161,6 +201,10 @@ class Tracker:
         for known in self._partitions.values():
             known.cut(from_index)
         self._class_indices = [min(at, from_index - 1) for at in self._class_indices]
+        if from_index <= self._covered_index:
+            # Void entries of a partition may have been needed by nobody and forgotten already,
+            # so what replaces them is taken as the log gives it.
+            self._unjoined = set(self._partitions)
         self._rebuild_heap()
 
     def durable(self, partition: TopicPartitionId, next_index: int) -> None:

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from clustor.log.types import PartitionId
 from clustor.segmented.errors import IndexOutOfRange
-from clustor.segmented.files import PartitionFiles, Piece
+from clustor.segmented.files import PartitionFiles
 from clustor.segmented.index import SparseIndex
 from clustor.segmented.metadata import SegmentMeta
+from clustor.segmented.piece import Piece
 from clustor.segmented.runs import ROW, ROW_BYTES
 from clustor.segmented.store import Store
 from clustor.segmented.types import (
@@ -36,7 +37,7 @@ class PartitionView:
     start_index: int
     readable_next: int  # what stands behind is not on a quorum yet
     segments: tuple[SegmentMeta, ...]
-    pieces: tuple[Chunk, ...]  # still in memory, in order, behind the segments
+    pieces: tuple[Piece, ...]  # still in memory, in order, behind the segments; never changed
     open_index: SparseIndex | None  # of the last segment, where the writer has it
 
     def check(self, index: int) -> None:
@@ -50,34 +51,30 @@ class PartitionView:
 class Chunk:
     """Consecutive batches: their table, and their bytes back to back."""
 
-    __slots__ = ("_table", "first_index", "next_index", "payloads")
+    __slots__ = ("first_index", "next_index", "payloads", "table")
 
     def __init__(
         self, first_index: int, next_index: int, table: memoryview, payloads: memoryview
     ) -> None:
         self.first_index = first_index
         self.next_index = next_index
-        self._table = table
+        self.table = table
         self.payloads = payloads
 
     @classmethod
-    def of_piece(cls, piece: Piece, from_index: int, bytes_max: int | None) -> Chunk | None:
-        """Copy what a piece holds from an index on, in about so many bytes; None for nothing."""
-        part = piece.part(from_index, bytes_max)
-        if part is None:
-            return None
-        plaintext = memoryview(part.plaintext())
-        split = len(part.table)
-        return cls(part.first_index, part.next_index, plaintext[:split], plaintext[split:])
+    def of_piece(cls, piece: Piece) -> Chunk:
+        """Join what a piece holds."""
+        plaintext, split = memoryview(piece.plaintext()), piece.table_bytes
+        return cls(piece.first_index, piece.next_index, plaintext[:split], plaintext[split:])
 
     @property
     def size_bytes(self) -> int:
         """What the chunk takes in memory."""
-        return len(self._table) + len(self.payloads)
+        return len(self.table) + len(self.payloads)
 
     def rows(self) -> Iterator[tuple[int, int, int, int]]:
         """Yield `(first_index, count, length, timestamp)` of each batch."""
-        return ROW.iter_unpack(self._table)
+        return ROW.iter_unpack(self.table)
 
     def batches(self) -> Iterator[StoredBatch]:
         """Yield each batch with its own copy of its bytes."""
@@ -104,7 +101,7 @@ class Chunk:
                 keep_bytes += length
         if not keep_rows:
             return None
-        table = self._table[skip_rows * ROW_BYTES : (skip_rows + keep_rows) * ROW_BYTES]
+        table = self.table[skip_rows * ROW_BYTES : (skip_rows + keep_rows) * ROW_BYTES]
         return Chunk(first, last, table, self.payloads[skip_bytes : skip_bytes + keep_bytes])
 
 
@@ -115,7 +112,10 @@ def take_view(
     from_index: int = 0,
     bytes_max: int | None = None,
 ) -> PartitionView:
-    """Take a view of what may be read. Raises UnknownPartition."""
+    """Take a view of what may be read. Raises UnknownPartition.
+
+    Nothing is copied here, but a list of all blocks in memory unless `bytes_max` says how many.
+    """
     files = store.files(partition)
     return PartitionView(
         group=store.record.group,
@@ -129,15 +129,18 @@ def take_view(
     )
 
 
-def _in_memory(files: PartitionFiles, from_index: int, bytes_max: int | None) -> Iterator[Chunk]:
+def _in_memory(files: PartitionFiles, from_index: int, bytes_max: int | None) -> Iterator[Piece]:
     left = bytes_max
     for piece in (*files.in_flight, files.tail):
-        chunk = Chunk.of_piece(piece, from_index, left)
-        if chunk is None:
+        if left is None:
+            part = piece.frozen() if piece else None
+        else:
+            part = piece.part(from_index, left)
+        if part is None:
             continue
-        yield chunk
+        yield part
         if left is not None:
-            left -= chunk.size_bytes
+            left -= part.size_bytes
             if left <= 0:
                 return
 

@@ -218,6 +218,7 @@ class Seat:
         for read in output.disk_reads:
             self._later(self.rng.randint(50, 2 * MS), partial(self._read, read))
         cluster.clients.on_output(self, output)
+        self.running.catch_up()
         cluster.controls[self.group].on_output(self, output)
         if output.role is not None:
             cluster.trace("role", self.node.id, self.group, output.role.role, output.role.term)

@@ -52,7 +52,11 @@ class Codec(Generic[Message]):
         Bytes after the last known field raise WireUnknownField, unless ForwardCompat was
         negotiated: then they are skipped unread.
         """
-        message, end = self.read(body, offset, dialect)
+        values: list[Any] = []
+        end = offset
+        for step in self._steps:
+            end = step.read(body, end, values, dialect)
+        message = self._message(*values)
         if end != len(body) and not dialect.forward_compat:
             raise WireUnknownField(
                 "bytes after the last known field",

@@ -7,6 +7,7 @@ not one frame.
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -14,6 +15,7 @@ from .errors import WireBodyTooLarge, WireBodyTooShort, WireMisuse
 from .types import WINDOW_BYTES, Buffer
 
 PREFIX_BYTES = 4
+_PREFIX = struct.Struct("<I")
 
 
 def encode_frame(body: Buffer, *, body_bytes_max: int) -> bytes:
@@ -28,9 +30,13 @@ def take_frame(buffer: bytearray, *, body_bytes_max: int) -> bytes | None:
     A length over the cap raises WireBodyTooLarge as soon as its four bytes are there.
     """
     length = _promised(buffer, body_bytes_max)
-    if length is None or len(buffer) < PREFIX_BYTES + length:
-        return None
+    return None if length is None else _take_body(buffer, length)
+
+
+def _take_body(buffer: bytearray, length: int) -> bytes | None:
     end = PREFIX_BYTES + length
+    if len(buffer) < end:
+        return None
     with memoryview(buffer) as view:  # one copy; released before the buffer is cut
         body = bytes(view[PREFIX_BYTES:end])
     del buffer[:end]
@@ -99,7 +105,7 @@ class FrameStream:
         if length is None:
             return None
         if length <= WINDOW_BYTES:
-            body = take_frame(self._buffer, body_bytes_max=self._body_bytes_max)
+            body = _take_body(self._buffer, length)
             return None if body is None else WholeFrame(body)
         del self._buffer[:PREFIX_BYTES]
         self._body_bytes, self._offset = length, 0
@@ -129,7 +135,7 @@ class FrameStream:
 def _promised(buffer: bytearray, body_bytes_max: int) -> int | None:
     if len(buffer) < PREFIX_BYTES:
         return None
-    length = int.from_bytes(buffer[:PREFIX_BYTES], "little")
+    length: int = _PREFIX.unpack_from(buffer)[0]
     _check_length(length, body_bytes_max)
     return length
 

@@ -39,8 +39,6 @@ from .types import (
 
 Message = TypeVar("Message")
 
-STREAM_FAMILIES = frozenset({Family.RAFT, Family.ENVELOPE, Family.EXPLAIN})
-
 
 @dataclass(slots=True)
 class Route:
@@ -112,9 +110,9 @@ def decode_system_entry(message_id: int, payload: Buffer) -> SystemEntry:
 def encode_packet(packet: Packet, dialect: Dialect = BASELINE) -> bytes:
     """Return the frame body that carries one message."""
     row = _row_of(packet.message)
-    if row.family not in STREAM_FAMILIES:
+    if not row.on_stream:
         raise WireMisuse("not a message of the stream", message=row.name)
-    if not _agrees(packet):
+    if row.names_route and not _agrees(packet):
         raise WireMisuse("the message names another group than its route", message=row.name)
     parts: list[Buffer] = [row.message_id.to_bytes(1, "little")]
     _ROUTE.write(packet.route, parts, dialect)
@@ -134,7 +132,7 @@ def decode_packet(body: Buffer, dialect: Dialect = BASELINE) -> Packet:
     _check_cap(row, len(body) - _HEADER_BYTES, dialect)
     route, offset = _ROUTE.read(body, 1, dialect)
     packet = Packet(route, row.codec.decode(body, dialect, offset=offset))
-    if not _agrees(packet):
+    if row.names_route and not _agrees(packet):
         raise WireUnknownField("the message names another group than its route", message=row.name)
     return packet
 
@@ -208,7 +206,7 @@ def _stream_row(body: Buffer) -> Row:
     if not body:
         raise WireBodyTooShort("empty body")
     row = row_of_id(body[0])
-    if row.family not in STREAM_FAMILIES:
+    if not row.on_stream:
         raise WireUnknownField("not a message of the stream", message=row.name)
     return row
 
@@ -224,6 +222,8 @@ def _agrees(packet: Packet) -> bool:
 
 
 def _check_cap(row: Row, length: int, dialect: Dialect) -> None:
+    if row.family is not Family.EXPLAIN and length <= dialect.body_bytes_max:
+        return  # nearly always
     limit = row.body_bytes_max(dialect)
     if length > limit:
         raise WireBodyTooLarge("body too large", message=row.name, length=length, limit=limit)

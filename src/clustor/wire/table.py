@@ -29,6 +29,9 @@ class Family(Enum):
     RECORD = "record"  # written to a file of its own
 
 
+_STREAM_FAMILIES = frozenset({Family.RAFT, Family.ENVELOPE, Family.EXPLAIN})
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One message of the catalog."""
@@ -39,6 +42,10 @@ class Row:
     section: str
     name: str
     codec: Codec[Any]
+    on_stream: bool
+    """Whether it travels behind a stream header."""
+    names_route: bool
+    """Whether its body repeats what its route says, and must agree with it."""
 
     def body_bytes_max(self, dialect: Dialect) -> int:
         """Return how long a body of this message may be."""
@@ -51,7 +58,11 @@ def _row(
     message_id: int, message: type[Any], family: Family, section: str, name: str | None = None
 ) -> Row:
     assert message_id not in EXPERIMENTAL
-    return Row(message_id, message, family, section, name or message.__name__, codec_of(message))
+    name = name or message.__name__
+    on_stream = family in _STREAM_FAMILIES
+    names_route = issubclass(message, (m.DurabilityAck, e.EnvelopeHeader))
+    codec = codec_of(message)
+    return Row(message_id, message, family, section, name, codec, on_stream, names_route)
 
 
 BATCH_ID = 0x0F  # many packets in one frame; see `stream`

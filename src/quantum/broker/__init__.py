@@ -38,11 +38,13 @@ from quantum.broker.errors import BrokerError, BrokerMisuse, SnapshotUnusable
 from quantum.broker.machine import Broker
 from quantum.broker.message import Message, decode_record, encode_record
 from quantum.broker.outbound import Delivery, Outbound
+from quantum.broker.refusals import NOT_COUNTED, decode_refusals
 from quantum.broker.routes import Route, Target
 from quantum.broker.settings import BrokerSettings
 from quantum.broker.subscribing import Subscribed
 
 __all__ = [
+    "NOT_COUNTED",
     "OWN_ORIGIN",
     "PUBACK",
     "PUBCOMP",
@@ -83,6 +85,7 @@ __all__ = [
     "WillSpec",
     "decode_command",
     "decode_record",
+    "decode_refusals",
     "encode_command",
     "encode_publishes",
     "encode_record",

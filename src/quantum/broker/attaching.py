@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from heapq import heappop
-
 import msgspec
 
 from quantum.broker.commands import (
@@ -14,16 +12,17 @@ from quantum.broker.commands import (
     RemoveSession,
     SubscriptionSpec,
 )
-from quantum.broker.delivering import send_ready
-from quantum.broker.effects import Ended, Send, SendPubrel
+from quantum.broker.delivering import make_room, send_ready
+from quantum.broker.effects import Ended, SendPubrel
 from quantum.broker.interest import tell
+from quantum.broker.membership import condition_changed, membership_changed
 from quantum.broker.message import Message, decode_record
-from quantum.broker.outbound import RECEIVED
 from quantum.broker.publishing import publish_anywhere
+from quantum.broker.replaying import continue_replays
 from quantum.broker.session import Session, new_outbound
-from quantum.broker.sharing import membership_changed, take_back
+from quantum.broker.sharing import take_back
 from quantum.broker.state import State
-from quantum.broker.types import ClientId, SessionEpoch
+from quantum.broker.types import TIME_MAX_MS, ClientId, SessionEpoch
 
 _encode = msgspec.msgpack.encode
 
@@ -36,7 +35,7 @@ class Attached(msgspec.Struct, array_like=True):
     attachment: int
 
 
-def apply_attach(state: State, command: Attach, index: int) -> bytes:
+def apply_attach(state: State, command: Attach) -> bytes:
     """Connect a client to its session, or to a new one; the reply is an `Attached`."""
     state.see_time(command.now_ms)
     session = state.sessions.get(command.client_id)
@@ -45,40 +44,40 @@ def apply_attach(state: State, command: Attach, index: int) -> bytes:
         session.will = None  # taken over (quantumqtt §10.3)
         end_session(state, session, "taken over")
     if session is None or not present:
-        session = make_session(state, command.client_id, index)
+        session = make_session(state, command.client_id)
     session.will, session.will_due_ms = command.will, 0
-    session.connected, session.attachment = True, index
+    session.connected, session.attachment = True, state.next_attachment()
     expiry = min(command.expiry_seconds, state.settings.session_expiry_seconds_max)
     _set_expiry(state, session, expiry)
-    session.outbound.window = max(1, command.window)
-    _tell_online(state, session)
+    session.outbound.set_window(command.window)
+    condition_changed(state, session)
     _resume(state, session)
     return _encode(Attached(present, session.epoch, session.attachment))
 
 
-def make_session(state: State, client_id: bytes, index: int) -> Session:
+def make_session(state: State, client_id: bytes) -> Session:
     """Make a session that ends with its connection, for now."""
     state.epoch += 1
+    attachment = state.next_attachment()
     session = Session(
-        ClientId(client_id), SessionEpoch(state.epoch), 0, new_outbound(1), attachment=index
+        ClientId(client_id), SessionEpoch(state.epoch), 0, new_outbound(1), attachment=attachment
     )
     state.sessions[client_id] = session
     return session
 
 
 def _set_expiry(state: State, session: Session, expiry_seconds: int) -> None:
-    if session.expiry_seconds != expiry_seconds:
-        session.expiry_seconds = expiry_seconds
-        state.routes.invalidate()  # whether the machine keeps its queue may have changed
+    session.expiry_seconds = expiry_seconds
+    if expiry_seconds and not session.keeps_queue:
+        session.keeps_queue = True
+        if session.subscriptions:
+            state.routes.invalidate()
 
 
 def _resume(state: State, session: Session) -> None:
     """Send again what was in flight, in the same order (MQTT-4.4.0-1), then what waits."""
-    for delivery in session.outbound.in_flight.values():
-        if delivery.state == RECEIVED:
-            state.emit(SendPubrel(session.client_id, delivery.packet_id))
-        else:
-            state.emit(Send(session.client_id, delivery, again=True))
+    for delivery in session.outbound.resume():
+        state.emit(SendPubrel(session.client_id, delivery.packet_id))
     send_ready(state, session)
 
 
@@ -107,7 +106,7 @@ def _disconnect(state: State, session: Session, *, gracefully: bool) -> None:
     if not session.is_durable:
         end_session(state, session, "disconnected")
         return
-    _tell_online(state, session)
+    condition_changed(state, session)
     take_back(state, session)
     if session.will is not None:
         wait = min(session.will.delay_seconds, session.expiry_seconds)
@@ -115,18 +114,10 @@ def _disconnect(state: State, session: Session, *, gracefully: bool) -> None:
         if wait == 0:
             _say_will(state, session)
         else:
-            state.look_again(session.will_due_ms, session.client_id)
+            state.look_again(session.will_due_ms, session)
     ends_at_ms = session.ends_at_ms()
     if ends_at_ms is not None:
-        state.look_again(ends_at_ms, session.client_id)
-
-
-def _tell_online(state: State, session: Session) -> None:
-    if not session.shares:
-        return
-    for spec in session.subscriptions.values():
-        if spec.share:
-            membership_changed(state, session, spec)
+        state.look_again(ends_at_ms, session)
 
 
 def _say_will(state: State, session: Session) -> None:
@@ -142,7 +133,7 @@ def _say_will(state: State, session: Session) -> None:
 def _from_now(state: State, message: Message) -> Message:
     """A will's expiry interval begins when it is published: until then it is an interval."""
     if message.expires_at_ms:
-        message.expires_at_ms += state.now_ms
+        message.expires_at_ms = min(message.expires_at_ms + state.now_ms, TIME_MAX_MS)
     return message
 
 
@@ -153,6 +144,8 @@ def end_session(state: State, session: Session, reason: str) -> None:
     session.connected = False
     take_back(state, session)
     state.routes.full.discard(session.client_id)
+    state.replaying.pop(session.client_id, None)
+    state.dropped += len(session.outbound)
     del state.sessions[session.client_id]
     _say_will(state, session)
     state.emit(Ended(session.client_id, session.epoch, reason))
@@ -163,9 +156,9 @@ def remove_subscription(state: State, session: Session, key: bytes, spec: Subscr
     del session.subscriptions[key]
     if spec.share:
         session.shares -= 1
-        state.routes.invalidate()
         membership_changed(state, session, spec, left=True)
         return
+    session.replays = [each for each in session.replays if each.filter != spec.filter]
     state.routes.trie.remove(spec.filter, session.client_id)
     subscribers = state.filters[spec.filter]
     del subscribers[session.client_id]
@@ -183,19 +176,31 @@ def apply_leader_started(state: State, command: LeaderStarted) -> bytes:
 
 
 def apply_elapse(state: State, command: Elapse) -> bytes:
-    """Say the wills and end the sessions whose time has come."""
+    """Say the wills and end the sessions whose time has come: as many as one entry may hold."""
     state.see_time(command.now_ms)
-    while state.deadlines and state.deadlines[0][0] <= state.now_ms:
-        _, client_id = heappop(state.deadlines)
-        session = state.sessions.get(client_id)
-        if session is None or session.connected:
-            continue
-        if session.will_due_ms and session.will_due_ms <= state.now_ms:
-            _say_will(state, session)
-        ends_at_ms = session.ends_at_ms()
-        if ends_at_ms is not None and ends_at_ms <= state.now_ms:
-            end_session(state, session, "expired")
+    state.drop_expired_retained()
+    for _ in range(state.settings.elapse_sessions_max):
+        session = state.take_due()
+        if session is None:
+            break
+        _look_at(state, session)
+    continue_replays(state)
     return b""
+
+
+def _look_at(state: State, session: Session) -> None:
+    make_room(state, session)
+    if session.connected:
+        return
+    ends_at_ms = session.ends_at_ms()
+    if ends_at_ms is not None and ends_at_ms <= state.now_ms:
+        end_session(state, session, "expired")
+        return
+    if session.will_due_ms and session.will_due_ms <= state.now_ms:
+        _say_will(state, session)
+    for due_ms in (session.will_due_ms, ends_at_ms):
+        if due_ms:
+            state.look_again(due_ms, session)
 
 
 def apply_remove_session(state: State, command: RemoveSession) -> bytes:

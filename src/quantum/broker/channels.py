@@ -3,27 +3,42 @@
 The sender's log makes the items, so every replica has them; they stay until the receiver's log
 has them too. A leader sends what is there, a new leader sends it again, and the receiver drops
 what it already counted. Nothing else is durable between two partitions.
+
+Beside the streams, a leader passes publishes on with numbers of its term (`Forwarded`): they are
+kept only by the publisher until they are answered, so an answer that was lost must come out the
+same when the publish is sent again.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import islice
+from typing import Final
 
-from quantum.broker.items import Item
+from quantum.broker.items import Deliver, Forward, Item, Returned, Targeted
+from quantum.broker.reasons import QUOTA_EXCEEDED, SUCCESS
 from quantum.broker.types import Sequence
+
+ITEM_BYTES: Final = 64  # what an item without a record costs, about
+REFUSALS_MAX: Final = 16_384
 
 
 class Outbox:
     """What this partition has for another one."""
 
-    __slots__ = ("acked_through", "items")
+    __slots__ = ("_bytes_max", "_items_max", "acked_through", "is_full", "items", "weight")
 
-    def __init__(self) -> None:
+    def __init__(self, items_max: int, bytes_max: int) -> None:
+        self._items_max = items_max
+        self._bytes_max = bytes_max
+        self.is_full = False
         self.items: deque[Item] = deque()
         self.acked_through = Sequence(0)
         """The receiver has everything up to here; the first item is the next one."""
+        self.weight = 0
+        """The bytes of all items."""
 
     @property
     def last(self) -> Sequence:
@@ -32,13 +47,22 @@ class Outbox:
     def append(self, item: Item) -> Sequence:
         """Add an item and return its place."""
         self.items.append(item)
-        return self.last
+        self.weight += _weight(item)
+        self.weigh()
+        return Sequence(self.acked_through + len(self.items))
 
     def acked(self, through: int) -> Iterator[tuple[Sequence, Item]]:
         """Take out what the receiver has; an older word than the last one takes out nothing."""
         while self.acked_through < through and self.items:
             self.acked_through = Sequence(self.acked_through + 1)
-            yield self.acked_through, self.items.popleft()
+            item = self.items.popleft()
+            self.weight -= _weight(item)
+            yield self.acked_through, item
+        self.weigh()
+
+    def weigh(self) -> None:
+        """Note whether there is too much in it."""
+        self.is_full = len(self.items) >= self._items_max or self.weight >= self._bytes_max
 
     def after(self, sequence: int, limit: int) -> list[Item]:
         """Return up to `limit` items behind that place."""
@@ -46,27 +70,63 @@ class Outbox:
         return list(islice(self.items, skip, skip + limit))
 
 
+def _weight(item: Item) -> int:
+    if isinstance(item, Deliver | Forward | Targeted | Returned):
+        return len(item.record) + ITEM_BYTES
+    return ITEM_BYTES
+
+
+@dataclass(slots=True)
+class Forwarded:
+    """What was passed on by the leader of another partition, in its term."""
+
+    term: int
+    number: int = 0
+    """The last one that counted; they come without gaps."""
+    refused: dict[int, int] = field(default_factory=dict)
+    """Why some did not get in, the latest `REFUSALS_MAX` of them."""
+    forgotten_through: int = 0
+    """Nobody knows any more which of the numbers up to here were refused."""
+
+    def refuse(self, number: int, reason: int) -> None:
+        self.refused[number] = reason
+        if len(self.refused) > REFUSALS_MAX:
+            self.forgotten_through = next(iter(self.refused))
+            del self.refused[self.forgotten_through]
+
+    def answer(self, number: int) -> int:
+        """Repeat the answer to a publish that counted; never a better one than it got."""
+        if number <= self.forgotten_through:
+            return QUOTA_EXCEEDED
+        return self.refused.get(number, SUCCESS)
+
+
 class Channels:
     """All streams of one partition, by the other partition's number."""
 
-    __slots__ = ("_outboxes", "counted", "forwarded")
+    __slots__ = ("_bytes_max", "_items_max", "_outboxes", "counted", "forwarded")
 
-    def __init__(self) -> None:
+    def __init__(self, items_max: int, bytes_max: int) -> None:
+        self._items_max = items_max
+        self._bytes_max = bytes_max
         self._outboxes: dict[int, Outbox] = {}
         self.counted: dict[int, int] = {}
         """The last place of each stream to here that counted."""
-        self.forwarded: dict[int, tuple[int, int]] = {}
-        """The last publish that a leader elsewhere passed on: (its term, its number)."""
+        self.forwarded: dict[int, Forwarded] = {}
 
     def to(self, prg: int) -> Outbox:
         """Return the stream to a partition."""
         outbox = self._outboxes.get(prg)
         if outbox is None:
-            outbox = self._outboxes[prg] = Outbox()
+            outbox = self._outboxes[prg] = Outbox(self._items_max, self._bytes_max)
         return outbox
 
     def outboxes(self) -> dict[int, Outbox]:
         return self._outboxes
+
+    def full(self) -> frozenset[int]:
+        """Name the partitions whose streams hold too much."""
+        return frozenset(prg for prg, outbox in self._outboxes.items() if outbox.is_full)
 
     def count(self, origin: int, sequence: int) -> bool:
         """Say whether an item counts: it does not the second time."""
@@ -75,9 +135,9 @@ class Channels:
         self.counted[origin] = sequence
         return True
 
-    def count_forward(self, origin: int, term: int, number: int) -> bool:
-        """Say whether a passed-on publish counts: not the second time, not of an old leader."""
-        if (term, number) <= self.forwarded.get(origin, (0, 0)):
-            return False
-        self.forwarded[origin] = (term, number)
-        return True
+    def forwarded_by(self, origin: int, term: int) -> Forwarded | None:
+        """Return what a leader passed on so far; None for one that has a successor."""
+        forwarded = self.forwarded.get(origin)
+        if forwarded is None or forwarded.term < term:
+            forwarded = self.forwarded[origin] = Forwarded(term)
+        return forwarded if forwarded.term == term else None

@@ -7,14 +7,23 @@ else is a small record. Time is in them: the leader stamps `now_ms`, and nobody 
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple, TypeAlias
+from typing import Annotated, Final, NamedTuple, TypeAlias
 
 import msgspec
+from msgspec import Meta
+
+from quantum.broker.types import TIME_MAX_MS
 
 PUBLISHES: Final = 0
 """The first byte of packed publishes; no record begins with it (MessagePack arrays do not)."""
 PUBLISHES_HEAD: Final = struct.Struct("<BQHQQ")
 OWN_ORIGIN: Final = 0xFFFF
+
+
+Stamp: TypeAlias = Annotated[int, Meta(ge=0, le=TIME_MAX_MS)]
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)]
+QosLevel: TypeAlias = Annotated[int, Meta(ge=0, le=2)]
+# The bounds hold for what is decoded: no committed bytes bring numbers that cannot be kept.
 
 
 class PublishesHead(NamedTuple):
@@ -47,29 +56,29 @@ class WillSpec(msgspec.Struct, array_like=True):
     """A will as the client left it: the record of its message, and how long it waits."""
 
     record: bytes
-    delay_seconds: int
+    delay_seconds: Count
 
 
 class Attach(_Command, tag=1):
     """A client connected, and something about its session must be remembered."""
 
-    now_ms: int
+    now_ms: Stamp
     client_id: bytes
     clean_start: bool
-    expiry_seconds: int
-    window: int  # how many messages may be in flight to it
+    expiry_seconds: Count
+    window: Count  # how many messages may be in flight to it
     will: WillSpec | None = None
 
 
 class Detach(_Command, tag=2):
     """A connection ended. `gracefully` says that its will is not wanted."""
 
-    now_ms: int
+    now_ms: Stamp
     client_id: bytes
     epoch: int
     gracefully: bool
-    expiry_seconds: int | None = None  # MQTT 5 lets a DISCONNECT change it
-    attachment: int = 0  # the index of the Attach that it ends; 0 for whatever is there
+    expiry_seconds: Count | None = None  # MQTT 5 lets a DISCONNECT change it
+    attachment: int = 0  # the connection that ends, as `Attached` said; 0 for whatever is there
     unsent: list[int] = []  # packet ids in flight that never left the connection
 
 
@@ -77,26 +86,26 @@ class SubscriptionSpec(msgspec.Struct, array_like=True):
     """One line of a SUBSCRIBE. `share` is the group's name, empty for an ordinary one."""
 
     filter: bytes
-    qos: int
+    qos: QosLevel
     no_local: bool = False
     retain_as_published: bool = False
-    retain_handling: int = 0
-    identifier: int = 0
+    retain_handling: QosLevel = 0  # 0, 1 or 2 as well
+    identifier: Count = 0
     share: bytes = b""
 
 
 class Subscribe(_Command, tag=3):
-    now_ms: int
+    now_ms: Stamp
     client_id: bytes
     epoch: int
     subscriptions: list[SubscriptionSpec]
-    window: int = 1  # how many messages may be in flight, if this makes the session
+    window: Count = 1  # how many messages may be in flight, if this makes the session
 
 
 class Unsubscribe(_Command, tag=4):
     """`filters` as the client wrote them, `$share/…` included."""
 
-    now_ms: int
+    now_ms: Stamp
     client_id: bytes
     epoch: int
     filters: list[bytes]
@@ -105,32 +114,32 @@ class Unsubscribe(_Command, tag=4):
 class Acknowledge(_Command, tag=5):
     """What clients said of messages that the machine keeps for them: (client, kind, packet id)."""
 
-    now_ms: int
+    now_ms: Stamp
     acknowledgements: list[tuple[bytes, int, int]]
 
 
 class PublishOnce(_Command, tag=6):
     """Publishes at QoS 2 of a session that outlives its connection: each is taken once."""
 
-    now_ms: int
+    now_ms: Stamp
     records: list[bytes]
 
 
 class Release(_Command, tag=7):
     """PUBRELs of such sessions: (client, packet id)."""
 
-    now_ms: int
+    now_ms: Stamp
     releases: list[tuple[bytes, int]]
 
 
 class ChannelItems(_Command, tag=8):
-    """What another partition has for this one: its items from `first_sequence` on.
+    """What another partition has for this one, in order; `sequences` names the place of each.
 
-    `sequences` names the place of each, where some are left out because nobody has to remember
-    them.
+    A leader may leave out what nobody has to remember, and nothing else: what comes behind a
+    gap counts, and what was in the gap never does.
     """
 
-    now_ms: int
+    now_ms: Stamp
     origin: int
     sequences: list[int]
     items: list[bytes]
@@ -146,20 +155,20 @@ class ChannelAcked(_Command, tag=9):
 class LeaderStarted(_Command, tag=10):
     """A leader begins: every connection of its predecessors is gone."""
 
-    now_ms: int
+    now_ms: Stamp
     term: int
 
 
 class Elapse(_Command, tag=11):
     """Time passed: what is due happens now."""
 
-    now_ms: int
+    now_ms: Stamp
 
 
 class RemoveSession(_Command, tag=12):
     """An operator ends a session."""
 
-    now_ms: int
+    now_ms: Stamp
     client_id: bytes
 
 

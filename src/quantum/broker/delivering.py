@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from quantum.broker.effects import FanOut, Send, SendVolatile
-from quantum.broker.interest import session_changed
+from quantum.broker.membership import room_changed
 from quantum.broker.message import Message
-from quantum.broker.outbound import Delivery
+from quantum.broker.outbound import Delivery, Outbound
 from quantum.broker.routes import Route, Target
 from quantum.broker.session import Session
 from quantum.broker.state import State
@@ -14,7 +14,8 @@ from quantum.broker.state import State
 def deliver_here(state: State, route: Route, message: Message) -> None:
     """Give a message to every session of this partition that wants its topic."""
     if message.expires_at_ms and message.expires_at_ms <= state.now_ms:
-        state.dropped += 1
+        # Counted only where every replica looks: followers skip what connections alone want.
+        state.dropped += len(route.kept)
         return
     for target in route.kept:
         _deliver_kept(state, target, message)
@@ -41,44 +42,96 @@ def enqueue(state: State, session: Session, delivery: Delivery) -> None:
             state.effects.append(Send(session.client_id, delivery))
         return
     outbound = session.outbound
+    delivery.drop_at_ms = state.now_ms + state.settings.message_ttl_ms
     if not session.connected:
         outbound.weight += delivery.message.weight
         outbound.queue.append(delivery)
     elif outbound.push(delivery) and state.effects is not None:
         state.effects.append(Send(session.client_id, delivery))
-    check_room(state, session)
+    settings = state.settings
+    if (
+        outbound.weight >= settings.queue_bytes_max
+        or len(outbound.queue) + len(outbound.in_flight) >= settings.queue_messages_max
+    ):
+        check_room(state, session)
 
 
 def check_room(state: State, session: Session) -> None:
     """Note when a queue becomes full, or has room again (quantumqtt §7.2)."""
-    settings, outbound = state.settings, session.outbound
     full = state.routes.full
     if session.client_id in full:
-        if 4 * len(outbound) <= 3 * settings.queue_messages_max and (
-            4 * outbound.weight <= 3 * settings.queue_bytes_max
-        ):
+        if _has_room(state, session.outbound):
             full.discard(session.client_id)
-            session_changed(state, session)
-    elif (
+            room_changed(state, session)
+    elif _is_full(state, session.outbound):
+        state.dropped += session.outbound.drop_expired(state.now_ms)
+        if _is_full(state, session.outbound):
+            full.add(session.client_id)
+            room_changed(state, session)
+            _look_at_expiry(state, session)
+    if session.replays and session.keeps_queue and room_for_retained(state, session):
+        state.replaying[session.client_id] = None
+
+
+def _is_full(state: State, outbound: Outbound) -> bool:
+    settings = state.settings
+    return (
         len(outbound) >= settings.queue_messages_max or outbound.weight >= settings.queue_bytes_max
-    ):
-        full.add(session.client_id)
-        session_changed(state, session)
+    )
+
+
+def _has_room(state: State, outbound: Outbound) -> bool:
+    """A quarter is free: a queue does not change its mind with every message."""
+    settings = state.settings
+    return (
+        4 * len(outbound) <= 3 * settings.queue_messages_max
+        and 4 * outbound.weight <= 3 * settings.queue_bytes_max
+    )
+
+
+def _look_at_expiry(state: State, session: Session) -> None:
+    expires_at_ms = session.outbound.next_expiry_ms()
+    if expires_at_ms is not None:
+        state.look_again(expires_at_ms, session)
+
+
+def make_room(state: State, session: Session) -> None:
+    """Drop what expired in a full queue, so that its publishers may go on."""
+    if session.client_id in state.routes.full:
+        state.dropped += session.outbound.drop_expired(state.now_ms)
+        check_room(state, session)
+        if session.client_id in state.routes.full:
+            _look_at_expiry(state, session)
+
+
+def room_for_retained(state: State, session: Session) -> int:
+    """Say how many retained messages a session may get now: they fill half a queue at most."""
+    page = state.settings.retained_page
+    if not session.keeps_queue:
+        return page
+    outbound = session.outbound
+    if 2 * outbound.weight >= state.settings.queue_bytes_max:
+        return 0
+    return max(0, min(page, state.settings.queue_messages_max // 2 - len(outbound)))
 
 
 def send_ready(state: State, session: Session) -> None:
     """Let what the window has room for leave, if the client is there."""
+    outbound = session.outbound
     if session.connected:
-        for delivery in session.outbound.take_ready(state.now_ms):
+        for delivery in outbound.take_unsent():
+            state.emit(Send(session.client_id, delivery, again=True))
+        waiting, flying = len(outbound.queue), len(outbound.in_flight)
+        for delivery in outbound.take_ready(state.now_ms):
             state.emit(Send(session.client_id, delivery))
+        left, started = len(outbound.queue), len(outbound.in_flight) - flying
+        state.dropped += waiting - left - started
     check_room(state, session)
 
 
-def deliver_targeted(
-    state: State, session: Session, delivery: Delivery, *, retained: bool = False
-) -> None:
+def deliver_targeted(state: State, session: Session, delivery: Delivery) -> None:
     """Give a message to one session: what is retained, or its turn in a shared subscription."""
-    if session.keeps_queue:
+    if session.keeps_queue or (delivery.share and delivery.qos):
         enqueue(state, session, delivery)
     elif session.connected:
         state.emit(
@@ -86,7 +139,7 @@ def deliver_targeted(
                 session.client_id,
                 delivery.message,
                 delivery.qos,
-                retained or delivery.retain,
+                delivery.retain,
                 delivery.identifiers,
             )
         )

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from quantum.broker.items import BLOCKED, NOTHING, WANTED, Interest, Item
-from quantum.broker.session import Session
 from quantum.broker.state import State
 from quantum.broker.types import Sequence
 from quantum.topics import has_wildcard
+
+
+def is_peer(state: State, prg: int) -> bool:
+    """Say whether a number names another partition of the ring."""
+    return 0 <= prg < state.settings.prg_count and prg != state.settings.prg
 
 
 def partitions_of(state: State, topic_filter: bytes) -> list[int]:
@@ -38,11 +42,3 @@ def tell(state: State, topic_filter: bytes) -> None:
         state.told[topic_filter] = level
     for prg in partitions_of(state, topic_filter):
         send_item(state, prg, Interest(topic_filter, level))
-
-
-def session_changed(state: State, session: Session) -> None:
-    """Tell everyone about every filter of a session whose queue became full, or is not any more."""
-    state.routes.invalidate()
-    for spec in session.subscriptions.values():
-        if not spec.share:
-            tell(state, spec.filter)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
+from msgspec import Meta
+
+from quantum.broker.commands import Count, QosLevel
 
 NOTHING = 0
 WANTED = 1
@@ -34,17 +37,23 @@ class Interest(_Item, tag=3):
     """
 
     filter: bytes
-    level: int
+    level: Annotated[int, Meta(ge=NOTHING, le=BLOCKED)]
 
 
 class WantRetained(_Item, tag=4):
-    """A session subscribed: send what is retained now, in order with what comes after."""
+    """A session subscribed: send what is retained now, in order with what comes after.
+
+    At most `limit` messages that come after the topic `after`; `MoreRetained` follows if there
+    may be others.
+    """
 
     client_id: bytes
     epoch: int
     filter: bytes
-    qos: int
-    identifier: int
+    qos: QosLevel
+    identifier: Count
+    after: bytes = b""
+    limit: Count = 1_024
 
 
 class Targeted(_Item, tag=5):
@@ -53,23 +62,27 @@ class Targeted(_Item, tag=5):
     client_id: bytes
     epoch: int
     record: bytes
-    qos: int
+    qos: QosLevel
     retain: bool
-    identifier: int
+    identifier: Count
     share: bytes = b""  # the group's name, where losing the message would lose it for the group
     filter: bytes = b""
 
 
 class Member(_Item, tag=6):
-    """A session is in a shared subscription; `qos` is -1 when it left."""
+    """A session is in a shared subscription; `qos` is -1 when it left.
+
+    `full` says that its queue is: others take its turns.
+    """
 
     share: bytes
     filter: bytes
     client_id: bytes
     epoch: int
-    qos: int
-    identifier: int
+    qos: Annotated[int, Meta(ge=-1, le=2)]
+    identifier: Count
     online: bool
+    full: bool = False
 
 
 class Returned(_Item, tag=7):
@@ -80,7 +93,35 @@ class Returned(_Item, tag=7):
     record: bytes
 
 
-Item: TypeAlias = Forward | Deliver | Interest | WantRetained | Targeted | Member | Returned
+class MoreRetained(_Item, tag=8):
+    """There may be more than the page that was sent: a `WantRetained` brings the next one."""
+
+    client_id: bytes
+    epoch: int
+    filter: bytes
+    qos: QosLevel
+    identifier: Count
+    after: bytes
+
+
+class Pressure(_Item, tag=9):
+    """Whether a topic's subscribers have no room: no more QoS 2 for it until they have."""
+
+    topic: bytes
+    refuse: bool
+
+
+Item: TypeAlias = (
+    Forward
+    | Deliver
+    | Interest
+    | WantRetained
+    | Targeted
+    | Member
+    | Returned
+    | MoreRetained
+    | Pressure
+)
 
 _decoder: msgspec.msgpack.Decoder[Item] = msgspec.msgpack.Decoder(Item)
 _encoder = msgspec.msgpack.Encoder()

@@ -7,6 +7,7 @@ raise. A leader asks for the effects of an index once the group allows its ackno
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import assert_never
 
 import msgspec
@@ -36,17 +37,20 @@ from quantum.broker.commands import (
     Unsubscribe,
     decode_command,
 )
+from quantum.broker.congestion import lift_congestion
 from quantum.broker.effects import Effect
 from quantum.broker.errors import BrokerMisuse
+from quantum.broker.frames import decode_frames, encode_frames
 from quantum.broker.publishing import apply_publish_once, apply_publishes, apply_release
 from quantum.broker.receiving import (
     apply_acknowledge,
     apply_channel_acked,
     apply_channel_items,
 )
+from quantum.broker.restoring import restore_state
 from quantum.broker.routes import Route
 from quantum.broker.settings import BrokerSettings
-from quantum.broker.snapshot import restore_state, state_chunks
+from quantum.broker.snapshot import state_frames
 from quantum.broker.state import State
 from quantum.broker.subscribing import apply_subscribe, apply_unsubscribe
 
@@ -57,8 +61,11 @@ class Broker:
     def __init__(self, settings: BrokerSettings) -> None:
         self.settings = settings
         self.state = State(settings)
-        self._effects: dict[int, list[Effect]] = {}
+        self._effects: dict[int, tuple[list[Effect], list[int]]] = {}
+        """Of each entry its effects, and where those of each of its commands end."""
         self._collects = False
+        self._lifted_at = (-1, -1)
+        """The version of the routes that was looked at; saves work, is no state."""
 
     # What is replicated.
 
@@ -69,25 +76,39 @@ class Broker:
             raise BrokerMisuse("applied already", index=index, applied_index=state.applied_index)
         state.applied_index = index
         if not self._collects:
-            return [self._apply(index, command) for command in commands]
+            return self._apply_all(commands, [], [])
         effects: list[Effect] = []
+        ends: list[int] = []
         state.effects = effects
-        replies = [self._apply(index, command) for command in commands]
+        replies = self._apply_all(commands, effects, ends)
         state.effects = None
         if effects:
-            self._effects[index] = effects
+            self._effects[index] = (effects, ends)
         return replies
 
-    def _apply(self, index: int, data: bytes) -> bytes:
+    def _apply_all(
+        self, commands: Sequence[bytes], effects: list[Effect], ends: list[int]
+    ) -> list[bytes]:
+        state = self.state
+        replies = []
+        for command in commands:
+            replies.append(self._apply(command))
+            ends.append(len(effects))
+        if state.congested and state.routes.version != self._lifted_at:
+            lift_congestion(state)
+            self._lifted_at = state.routes.version
+        return replies
+
+    def _apply(self, data: bytes) -> bytes:
         if data[:1] == b"\0":
             return apply_publishes(self.state, data)
         try:
             command = decode_command(data)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             return b""
-        return self._execute(index, command)
+        return self._execute(command)
 
-    def _execute(self, index: int, command: Command) -> bytes:
+    def _execute(self, command: Command) -> bytes:
         state = self.state
         match command:
             case Acknowledge():
@@ -101,11 +122,11 @@ class Broker:
             case ChannelAcked():
                 return apply_channel_acked(state, command)
             case Attach():
-                return apply_attach(state, command, index)
+                return apply_attach(state, command)
             case Detach():
                 return apply_detach(state, command)
             case Subscribe():
-                return apply_subscribe(state, command, index)
+                return apply_subscribe(state, command)
             case Unsubscribe():
                 return apply_unsubscribe(state, command)
             case LeaderStarted():
@@ -118,18 +139,19 @@ class Broker:
                 assert_never(command)
 
     def snapshot(self) -> Iterator[bytes]:
-        """Give the state of this moment."""
-        return iter(state_chunks(self.state))
+        """Give the state of this moment; only references to it are taken now."""
+        return encode_frames(list(state_frames(self.state)))
 
     def restore(self, chunks: Iterable[bytes]) -> None:
         """Become what a snapshot says, or raise SnapshotUnusable and be unchanged."""
-        self.state = restore_state(self.settings, b"".join(chunks))
+        self.state = restore_state(self.settings, decode_frames(chunks))
         self._effects.clear()
+        self._lifted_at = (-1, -1)
 
     def digest(self) -> bytes:
         """Return bytes that are equal for equal state."""
         digest = xxh3_128()
-        for chunk in state_chunks(self.state):
+        for chunk in encode_frames(state_frames(self.state)):
             digest.update(chunk)
         return digest.digest()
 
@@ -146,10 +168,22 @@ class Broker:
 
     def take_effects(self, index: int) -> list[Effect]:
         """Return the effects of the entry at `index`; what older entries left is dropped."""
-        found = self._effects.pop(index, [])
+        return [effect for of_command in self.take_effects_each(index) for effect in of_command]
+
+    def take_effects_each(self, index: int) -> list[list[Effect]]:
+        """Return the same, command by command; nothing at all where there are none.
+
+        A leader tells of a command before it carries out its effects, and carries out those of
+        the commands before it first: a client that came back in the middle of an entry must not
+        get a newer message before the older ones that are sent to it again.
+        """
+        effects, ends = self._effects.pop(index, ([], []))
         for older in [each for each in self._effects if each < index]:
             del self._effects[older]
-        return found
+        if not effects:
+            return []
+        ends[-1] = len(effects)
+        return [effects[begin:end] for begin, end in pairwise([0, *ends])]
 
     def route(self, topic: bytes) -> Route:
         """Say where a topic's messages go now, for what is not logged (QoS 0)."""
@@ -157,8 +191,7 @@ class Broker:
 
     def next_deadline_ms(self) -> int | None:
         """When an `Elapse` is due, at the earliest."""
-        deadlines = self.state.deadlines
-        return deadlines[0][0] if deadlines else None
+        return self.state.next_deadline_ms()
 
 
 assert PUBLISHES == 0

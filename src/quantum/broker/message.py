@@ -13,71 +13,50 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+import msgspec
+
 HEAD: Final = struct.Struct("<IBHHHHI")
 HEAD_BYTES: Final = HEAD.size
 EXPIRY: Final = struct.Struct("<Q")
 LENGTH_BYTES: Final = 4
+_BEHIND_LENGTH: Final = HEAD_BYTES - LENGTH_BYTES
 
 QOS_MASK: Final = 0x03
 RETAIN: Final = 0x04
 EXPIRES: Final = 0x08
 FROM_V5: Final = 0x10  # whether `properties` may be non-empty; for the analytical side
 
+_pack_head = HEAD.pack
+unpack_head = HEAD.unpack_from
+_join = b"".join
 
-class Message:
-    """A message as the broker keeps it; `record` is made once, when first asked for."""
 
-    __slots__ = (
-        "_record",
-        "client_id",
-        "epoch",
-        "expires_at_ms",
-        "packet_id",
-        "payload",
-        "properties",
-        "qos",
-        "retain",
-        "topic",
-    )
+class Message(msgspec.Struct, array_like=True, eq=False, gc=False):
+    """A message as the broker keeps it. Nobody changes one that was published."""
 
-    def __init__(  # noqa: PLR0917  # hot: positional
-        self,
-        topic: bytes,
-        payload: bytes,
-        qos: int,
-        retain: bool,  # hot: positional
-        properties: bytes,
-        expires_at_ms: int,
-        client_id: bytes,
-        epoch: int,
-        packet_id: int,
-    ) -> None:
-        self.topic = topic
-        self.payload = payload
-        self.qos = qos
-        self.retain = retain
-        self.properties = properties
-        self.expires_at_ms = expires_at_ms  # 0: never
-        self.client_id = client_id
-        self.epoch = epoch
-        self.packet_id = packet_id
-        self._record: bytes | None = None
+    topic: bytes
+    payload: bytes
+    qos: int
+    retain: bool
+    properties: bytes
+    expires_at_ms: int  # 0: never
+    client_id: bytes
+    epoch: int
+    packet_id: int
 
     @property
     def record(self) -> bytes:
         """The message as bytes; `decode_record` is its inverse."""
-        if self._record is None:
-            self._record = encode_record(
-                self.topic,
-                self.payload,
-                self.qos | (RETAIN if self.retain else 0),
-                self.properties,
-                self.expires_at_ms,
-                self.client_id,
-                self.epoch,
-                self.packet_id,
-            )
-        return self._record
+        return encode_record(
+            self.topic,
+            self.payload,
+            self.qos | (RETAIN if self.retain else 0),
+            self.properties,
+            self.expires_at_ms,
+            self.client_id,
+            self.epoch,
+            self.packet_id,
+        )
 
     @property
     def weight(self) -> int:
@@ -96,14 +75,13 @@ def encode_record(  # noqa: PLR0917  # hot: positional
     packet_id: int,
 ) -> bytes:
     """Make the record of a message."""
-    sizes = len(client_id), len(topic), len(properties)
-    length = HEAD_BYTES - LENGTH_BYTES + sum(sizes) + len(payload)
+    body = _join((client_id, topic, properties, payload))
+    length = _BEHIND_LENGTH + len(body)
     if expires_at_ms:
-        head = HEAD.pack(length + EXPIRY.size, flags | EXPIRES, *sizes, packet_id, epoch)
         expiry = EXPIRY.pack(expires_at_ms)
-        return b"".join((head, expiry, client_id, topic, properties, payload))
-    head = HEAD.pack(length, flags, *sizes, packet_id, epoch)
-    return b"".join((head, client_id, topic, properties, payload))
+        length, flags, body = length + EXPIRY.size, flags | EXPIRES, expiry + body
+    head = _pack_head(length, flags, len(client_id), len(topic), len(properties), packet_id, epoch)
+    return head + body
 
 
 def decode_record(data: bytes, start: int = 0) -> tuple[Message, int]:
@@ -112,7 +90,7 @@ def decode_record(data: bytes, start: int = 0) -> tuple[Message, int]:
     Raises ValueError for bytes that `encode_record` did not make.
     """
     try:
-        length, flags, client, topic, properties, packet_id, epoch = HEAD.unpack_from(data, start)
+        length, flags, client, topic, properties, packet_id, epoch = unpack_head(data, start)
         at = start + HEAD_BYTES
         expires_at_ms = 0
         if flags & EXPIRES:
@@ -124,12 +102,13 @@ def decode_record(data: bytes, start: int = 0) -> tuple[Message, int]:
     topic_at = at + client
     properties_at = topic_at + topic
     payload_at = properties_at + properties
-    if payload_at > end or end > len(data):
-        raise ValueError("the lengths of a record do not add up")
+    qos = flags & QOS_MASK
+    if payload_at > end or end > len(data) or qos == QOS_MASK:
+        raise ValueError("the lengths of a record do not add up, or it has no QoS")
     message = Message(
         data[topic_at:properties_at],
         data[payload_at:end],
-        flags & QOS_MASK,
+        qos,
         flags & RETAIN != 0,
         data[properties_at:payload_at],
         expires_at_ms,

@@ -8,8 +8,11 @@ says what time it is.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Final
+
+import msgspec
 
 from quantum.broker.message import Message
 from quantum.broker.types import PacketId
@@ -18,53 +21,55 @@ SENT: Final = 1  # PUBLISH is out
 RECEIVED: Final = 2  # PUBREC came: only the packet id is still held, and PUBREL is out
 
 
-class Delivery:
+class Delivery(msgspec.Struct, eq=False, gc=False):
     """One message for one client. `packet_id` is 0 while it waits in the queue."""
 
-    __slots__ = (
-        "filter",
-        "identifiers",
-        "message",
-        "packet_id",
-        "qos",
-        "retain",
-        "share",
-        "state",
-    )
+    message: Message
+    qos: int
+    retain: bool
+    identifiers: tuple[int, ...]
+    share: bytes = b""
+    filter: bytes = b""
+    packet_id: int = 0
+    state: int = SENT
+    drop_at_ms: int = 0
+    """When it is not worth sending any more, if that is before its message expires; 0: never."""
 
-    def __init__(  # noqa: PLR0917  # hot: positional
-        self,
-        message: Message,
-        qos: int,
-        retain: bool,  # hot: positional
-        identifiers: tuple[int, ...],
-        share: bytes = b"",
-        filter_: bytes = b"",
-    ) -> None:
-        self.message = message
-        self.qos = qos
-        self.retain = retain
-        self.identifiers = identifiers
-        self.share = share
-        self.filter = filter_
-        self.packet_id = 0
-        self.state = SENT
+    def has_expired(self, now_ms: int) -> bool:
+        return 0 < self.drop_at_ms <= now_ms or 0 < self.message.expires_at_ms <= now_ms
 
 
 class Outbound:
     """In order: what is in flight, then what waits. Packet ids are reused when they are free."""
 
-    __slots__ = ("_first_id", "_last_id", "_next_id", "in_flight", "queue", "weight", "window")
+    __slots__ = (
+        "_first_id",
+        "_last_id",
+        "_next_id",
+        "in_flight",
+        "queue",
+        "unsent",
+        "weight",
+        "window",
+    )
 
     def __init__(self, window: int, first_id: int, last_id: int) -> None:
-        self.window = window
+        self._first_id = first_id
+        self._last_id = last_id
+        self._next_id = first_id
+        self.window = 1
+        self.set_window(window)
         self.queue: deque[Delivery] = deque()
         self.in_flight: dict[int, Delivery] = {}
         self.weight = 0
         """The bytes of all that is queued or in flight."""
-        self._first_id = first_id
-        self._last_id = last_id
-        self._next_id = first_id
+        self.unsent: list[int] = []
+        """Packet ids in flight that this connection has not seen yet, in order: a client that
+        came back with a smaller window gets them as it has room."""
+
+    def set_window(self, window: int) -> None:
+        """Say how many may be in flight; no more than there are packet ids."""
+        self.window = max(1, min(window, self._last_id - self._first_id + 1))
 
     def __len__(self) -> int:
         return len(self.queue) + len(self.in_flight)
@@ -86,13 +91,28 @@ class Outbound:
         delivery.packet_id = packet_id
         self.in_flight[packet_id] = delivery
 
+    def resume(self) -> list[Delivery]:
+        """A connection begins: return the exchanges of which only PUBREL is to be sent again.
+
+        The others in flight are unsent, as far as this connection goes.
+        """
+        self.unsent = [each.packet_id for each in self.in_flight.values() if each.state == SENT]
+        return [each for each in self.in_flight.values() if each.state == RECEIVED]
+
+    def take_unsent(self) -> list[Delivery]:
+        """Return what was in flight before and the window has room for now, in the old order."""
+        room = self.window - len(self.in_flight) + len(self.unsent)
+        if not self.unsent or room <= 0:
+            return []
+        again, self.unsent = self.unsent[:room], self.unsent[room:]
+        return [self.in_flight[packet_id] for packet_id in again]
+
     def take_ready(self, now_ms: int) -> list[Delivery]:
         """Move what the window has room for into flight; what has expired is dropped."""
         ready: list[Delivery] = []
         while self.queue and len(self.in_flight) < self.window:
             delivery = self.queue.popleft()
-            expires_at_ms = delivery.message.expires_at_ms
-            if expires_at_ms and expires_at_ms <= now_ms:
+            if delivery.has_expired(now_ms):
                 self.weight -= delivery.message.weight
                 continue
             self._start(delivery)
@@ -113,6 +133,8 @@ class Outbound:
         if delivery is None or delivery.qos != 2:
             return False
         delivery.state = RECEIVED
+        if self.unsent and packet_id in self.unsent:
+            self.unsent.remove(packet_id)
         return True
 
     def on_pubcomp(self, packet_id: PacketId) -> bool:
@@ -132,14 +154,18 @@ class Outbound:
 
     def _end(self, packet_id: PacketId) -> None:
         self.weight -= self.in_flight.pop(packet_id).message.weight
+        if self.unsent and packet_id in self.unsent:
+            self.unsent.remove(packet_id)
 
     def unsend(self, packet_ids: list[int]) -> None:
         """Let messages wait again that are in flight for us and never left."""
         for packet_id in reversed(packet_ids):
-            delivery = self.in_flight.pop(packet_id, None)
-            if delivery is not None:
+            delivery = self.in_flight.get(packet_id)
+            if delivery is not None and delivery.state == SENT:
+                del self.in_flight[packet_id]
                 delivery.packet_id = 0
                 self.queue.appendleft(delivery)
+        self.unsent = [each for each in self.unsent if each in self.in_flight]
 
     def unfinished(self) -> Iterator[Delivery]:
         """All that the client has not acknowledged, in order."""
@@ -157,13 +183,34 @@ class Outbound:
 
     def drop_expired(self, now_ms: int) -> int:
         """Drop what waits and has expired; return how many."""
-        kept = [each for each in self.queue if not _expired(each.message, now_ms)]
+        kept = deque(each for each in self.queue if not each.has_expired(now_ms))
         dropped = len(self.queue) - len(kept)
         if dropped:
-            gone = sum(each.message.weight for each in self.queue if _expired(each.message, now_ms))
-            self.weight -= gone
-            self.queue = deque(kept)
+            self.queue = kept
+            self._weigh()
         return dropped
+
+    def take_out(self, unwanted: Callable[[Delivery], bool]) -> list[Delivery]:
+        """Take out, and return in order, whatever is unwanted."""
+        gone = [each for each in self.unfinished() if unwanted(each)]
+        if gone:
+            self.in_flight = {
+                packet_id: each for packet_id, each in self.in_flight.items() if not unwanted(each)
+            }
+            self.queue = deque(each for each in self.queue if not unwanted(each))
+            self.unsent = [each for each in self.unsent if each in self.in_flight]
+            self._weigh()
+        return gone
+
+    def next_expiry_ms(self) -> int | None:
+        """When something that waits expires next."""
+        times = chain.from_iterable(
+            (each.drop_at_ms, each.message.expires_at_ms) for each in self.queue
+        )
+        return min(filter(None, times), default=None)
+
+    def _weigh(self) -> None:
+        self.weight = sum(each.message.weight for each in self.unfinished())
 
     @property
     def next_id(self) -> int:
@@ -174,9 +221,5 @@ class Outbound:
         """Become what a snapshot says; the deliveries in flight have their packet ids."""
         self.in_flight = {each.packet_id: each for each in in_flight}
         self.queue = deque(queued)
-        self.weight = sum(each.message.weight for each in self.unfinished())
+        self._weigh()
         self._next_id = next_id
-
-
-def _expired(message: Message, now_ms: int) -> bool:
-    return message.expires_at_ms != 0 and message.expires_at_ms <= now_ms

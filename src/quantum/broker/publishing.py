@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import struct
 
-import msgspec
-
+from quantum.broker.channels import Forwarded
 from quantum.broker.commands import (
     OWN_ORIGIN,
     PUBLISHES_HEAD,
@@ -13,19 +12,21 @@ from quantum.broker.commands import (
     PublishOnce,
     Release,
 )
+from quantum.broker.congestion import is_congested, note_congestion
 from quantum.broker.delivering import deliver_here
-from quantum.broker.effects import SendPubrec
-from quantum.broker.interest import send_item
+from quantum.broker.effects import FanOut, SendPubrec
+from quantum.broker.interest import is_peer, send_item
 from quantum.broker.items import Deliver, Forward
 from quantum.broker.message import (
     EXPIRES,
     EXPIRY,
-    HEAD,
     HEAD_BYTES,
     LENGTH_BYTES,
+    QOS_MASK,
     RETAIN,
     Message,
     decode_record,
+    unpack_head,
 )
 from quantum.broker.reasons import (
     PACKET_ID_NOT_FOUND,
@@ -33,70 +34,122 @@ from quantum.broker.reasons import (
     SESSION_GONE,
     SUCCESS,
 )
+from quantum.broker.refusals import NOT_COUNTED, Refusals, encode_refusals
+from quantum.broker.routes import Route
 from quantum.broker.session import ACCEPTED, Session
 from quantum.broker.sharing import share_out
 from quantum.broker.state import State
-
-_encode = msgspec.msgpack.encode
+from quantum.broker.types import TIME_MAX_MS
 
 
 def apply_publishes(state: State, data: bytes) -> bytes:
-    """Apply packed publishes; the reply lists (number of the record, reason) of those refused.
+    """Apply packed publishes; the reply names those refused (`decode_refusals`).
 
     What is no packed command, or is cut short, ends the walk: every replica stops at the same
-    byte.
+    byte. The reply is NOT_COUNTED if the records were passed on by a leader that has a
+    successor, or behind others that never came: nothing is known of them.
     """
     try:
         head = PublishesHead(*PUBLISHES_HEAD.unpack_from(data))
     except struct.error:
         return b""
+    if head.now_ms > TIME_MAX_MS:
+        return b""
     state.see_time(head.now_ms)
-    refused: list[tuple[int, int]] = []
-    at, end, number = PUBLISHES_HEAD.size, len(data), 0
-    own = head.origin == OWN_ORIGIN
-    channels = state.channels
-    while at < end:
-        counts = own or channels.count_forward(
-            head.origin, head.origin_term, head.first_sequence + number
-        )
-        try:
-            message, following = (
-                decode_record(data, at)
-                if state.effects is not None
-                else _decode_if_needed(state, data, at)
-            )
-        except ValueError:
-            break
-        if counts and message is not None:
-            reason = publish(state, message)
-            if reason >= QUOTA_EXCEEDED:
-                refused.append((number, reason))
-        at = following
-        number += 1
-    return _encode(refused) if refused else b""
+    if head.origin == OWN_ORIGIN:
+        refused: Refusals = []
+        _publish_all(state, data, PUBLISHES_HEAD.size, refused, 0)
+        return encode_refusals(refused) if refused else b""
+    if not is_peer(state, head.origin):
+        return b""
+    forwarded = state.channels.forwarded_by(head.origin, head.origin_term)
+    if forwarded is None or head.first_sequence > forwarded.number + 1:
+        return NOT_COUNTED
+    return encode_refusals(_publish_forwarded(state, forwarded, head.first_sequence, data))
 
 
-def _decode_if_needed(state: State, data: bytes, at: int) -> tuple[Message | None, int]:
-    """Decode a record unless it changes nothing here: connections elsewhere are all it is for."""
+def _publish_all(state: State, data: bytes, at: int, refused: Refusals, number: int) -> int:
+    """Publish the records from `at` on, numbered from `number`; return the number after them.
+
+    The busiest loop there is, so `decode_record` is written out here. Most messages are for
+    connections of this partition alone: followers only find out that they are.
+    """
+    end, effects, now_ms = len(data), state.effects, state.now_ms
+    known, routes = state.routes.known(), state.routes
     try:
-        length, flags, client, topic, _, _, _ = HEAD.unpack_from(data, at)
+        while at < end:
+            length, flags, client, topic_bytes, properties, packet_id, epoch = unpack_head(data, at)
+            following = at + LENGTH_BYTES + length
+            at += HEAD_BYTES
+            expires_at_ms = 0
+            if flags & EXPIRES:
+                (expires_at_ms,) = EXPIRY.unpack_from(data, at)
+                at += EXPIRY.size
+            topic_at = at + client
+            properties_at = topic_at + topic_bytes
+            payload_at = properties_at + properties
+            qos = flags & QOS_MASK
+            if payload_at > following or following > end or qos == QOS_MASK:
+                break
+            topic = data[topic_at:properties_at]
+            route = known.get(topic)
+            if route is None:
+                route = routes.route(topic)
+            retain = flags & RETAIN != 0
+            if not route.is_plain or retain or (effects is not None and route.volatile):
+                message = Message(
+                    topic,
+                    data[payload_at:following],
+                    qos,
+                    retain,
+                    data[properties_at:payload_at],
+                    expires_at_ms,
+                    data[at:topic_at],
+                    epoch,
+                    packet_id,
+                )
+                if route.is_plain and not retain:
+                    if effects is not None and not 0 < expires_at_ms <= now_ms:
+                        effects.append(FanOut(route, message))
+                else:
+                    reason = publish(state, message)
+                    if reason:
+                        refused.append((number, reason))
+            at = following
+            number += 1
     except struct.error:
-        raise ValueError("a record is cut short") from None
-    following = at + LENGTH_BYTES + length
-    if not flags & RETAIN and following <= len(data):
-        topic_at = at + HEAD_BYTES + client
-        if flags & EXPIRES:
-            topic_at += EXPIRY.size
-        route = state.routes.route(data[topic_at : topic_at + topic])
-        if not route.kept and not route.remotes and not route.shares:
-            return None, following
-    return decode_record(data, at)
+        pass  # cut short, for everyone at the same byte
+    return number
 
 
-def publish(state: State, message: Message) -> int:
-    """Publish a message whose topic this partition owns; return an MQTT 5 reason code."""
+def _publish_forwarded(state: State, forwarded: Forwarded, first: int, data: bytes) -> Refusals:
+    """Publish what is new among passed-on records; repeat the answers to what is not."""
+    at, number = PUBLISHES_HEAD.size, first
+    known: Refusals = []
+    try:
+        while at < len(data) and number <= forwarded.number:
+            _, at = decode_record(data, at)
+            reason = forwarded.answer(number)
+            if reason:
+                known.append((number - first, reason))
+            number += 1
+    except ValueError:
+        return known
+    refused: Refusals = []
+    forwarded.number = max(forwarded.number, _publish_all(state, data, at, refused, number) - 1)
+    for refused_number, reason in refused:
+        forwarded.refuse(refused_number, reason)
+        known.append((refused_number - first, reason))
+    return known
+
+
+def publish(state: State, message: Message, *, force: bool = False) -> int:
+    """Publish a message whose topic this partition owns; return SUCCESS or QUOTA_EXCEEDED.
+
+    `force` is for what was accepted elsewhere already: it is delivered, room or not.
+    """
     route = state.routes.route(message.topic)
-    if route.is_blocked and message.qos:
+    if message.qos and not force and not _has_room(state, route):
         return QUOTA_EXCEEDED
     if message.retain:
         _retain(state, message)
@@ -104,12 +157,33 @@ def publish(state: State, message: Message) -> int:
         return SUCCESS
     deliver_here(state, route, message)
     if route.remotes:
-        item = Deliver(message.record)
-        for prg in route.remotes:
-            send_item(state, prg, item)
+        _deliver_elsewhere(state, route, message)
     for group in route.shares:
         share_out(state, group, message)
     return SUCCESS
+
+
+def _has_room(state: State, route: Route) -> bool:
+    """Whether every queue and every stream that a message needs takes it."""
+    if route.is_blocked:
+        return False
+    channels = state.channels
+    for prg in route.remotes:
+        if channels.to(prg).is_full:
+            return False
+    if route.shares:
+        unreachable = channels.full()
+        if unreachable:
+            return not any(group.is_unreachable(unreachable) for group in route.shares)
+    return True
+
+
+def _deliver_elsewhere(state: State, route: Route, message: Message) -> None:
+    item = Deliver(message.record)
+    for prg in route.remotes:
+        outbox = state.channels.to(prg)
+        if message.qos or not outbox.is_full:
+            outbox.append(item)
 
 
 def _retain(state: State, message: Message) -> None:
@@ -119,59 +193,72 @@ def _retain(state: State, message: Message) -> None:
         len(state.retained) < state.settings.retained_topics_max
         or state.retained.get(message.topic) is not None
     ):
-        state.retained.put(message.topic, message)
+        state.retain(message)
 
 
 def publish_anywhere(state: State, message: Message) -> None:
-    """Publish a message, or send it to the partition that owns its topic."""
+    """Publish a message that nobody can take back, here or in the partition of its topic."""
     owner = state.settings.topic_partition(message.topic)
     if owner == state.settings.prg:
-        publish(state, message)
+        publish(state, message, force=True)
     else:
         send_item(state, owner, Forward(message.record))
+
+
+def publish_forward(state: State, origin: int, message: Message) -> None:
+    """Publish what came through another partition's stream: its publisher has its word."""
+    if message.qos and state.routes.route(message.topic).is_blocked:
+        note_congestion(state, origin, message.topic)
+    publish(state, message, force=True)
 
 
 def apply_publish_once(state: State, command: PublishOnce) -> bytes:
     """Take QoS 2 publishes of sessions that are in the log, each once (quantumqtt §4.2, §4.6).
 
-    The reply lists (number, reason) of those refused; for the others a PUBREC follows when the
-    topic's partition has the message.
+    The reply names those refused; for the others a PUBREC follows when the topic's partition
+    has the message.
     """
     state.see_time(command.now_ms)
-    refused: list[tuple[int, int]] = []
+    refused: Refusals = []
     for number, record in enumerate(command.records):
         try:
             message, _ = decode_record(record)
         except ValueError:
-            continue
-        session = state.sessions.get(message.client_id)
-        if session is None or session.epoch != message.epoch:
             refused.append((number, SESSION_GONE))
             continue
-        reason = _publish_once(state, session, message)
-        if reason >= QUOTA_EXCEEDED:
+        reason = _publish_once(state, message)
+        if reason:
             refused.append((number, reason))
-    return _encode(refused) if refused else b""
+    return encode_refusals(refused)
 
 
-def _publish_once(state: State, session: Session, message: Message) -> int:
-    packet_id = message.packet_id
-    known = session.received.get(packet_id)
+def _publish_once(state: State, message: Message) -> int:
+    session = state.sessions.get(message.client_id)
+    if session is None or session.epoch != message.epoch:
+        return SESSION_GONE
+    known = session.received.get(message.packet_id)
     if known is not None:  # sent again
         if known[1] == ACCEPTED:
-            state.emit(SendPubrec(session.client_id, packet_id))
+            state.emit(SendPubrec(session.client_id, message.packet_id))
         return SUCCESS
     if len(session.received) >= state.settings.received_max:
         return QUOTA_EXCEEDED
     owner = state.settings.topic_partition(message.topic)
     if owner != state.settings.prg:
-        session.received[packet_id] = (owner, send_item(state, owner, Forward(message.record)))
-        return SUCCESS
+        return _forward_once(state, session, owner, message)
     reason = publish(state, message)
-    if reason < QUOTA_EXCEEDED:
-        session.received[packet_id] = (owner, ACCEPTED)
-        state.emit(SendPubrec(session.client_id, packet_id))
+    if reason == SUCCESS:
+        session.received[message.packet_id] = (owner, ACCEPTED)
+        state.emit(SendPubrec(session.client_id, message.packet_id))
     return reason
+
+
+def _forward_once(state: State, session: Session, owner: int, message: Message) -> int:
+    if is_congested(state, message.topic) or state.channels.to(owner).is_full:
+        return QUOTA_EXCEEDED
+    place = send_item(state, owner, Forward(message.record))
+    session.received[message.packet_id] = (owner, place)
+    return SUCCESS
 
 
 def apply_release(state: State, command: Release) -> bytes:

@@ -7,8 +7,10 @@ from typing import assert_never
 import msgspec
 
 from quantum.broker.commands import PUBACK, PUBREC, Acknowledge, ChannelAcked, ChannelItems
+from quantum.broker.congestion import on_pressure
 from quantum.broker.delivering import deliver_here, deliver_targeted, send_ready
 from quantum.broker.effects import SendPubrel
+from quantum.broker.interest import is_peer
 from quantum.broker.items import (
     NOTHING,
     Deliver,
@@ -16,18 +18,21 @@ from quantum.broker.items import (
     Interest,
     Item,
     Member,
+    MoreRetained,
+    Pressure,
     Returned,
     Targeted,
     WantRetained,
     decode_item,
 )
+from quantum.broker.membership import note_member
 from quantum.broker.message import decode_record
 from quantum.broker.outbound import Delivery
-from quantum.broker.publishing import forward_acked, publish
+from quantum.broker.publishing import forward_acked, publish_forward
+from quantum.broker.replaying import answer_retained, on_more_retained
 from quantum.broker.session import Session
-from quantum.broker.sharing import give_back, note_member, returned
+from quantum.broker.sharing import give_back, returned
 from quantum.broker.state import State
-from quantum.broker.subscribing import answer_retained
 from quantum.broker.types import PacketId
 
 REFUSED = 0
@@ -37,6 +42,8 @@ REFUSED = 0
 def apply_channel_items(state: State, command: ChannelItems) -> bytes:
     """Count the items of another partition's stream, each once."""
     state.see_time(command.now_ms)
+    if not is_peer(state, command.origin):
+        return b""
     for sequence, encoded in zip(command.sequences, command.items, strict=False):
         if not state.channels.count(command.origin, sequence):
             continue
@@ -53,7 +60,7 @@ def _on_item(state: State, origin: int, item: Item) -> None:
             message, _ = decode_record(record)
             deliver_here(state, state.routes.route(message.topic), message)
         case Forward(record):
-            publish(state, decode_record(record)[0])
+            publish_forward(state, origin, decode_record(record)[0])
         case Interest():
             _on_interest(state, origin, item)
         case WantRetained():
@@ -64,6 +71,10 @@ def _on_item(state: State, origin: int, item: Item) -> None:
             note_member(state, origin, item)
         case Returned(share, topic_filter, record):
             returned(state, share, topic_filter, decode_record(record)[0])
+        case MoreRetained():
+            on_more_retained(state, origin, item)
+        case Pressure():
+            on_pressure(state, item)
         case _:
             assert_never(item)
 
@@ -78,8 +89,9 @@ def _on_interest(state: State, origin: int, item: Interest) -> None:
 def _on_targeted(state: State, item: Targeted) -> None:
     message, _ = decode_record(item.record)
     session = state.sessions.get(item.client_id)
-    if session is None or session.epoch != item.epoch:
-        if item.share:
+    key = b"$share/" + item.share + b"/" + item.filter if item.share else item.filter
+    if session is None or session.epoch != item.epoch or key not in session.subscriptions:
+        if item.share:  # the owner has our word that this member left, so it picks another
             give_back(state, item.share, item.filter, message)
         return
     identifiers = (item.identifier,) if item.identifier else ()
@@ -89,6 +101,8 @@ def _on_targeted(state: State, item: Targeted) -> None:
 
 def apply_channel_acked(state: State, command: ChannelAcked) -> bytes:
     """Forget what another partition has; publishers whose messages it took are told."""
+    if not is_peer(state, command.peer):
+        return b""
     for sequence, item in state.channels.to(command.peer).acked(command.through):
         if isinstance(item, Forward):
             forward_acked(state, command.peer, sequence, item)

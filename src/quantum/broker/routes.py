@@ -40,7 +40,7 @@ class Target:
 class Route:
     """Everyone who wants a topic."""
 
-    __slots__ = ("is_blocked", "is_empty", "kept", "remotes", "shares", "volatile")
+    __slots__ = ("is_blocked", "is_empty", "is_plain", "kept", "remotes", "shares", "volatile")
 
     def __init__(self) -> None:
         self.volatile: list[Target] = []
@@ -52,12 +52,15 @@ class Route:
         self.is_blocked = False
         """Whether somebody's queue is full: nothing above QoS 0 is taken (quantumqtt §7.2)."""
         self.is_empty = True
+        self.is_plain = True
+        """Whether connections of this very partition are all that a message is for: replicas
+        that follow have nothing to do for it."""
 
 
 class Routes:
     """The subscriptions of a partition, and what follows from them for each topic."""
 
-    __slots__ = ("_cache", "_groups", "_sessions", "_valid", "full", "trie")
+    __slots__ = ("_cache", "_groups", "_sessions", "_valid", "full", "invalidations", "trie")
 
     def __init__(
         self,
@@ -71,17 +74,28 @@ class Routes:
         self._valid = 0
         self.full: set[bytes] = set()
         """The clients whose queues are full."""
+        self.invalidations = 0
 
     def invalidate(self) -> None:
         """Forget what was worked out: something beside the subscriptions changed."""
         self._cache.clear()
+        self.invalidations += 1
 
-    def route(self, topic: bytes) -> Route:
-        """Return where a topic's messages go now."""
+    @property
+    def version(self) -> tuple[int, int]:
+        """As long as it stays the same, every route does."""
+        return self.trie.generation, self.invalidations
+
+    def known(self) -> dict[bytes, Route]:
+        """Return the routes that were worked out, until a subscription changes; not to be kept."""
         if self._valid != self.trie.generation:
             self._cache.clear()
             self._valid = self.trie.generation
-        route = self._cache.get(topic)
+        return self._cache
+
+    def route(self, topic: bytes) -> Route:
+        """Return where a topic's messages go now."""
+        route = self.known().get(topic)
         if route is None:
             if len(self._cache) >= CACHED_TOPICS_MAX:
                 self._cache.clear()
@@ -102,11 +116,23 @@ class Routes:
                 route.is_blocked |= wish == BLOCKED
             else:
                 route.shares.append(self._groups[subscriber])
-        for client_id, specs in clients.items():
+                route.is_blocked |= self._groups[subscriber].is_blocked
+        # In an order that a restored replica finds too: places in streams depend on it.
+        route.shares.sort(key=_share_key)
+        for client_id, specs in sorted(clients.items(), key=_client_key):
             target = Target(client_id, specs)
             if self._sessions[client_id].keeps_queue:
                 route.kept.append(target)
                 route.is_blocked |= client_id in self.full
             else:
                 route.volatile.append(target)
+        route.is_plain = not (route.kept or route.remotes or route.shares)
         return route
+
+
+def _share_key(group: ShareGroup) -> tuple[bytes, bytes]:
+    return group.name, group.filter
+
+
+def _client_key(client: tuple[bytes, list[SubscriptionSpec]]) -> bytes:
+    return client[0]

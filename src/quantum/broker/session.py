@@ -19,6 +19,17 @@ ACCEPTED: Final = 0
 stream to that partition, which has not answered yet."""
 
 
+@dataclass(slots=True)
+class Replay:
+    """What is retained for a subscription, from a topic on, has not been sent yet."""
+
+    prg: int
+    filter: bytes
+    qos: int
+    identifier: int
+    after: bytes
+
+
 @dataclass(slots=True, eq=False)
 class Session:
     """A session that is in the log: it outlives connections, or has subscriptions or a will."""
@@ -28,7 +39,8 @@ class Session:
     expiry_seconds: int  # 0: it ends with its connection
     outbound: Outbound
     attachment: int = 0
-    """The log index of the Attach (or of what made the session) that the connection belongs to."""
+    """Names the connection that the session belongs to. One entry may hold several Attaches, so
+    it is a number of its own."""
     connected: bool = True
     disconnected_at_ms: int = 0
     subscriptions: dict[bytes, SubscriptionSpec] = field(default_factory=dict)
@@ -38,20 +50,18 @@ class Session:
     will: WillSpec | None = None
     will_due_ms: int = 0  # 0: not waiting
     shares: int = 0  # how many of the subscriptions are shared
+    keeps_queue: bool = False
+    """Whether the machine keeps what is on its way to the client. Once it does, it always will:
+    what is queued must not be overtaken. (What comes through shared subscriptions is kept in
+    any case, because it is another member's if this one does not acknowledge it.)"""
+    look_at_ms: int = 0
+    """When `Elapse` has to look at it next; 0: not at all."""
+    replays: list[Replay] = field(default_factory=list)
 
     @property
     def is_durable(self) -> bool:
         """Whether the session outlives its connection."""
         return self.expiry_seconds > 0
-
-    @property
-    def keeps_queue(self) -> bool:
-        """Whether the machine keeps what is on its way to the client.
-
-        Members of shared subscriptions too, however short they live: what they do not
-        acknowledge is another member's.
-        """
-        return self.expiry_seconds > 0 or self.shares > 0
 
     def ends_at_ms(self) -> int | None:
         """When a disconnected session ends; None for never, or while it is connected."""
@@ -62,4 +72,4 @@ class Session:
 
 def new_outbound(window: int) -> Outbound:
     """Make the queue of a session that the machine keeps."""
-    return Outbound(max(1, window), 1, MACHINE_PACKET_ID_MAX)
+    return Outbound(window, 1, MACHINE_PACKET_ID_MAX)

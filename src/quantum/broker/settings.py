@@ -24,3 +24,11 @@ class BrokerSettings:
     message_ttl_ms: int = 259_200_000
     session_expiry_seconds_max: int = 604_800
     retained_topics_max: int = 10_000_000
+    retained_page: int = 1_024
+    """How many retained messages one command sends to one subscription at most."""
+    stream_items_max: int = 100_000
+    stream_bytes_max: int = 256 << 20
+    """Above either, publishes and subscriptions that need the stream are refused: its receiver
+    is gone, or far behind."""
+    elapse_sessions_max: int = 1_000
+    """How many sessions one `Elapse` looks at; the others stay due."""

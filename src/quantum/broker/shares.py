@@ -18,6 +18,7 @@ class Member:
     qos: int
     identifier: int
     online: bool
+    full: bool = False  # its queue has no room
 
 
 @dataclass(slots=True, eq=False)
@@ -29,7 +30,17 @@ class ShareGroup:
     members: dict[tuple[int, bytes], Member] = field(default_factory=dict)
     turn: int = 0
     unlogged_turn: int = 0
-    """Counts what is not logged (QoS 0): the leader's own, and no part of the state."""
+    """Counts what only connections get. It is no part of the state: every node has its own."""
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether no member has room."""
+        return all(member.full for member in self.members.values())
+
+    def is_unreachable(self, unreachable: frozenset[int]) -> bool:
+        """Whether no member has room and is in a partition that can be reached."""
+        members = self.members.values()
+        return all(member.full or member.prg in unreachable for member in members)
 
     def join(self, member: Member) -> None:
         """Take a member in, or note what changed about it."""
@@ -38,21 +49,31 @@ class ShareGroup:
     def leave(self, prg: int, client_id: bytes) -> None:
         self.members.pop((prg, client_id), None)
 
-    def pick(self) -> Member | None:
-        """Return whose turn it is: a connected member, or else one whose session will return."""
-        candidates = [member for member in self.members.values() if member.online]
-        if not candidates:
-            candidates = list(self.members.values())
+    def pick(self, unreachable: frozenset[int] = frozenset()) -> Member | None:
+        """Return whose turn it is: a connected member with room, or else the next best.
+
+        Members in `unreachable` partitions come last.
+        """
+        candidates = self._candidates(unreachable)
         if not candidates:
             return None
         chosen = candidates[self.turn % len(candidates)]
         self.turn += 1
         return chosen
 
+    def _candidates(self, unreachable: frozenset[int]) -> list[Member]:
+        members = list(self.members.values())
+        with_room = [each for each in members if not each.full and each.prg not in unreachable]
+        online = [member for member in with_room if member.online]
+        return online or with_room or members
+
     def pick_unlogged(self) -> Member | None:
-        """Return whose turn it is for a message that is not logged: a connected member."""
-        candidates = [member for member in self.members.values() if member.online]
-        if not candidates:
+        """Return a connected member for a message that is not logged (QoS 0), or None.
+
+        This changes nothing that is replicated.
+        """
+        online = [member for member in self.members.values() if member.online]
+        if not online:
             return None
         self.unlogged_turn += 1
-        return candidates[self.unlogged_turn % len(candidates)]
+        return online[self.unlogged_turn % len(online)]

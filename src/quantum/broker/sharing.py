@@ -1,26 +1,25 @@
-"""Shared subscriptions at work: giving out, joining, leaving, and giving to another."""
+"""Shared subscriptions at work: giving out, and giving to another."""
 
 from __future__ import annotations
 
-from quantum.broker.commands import SubscriptionSpec
-from quantum.broker.delivering import deliver_targeted
-from quantum.broker.interest import partitions_of, send_item
-from quantum.broker.items import Member as MemberItem
+from quantum.broker.delivering import check_room, deliver_targeted
+from quantum.broker.interest import send_item
 from quantum.broker.items import Returned, Targeted
 from quantum.broker.message import Message
 from quantum.broker.outbound import Delivery
 from quantum.broker.session import Session
-from quantum.broker.shares import Member, ShareGroup
+from quantum.broker.shares import ShareGroup
 from quantum.broker.state import State
+from quantum.broker.types import QOS_2
 
-_LEFT = -1
 _NOT_RETAINED = False
 
 
 def share_out(state: State, group: ShareGroup, message: Message) -> None:
     """Give a message to the member whose turn it is."""
-    member = group.pick()
+    member = group.pick(state.channels.full())
     if member is None:
+        state.dropped += 1
         return
     qos = min(message.qos, member.qos)
     if member.prg != state.settings.prg:
@@ -43,64 +42,22 @@ def share_out(state: State, group: ShareGroup, message: Message) -> None:
         deliver_targeted(state, session, delivery)
 
 
-def membership_changed(
-    state: State, session: Session, spec: SubscriptionSpec, *, left: bool = False
-) -> None:
-    """Let every partition that may own such topics know of a member, or that it left."""
-    item = MemberItem(
-        spec.share,
-        spec.filter,
-        session.client_id,
-        session.epoch,
-        _LEFT if left else spec.qos,
-        spec.identifier,
-        session.connected,
-    )
-    for prg in partitions_of(state, spec.filter):
-        send_item(state, prg, item)
-    note_member(state, state.settings.prg, item)
-
-
-def note_member(state: State, prg: int, item: MemberItem) -> None:
-    """Take note of a member here, wherever its session is."""
-    key = (item.share, item.filter)
-    group = state.groups.get(key)
-    if item.qos < 0:
-        if group is not None:
-            group.leave(prg, item.client_id)
-            if not group.members:
-                del state.groups[key]
-                state.routes.trie.remove(item.filter, key)
-        return
-    if group is None:
-        group = state.groups[key] = ShareGroup(item.share, item.filter)
-        state.routes.trie.add(item.filter, key, None)
-    group.join(
-        Member(prg, item.client_id, item.epoch, item.qos, item.identifier, online=item.online)
-    )
-
-
 def take_back(state: State, session: Session) -> None:
     """Give what a member did not acknowledge to others: it disconnected, or is no more.
 
-    A QoS 2 message that was sent stays with it, or with nobody ([MQTT-4.8.2-4], [MQTT-4.8.2-5]).
+    A QoS 2 exchange that has begun stays: it is completed with this very client, or with
+    nobody ([MQTT-4.8.2-4], [MQTT-4.8.2-5]).
     """
-    outbound = session.outbound
-    shared = [
-        each
-        for each in outbound.unfinished()
-        if each.share and (each.qos < 2 or not each.packet_id)
-    ]
-    if not shared:
+    gone = session.outbound.take_out(_is_another_members)
+    if not gone:
         return
-    gone = {id(each) for each in shared}
-    outbound.restore(
-        [each for each in outbound.in_flight.values() if id(each) not in gone],
-        [each for each in outbound.queue if id(each) not in gone],
-        outbound.next_id,
-    )
-    for delivery in shared:
+    check_room(state, session)
+    for delivery in gone:
         give_back(state, delivery.share, delivery.filter, delivery.message)
+
+
+def _is_another_members(delivery: Delivery) -> bool:
+    return bool(delivery.share) and (delivery.packet_id == 0 or delivery.qos != QOS_2)
 
 
 def give_back(state: State, share: bytes, topic_filter: bytes, message: Message) -> None:

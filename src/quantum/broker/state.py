@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from heapq import heappush
+from heapq import heapify, heappop, heappush
+from typing import Final
 
 from quantum.broker.channels import Channels
 from quantum.broker.effects import Effect
@@ -13,13 +14,18 @@ from quantum.broker.settings import BrokerSettings
 from quantum.broker.shares import ShareGroup
 from quantum.routing.retained import RetainedIndex
 
+STALE_MAX: Final = 64
+"""A heap may hold this many outdated deadlines more than it has live ones."""
+
 
 class State:
     """The tables, and the list of effects of the command that is being applied."""
 
     __slots__ = (
         "applied_index",
+        "attachments",
         "channels",
+        "congested",
         "deadlines",
         "dropped",
         "effects",
@@ -27,7 +33,10 @@ class State:
         "filters",
         "groups",
         "now_ms",
+        "refusing",
+        "replaying",
         "retained",
+        "retained_deadlines",
         "routes",
         "sessions",
         "settings",
@@ -41,6 +50,8 @@ class State:
         """The latest stamp seen: a leader whose clock is behind does not turn time back."""
         self.epoch = 0
         """Counts the sessions that were ever made here, so that no epoch comes twice."""
+        self.attachments = 0
+        """Counts the connections that sessions ever had, so that no number comes twice."""
         self.sessions: dict[bytes, Session] = {}
         self.groups: dict[tuple[bytes, bytes], ShareGroup] = {}
         self.routes = Routes(self.sessions, self.groups)
@@ -48,22 +59,81 @@ class State:
         """Who here has an ordinary subscription to a filter."""
         self.told: dict[bytes, int] = {}
         """The level of interest that the other partitions were told of."""
+        self.congested: dict[bytes, list[int]] = {}
+        """Topics of this partition whose subscribers had no room, and whom we told."""
+        self.refusing: dict[bytes, None] = {}
+        """Topics of other partitions of which the same was told to us."""
         self.retained: RetainedIndex[Message] = RetainedIndex()
-        self.channels = Channels()
+        self.replaying: dict[bytes, None] = {}
+        """Clients for whom the next page of what is retained here can be sent."""
+        self.channels = Channels(settings.stream_items_max, settings.stream_bytes_max)
         self.deadlines: list[tuple[int, bytes]] = []
-        """A heap of when to look at a session again; what is outdated in it does no harm."""
+        """A heap of when to look at sessions: one live place for each (its `look_at_ms`)."""
+        self.retained_deadlines: list[tuple[int, bytes]] = []
+        """A heap of when retained messages expire; what was replaced meanwhile does no harm."""
         self.dropped = 0
-        """How many messages were dropped because they expired or were QoS 0 in a full queue."""
+        """How many messages were dropped because they expired or nobody was left to have them."""
         self.effects: list[Effect] | None = None
         """None where nobody wants to know: this replica does not lead."""
 
     def see_time(self, now_ms: int) -> None:
         self.now_ms = max(self.now_ms, now_ms)
 
+    def next_attachment(self) -> int:
+        self.attachments += 1
+        return self.attachments
+
     def emit(self, effect: Effect) -> None:
         if self.effects is not None:
             self.effects.append(effect)
 
-    def look_again(self, at_ms: int, client_id: bytes) -> None:
-        """Let `Elapse` look at a session when that time has come."""
-        heappush(self.deadlines, (at_ms, client_id))
+    def look_again(self, at_ms: int, session: Session) -> None:
+        """Let `Elapse` look at a session when that time has come, or earlier."""
+        if 0 < session.look_at_ms <= at_ms:
+            return
+        session.look_at_ms = at_ms
+        heappush(self.deadlines, (at_ms, session.client_id))
+        if len(self.deadlines) > 2 * len(self.sessions) + STALE_MAX:
+            self.deadlines = sorted(
+                (each.look_at_ms, each.client_id)
+                for each in self.sessions.values()
+                if each.look_at_ms
+            )
+
+    def take_due(self) -> Session | None:
+        """Take out a session whose time has come."""
+        while self.deadlines and self.deadlines[0][0] <= self.now_ms:
+            at_ms, client_id = heappop(self.deadlines)
+            session = self.sessions.get(client_id)
+            if session is not None and session.look_at_ms == at_ms:
+                session.look_at_ms = 0
+                return session
+        return None
+
+    def retain(self, message: Message) -> None:
+        """Keep a message as its topic's retained one."""
+        self.retained.put(message.topic, message)
+        if message.expires_at_ms:
+            heappush(self.retained_deadlines, (message.expires_at_ms, message.topic))
+            if len(self.retained_deadlines) > 2 * len(self.retained) + STALE_MAX:
+                self.retained_deadlines = [
+                    (each.expires_at_ms, topic)
+                    for topic, each in self.retained.items()
+                    if each.expires_at_ms
+                ]
+                heapify(self.retained_deadlines)
+
+    def drop_expired_retained(self) -> None:
+        """Forget what is retained and has expired."""
+        while self.retained_deadlines and self.retained_deadlines[0][0] <= self.now_ms:
+            _, topic = heappop(self.retained_deadlines)
+            message = self.retained.get(topic)
+            if message is not None and 0 < message.expires_at_ms <= self.now_ms:
+                self.retained.delete(topic)
+
+    def next_deadline_ms(self) -> int | None:
+        """When an `Elapse` has something to do, at the earliest; never too late."""
+        if self.replaying:
+            return self.now_ms
+        heads = [heap[0][0] for heap in (self.deadlines, self.retained_deadlines) if heap]
+        return min(heads, default=None)

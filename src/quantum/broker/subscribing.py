@@ -6,26 +6,22 @@ import msgspec
 
 from quantum.broker.attaching import make_session, remove_subscription
 from quantum.broker.commands import Subscribe, SubscriptionSpec, Unsubscribe
-from quantum.broker.delivering import deliver_targeted
-from quantum.broker.interest import partitions_of, send_item, tell
-from quantum.broker.items import Targeted, WantRetained
-from quantum.broker.message import Message
-from quantum.broker.outbound import Delivery
+from quantum.broker.interest import partitions_of, tell
+from quantum.broker.membership import membership_changed
 from quantum.broker.reasons import (
     NO_SUBSCRIPTION_EXISTED,
     QUOTA_EXCEEDED,
     SESSION_GONE,
     SUCCESS,
 )
+from quantum.broker.replaying import begin_replay
 from quantum.broker.session import Session
-from quantum.broker.sharing import membership_changed
 from quantum.broker.state import State
 
 _encode = msgspec.msgpack.encode
 
 SEND_ALWAYS = 0  # retain handling, MQTT 5 3.8.3.1
 SEND_IF_NEW = 1
-_RETAINED = True
 
 
 class Subscribed(msgspec.Struct, array_like=True):
@@ -42,13 +38,13 @@ def shared_key(spec: SubscriptionSpec) -> bytes:
     return b"$share/" + spec.share + b"/" + spec.filter if spec.share else spec.filter
 
 
-def apply_subscribe(state: State, command: Subscribe, index: int) -> bytes:
+def apply_subscribe(state: State, command: Subscribe) -> bytes:
     """Subscribe a client; one that only its connection knows gets a session now."""
     state.see_time(command.now_ms)
     session = state.sessions.get(command.client_id)
     if session is None and command.epoch == 0:
-        session = make_session(state, command.client_id, index)
-        session.outbound.window = max(1, command.window)
+        session = make_session(state, command.client_id)
+        session.outbound.set_window(command.window)
     if session is None or (command.epoch and command.epoch != session.epoch):
         gone = [SESSION_GONE] * len(command.subscriptions)
         return _encode(Subscribed(0, 0, gone, []))
@@ -63,7 +59,7 @@ def _places(state: State) -> dict[int, int]:
 
 def _awaited(state: State, before: dict[int, int]) -> list[tuple[int, int]]:
     """Name the streams to which something was added, and the place to wait for."""
-    after = _places(state).items()
+    after = sorted(_places(state).items())
     return [(prg, last) for prg, last in after if last > before.get(prg, 0)]
 
 
@@ -72,47 +68,20 @@ def _subscribe(state: State, session: Session, spec: SubscriptionSpec) -> int:
     is_new = key not in session.subscriptions
     if is_new and len(session.subscriptions) >= state.settings.subscriptions_max:
         return QUOTA_EXCEEDED
+    if any(state.channels.to(prg).is_full for prg in partitions_of(state, spec.filter)):
+        return QUOTA_EXCEEDED
     session.subscriptions[key] = spec
     if spec.share:
         if is_new:
             session.shares += 1
-            state.routes.invalidate()
         membership_changed(state, session, spec)
         return spec.qos
     state.routes.trie.add(spec.filter, session.client_id, spec)
     state.filters.setdefault(spec.filter, {})[session.client_id] = None
     tell(state, spec.filter)
     if spec.retain_handling == SEND_ALWAYS or (spec.retain_handling == SEND_IF_NEW and is_new):
-        _want_retained(state, session, spec)
+        begin_replay(state, session, spec)
     return spec.qos
-
-
-def _want_retained(state: State, session: Session, spec: SubscriptionSpec) -> None:
-    want = WantRetained(session.client_id, session.epoch, spec.filter, spec.qos, spec.identifier)
-    for prg in partitions_of(state, spec.filter):
-        send_item(state, prg, want)
-    identifiers = (spec.identifier,) if spec.identifier else ()
-    for message in retained_here(state, spec.filter):
-        delivery = Delivery(message, min(spec.qos, message.qos), _RETAINED, identifiers)
-        deliver_targeted(state, session, delivery, retained=True)
-
-
-def retained_here(state: State, topic_filter: bytes) -> list[Message]:
-    """Return what this partition retains for a filter, what has expired left out."""
-    now_ms = state.now_ms
-    return [
-        message
-        for _, message in state.retained.match(topic_filter)
-        if not message.expires_at_ms or message.expires_at_ms > now_ms
-    ]
-
-
-def answer_retained(state: State, origin: int, want: WantRetained) -> None:
-    """Send what is retained here to a session of another partition."""
-    for message in retained_here(state, want.filter):
-        qos = min(want.qos, message.qos)
-        item = Targeted(want.client_id, want.epoch, message.record, qos, _RETAINED, want.identifier)
-        send_item(state, origin, item)
 
 
 def apply_unsubscribe(state: State, command: Unsubscribe) -> bytes:

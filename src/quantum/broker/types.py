@@ -23,5 +23,8 @@ QOS_2: Final = 2
 # knows from the upper one: the two never meet on a connection.
 MACHINE_PACKET_ID_MAX: Final = 0x7FFF
 
+TIME_MAX_MS: Final = 1 << 53
+"""No stamp is later: sums of times stay far below what 64 bits hold."""
+
 NEVER_EXPIRES: Final = 0xFFFF_FFFF
 """A session expiry interval of this many seconds means for ever (MQTT 5, 3.1.2.11.2)."""

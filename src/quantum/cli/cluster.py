@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from clustor.runtime.cluster_file import CLUSTER_FILE, PORTS_PER_NODE, read_cluster_file
 from clustor.runtime.development import NODES_MAX, PORT_MAX, prepare_cluster
@@ -18,7 +16,15 @@ from quantum.cli import members
 from quantum.cli.admin_client import AdminUnreachable, cluster_status, parse_address
 from quantum.cli.exits import Exit, fail
 from quantum.cli.node_exits import exit_of_node
+from quantum.cli.status_table import status_lines
 from quantum.cli.supervisor import Supervisor
+from quantum.edge.tls_development import prepare_server
+from quantum.serving.broker_file import (
+    DEVELOPMENT_PRGS,
+    PRGS_MAX,
+    development_tenant,
+    prepare_broker,
+)
 
 app = typer.Typer(
     help="Run a development cluster on this machine, look at a cluster, change its members.",
@@ -42,6 +48,12 @@ def up(
         int, typer.Option(min=1024, max=PORT_MAX, help="Node i has the ports BASE+10·i and up.")
     ] = 7000,
     groups: Annotated[int, typer.Option(min=1, max=1024, help="How many Raft groups.")] = 1,
+    tenant_prgs: Annotated[
+        int,
+        typer.Option(
+            min=0, max=PRGS_MAX, help="Partitions of the development tenant; 0: no messages."
+        ),
+    ] = DEVELOPMENT_PRGS,
     name: Annotated[str, typer.Option(help="The name of a new cluster.")] = "dev",
     restart: Annotated[
         bool, typer.Option("--restart/--no-restart", help="Start a node that died again.")
@@ -64,9 +76,14 @@ def up(
             groups=groups,
             now=utc_now(),
         )
+        prepare_broker(data, development_tenant(tenant_prgs))
+        if tenant_prgs:
+            prepare_server(data, utc_now())  # before the nodes, which would do it all at once
     except NodeError as error:
         fail(str(error), exit_of_node(error))
-    typer.echo("development mode: peers use mutual TLS, admin and KV are plaintext on loopback")
+    typer.echo(
+        "development mode: peers use mutual TLS; admin, KV and MQTT are plaintext on loopback"
+    )
     raise typer.Exit(Supervisor(data, cluster, restart=restart).run())
 
 
@@ -80,13 +97,18 @@ def status(
 ) -> None:
     """Show every replica of every group: who leads, how far each one is, and what is shut.
 
+    Above the replicas stands what the leader says: the term, the durability mode, the members,
+    the read gate and the clause that shuts it, and which share of its credits it gives to
+    clients. A follower's lag is Transient or Structural once it costs them credits.
+
     Exit code 0: every group has a leader. 1: one has none. 12: no node answered.
     """
     found = _statuses(admin, data)
     if as_json:
         typer.echo(json.dumps(found))
     else:
-        _print(found)
+        for line in status_lines(found):
+            typer.echo(line)
     leaders = {
         group["partition_id"]
         for node in found["nodes"]
@@ -113,40 +135,3 @@ def _statuses(admin: str | None, data: Path | None) -> dict[str, Any]:
         fail(str(error), exit_of_node(error))
     except AdminUnreachable as error:
         fail(str(error), Exit.UNREACHABLE)
-
-
-def _print(found: dict[str, Any]) -> None:
-    table = Table(title=f"Cluster {found['cluster_id']}")
-    for heading in ("group", "node", "role", "term", "leader"):
-        table.add_column(heading)
-    for heading in ("commit", "durable", "applied", "lag"):
-        table.add_column(heading, justify="right")
-    for heading in ("mode", "gate", "state"):
-        table.add_column(heading)
-    for row in sorted(_rows(found["nodes"]), key=lambda row: (row[0], row[1])):
-        table.add_row(*map(str, row))
-    Console(soft_wrap=True).print(table)
-    for node in found["nodes"]:
-        if "error" in node:
-            typer.echo(f"node {node['node_id']} does not answer: {node['error']}")
-
-
-def _rows(nodes: list[dict[str, Any]]) -> list[tuple[object, ...]]:
-    commits: dict[int, int] = {}
-    for node in nodes:
-        for group in node.get("groups", []):
-            partition = group["partition_id"]
-            commits[partition] = max(commits.get(partition, 0), group["commit_index"])
-    return [
-        (
-            *(group["partition_id"], node["node_id"], group["role"], group["term"]),
-            group["leader_id"] or "-",
-            *(group["commit_index"], group["durable_index"], group["applied_index"]),
-            max(0, commits[group["partition_id"]] - group["applied_index"]),
-            group["durability_mode"],
-            group["gate"] if group["gate"] == "Open" else f"Shut: {group['failed_clause']}",
-            group["problem"] or group["state"],
-        )
-        for node in nodes
-        for group in node.get("groups", [])
-    ]

@@ -65,9 +65,10 @@ class GroupChanges:
                     leaders[group["partition_id"]] = {**group, "admin": admin}
         return leaders
 
-    def groups(self) -> int:
-        """Return how many groups there are: as many as any node hosts."""
-        return max(len(node.get("groups", [])) for node in self.status()["nodes"])
+    def partitions(self) -> set[int]:
+        """Return the numbers of all groups that any node hosts."""
+        nodes = self.status()["nodes"]
+        return {group["partition_id"] for node in nodes for group in node.get("groups", [])}
 
     # Changing.
 
@@ -95,11 +96,11 @@ class GroupChanges:
     def _change(
         self, kind: str, node_id: int, reason: str, done: Callable[[Group], bool]
     ) -> list[Group]:
-        count = self.groups()
+        partitions = self.partitions()
         order = {"kind": kind, "node_id": node_id, "reason": reason}
         for leaders in self._until(f"every group has finished to {kind} node {node_id}"):
             waiting = [group for group in leaders.values() if not (done(group) and _rests(group))]
-            if len(leaders) == count and not waiting:
+            if leaders.keys() == partitions and not waiting:
                 return [leaders[partition] for partition in sorted(leaders)]
             for group in waiting:
                 self._push(group, kind, order)

@@ -45,14 +45,14 @@ def members(*, admin: Admin = None, data: MaybeData = None, as_json: AsJson = Fa
     """
     with _telling():
         changes = GroupChanges(addresses_of(admin, data), timeout_seconds=0.0)
-        leading, count = changes.leading(), changes.groups()
+        leading, partitions = changes.leading(), changes.partitions()
     found = [_of_group(leading[partition]) for partition in sorted(leading)]
     if as_json:
         typer.echo(json.dumps({"groups": found}))
     else:
         for group in found:
             typer.echo(_line(group))
-    raise typer.Exit(0 if len(found) == count else Exit.FAILED)
+    raise typer.Exit(0 if leading.keys() == partitions else Exit.FAILED)
 
 
 def add_node(*, data: Data, timeout: Timeout = 180.0, as_json: AsJson = False) -> None:
@@ -189,7 +189,7 @@ def _epochs(changes: GroupChanges, node: int) -> dict[int, int]:
     if any(each["node_id"] == node and "groups" in each for each in found):
         raise ChangeFailed(f"node {node} is running")
     leading, epochs = changes.leading(), {}
-    for partition in range(1, changes.groups() + 1):
+    for partition in sorted(changes.partitions()):
         group = leading.get(partition)
         terms = [
             each["term"]

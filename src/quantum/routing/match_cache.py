@@ -92,7 +92,7 @@ class MatchCache(Generic[K, V]):
             self._drop(topic_filter)
         else:
             stem = _stem(topic_filter)
-            if SEPARATOR not in stem or has_wildcard(stem):
+            if has_wildcard(stem):
                 self.clear()
             else:
                 for topic in list(self._by_stem.get(stem, ())):

@@ -24,6 +24,7 @@ PAGE_TOPICS = 256
 LEAPS_PER_TOPIC = 16
 _BELOW = b"\0"
 _PAST = b"\1"  # after a key: behind everything below it, and before every other key
+_PAST_ALL = b"\xff"  # no UTF-8 holds this byte
 _PAST_RESERVED = bytes([RESERVED[0] + 1])
 
 
@@ -132,11 +133,12 @@ class RetainedIndex(Generic[V]):
             if target is None:
                 return Page(found, None)
             if target == key:
-                found.append((_topic(key), values[key]))
-                after = key
+                run = cursor.take_before(pattern.past_run(key), limit - len(found))
+                found += [(_topic(one), values[one]) for one in run]
+                after = run[-1]
                 if len(found) == limit:
                     break
-                key = cursor.step()
+                key = cursor.key()
             else:
                 after = key
                 key = cursor.seek(target)
@@ -175,6 +177,14 @@ class _Pattern:
         if self._rest or len(given) == self._depth:
             return key
         return self._past(given, self._depth)
+
+    def past_run(self, key: bytes) -> bytes:
+        """Return a bound for the run of keys that begins with this match: all before it match."""
+        if not self._rest:
+            return key + _BELOW
+        if self._depth == 0:
+            return RESERVED if key < RESERVED else _PAST_ALL
+        return _BELOW.join(key.split(_BELOW, self._depth)[: self._depth]) + _PAST
 
     def _past(self, given: list[bytes], depth: int) -> bytes | None:
         """Return the least key behind this name of the deepest free level above `depth`."""

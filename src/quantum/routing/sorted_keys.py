@@ -84,6 +84,20 @@ class KeyCursor:
         leaves = self._keys._leaves
         return leaves[self._at][self._place] if self._at < len(leaves) else None
 
+    def take_before(self, bound: bytes, limit: int) -> list[bytes]:
+        """Return some of the keys from this place to a bound, at least one, and go behind them.
+
+        The caller knows that the key at this place is before the bound.
+        """
+        leaf = self._keys._leaves[self._at]
+        end = bisect_left(leaf, bound, self._place, min(len(leaf), self._place + limit))
+        taken = leaf[self._place : end]
+        self._place = end
+        if end == len(leaf):
+            self._at += 1
+            self._place = 0
+        return taken
+
     def step(self) -> bytes | None:
         """Go to the next key and return it."""
         self._place += 1

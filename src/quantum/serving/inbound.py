@@ -217,10 +217,7 @@ class Inbound:
         """A QoS 2 publish of a session in the log is where it belongs, or was refused."""
         exchange = self._exchanges.get(packet_id)
         if exchange is None or exchange.run is None:
-            if not reason:
-                self._exchanges[packet_id] = _Exchange(None)
-                self._connection.stage(encode_ack(PUBREC, packet_id))
-            return
+            return  # the client asks again after a reconnect, or was answered already
         if reason:
             exchange.run.refuse(0, reason)
         exchange.run.finish()

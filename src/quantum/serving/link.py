@@ -98,13 +98,14 @@ class UnloggedMember(_Said, tag=11):
 
 
 class Items(_Said, tag=9):
-    """Items of the stream from `origin` to `prg`, from `first` on."""
+    """Items of the stream from `origin` to `prg`, from `first` on; `prg` has all up to `base`."""
 
     tenant: str
     origin: int
     prg: int
     first: int
     items: list[bytes]
+    base: int
 
 
 class ItemsTaken(_Said, tag=10):

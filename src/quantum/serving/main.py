@@ -8,33 +8,43 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from clustor.runtime import main as clustor_main
 from clustor.runtime.admin import AdminServer
 from clustor.runtime.cluster_file import ADMIN_ROLE, LOOPBACK
 from clustor.runtime.node import Node
-from quantum.edge import Listener, Lobby
+from quantum.serving.broker_file import DEVELOPMENT_TENANT, read_broker_file
+from quantum.serving.listeners import Door, Doors, Listeners
 from quantum.serving.service import BrokerService
 from quantum.serving.views import BrokerPages
 
 MQTT_ROLE: Final = 2
-DEVELOPMENT_TENANT: Final = "dev"
-DEVELOPMENT_PRGS: Final = 3
+MQTTS_ROLE: Final = 3
+WS_ROLE: Final = 4
 
 journal = logging.getLogger("quantum.broker")
 
 
-async def serve_mqtt(node: Node, admin: AdminServer) -> Callable[[], None]:
-    """Host the development tenant, and listen for its clients on loopback."""
+async def serve_mqtt(node: Node, admin: AdminServer, cluster_file: Path) -> Callable[[], None]:
+    """Host the tenants of `broker.json`, and listen for their clients on loopback."""
     service = BrokerService(node)
-    service.add_tenant(DEVELOPMENT_TENANT, 0, DEVELOPMENT_PRGS)
+    for ordinal, entry in enumerate(read_broker_file(cluster_file.parent).tenants):
+        service.add_tenant(entry, ordinal)
     admin.pages = BrokerPages(service)
-    listener = Listener("mqtt", Lobby(), service.new_connection, tenant=DEVELOPMENT_TENANT)
-    port = node.settings.entry.admin_port - ADMIN_ROLE + MQTT_ROLE
-    await listener.start(LOOPBACK, port)
-    journal.info("development mode: MQTT is plaintext on %s:%d", LOOPBACK, port)
-    return listener.stop_accepting
+    if not service.tenants:
+        return lambda: None
+    first = node.settings.entry.admin_port - ADMIN_ROLE
+    doors = Doors(
+        mqtt=Door(LOOPBACK, first + MQTT_ROLE),
+        mqtts=Door(LOOPBACK, first + MQTTS_ROLE),
+        ws=Door(LOOPBACK, first + WS_ROLE),
+    )
+    listeners = Listeners(service, doors, cluster_file.parent, DEVELOPMENT_TENANT)
+    await listeners.start()
+    journal.info("development mode: MQTT is plaintext on %s:%d", LOOPBACK, first + MQTT_ROLE)
+    return listeners.stop_accepting
 
 
 def main() -> None:

@@ -10,9 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-import msgspec
-
-from clustor.replica import Applied, NotLeader, ReplicaOutput, RequestId
+from clustor.replica import Applied, Refused, ReplicaOutput, RequestId
 from clustor.runtime.hosted_group import HostedGroup
 from quantum.broker import (
     OWN_ORIGIN,
@@ -31,14 +29,14 @@ from quantum.broker import (
     SendPubrec,
     SendPubrel,
     SendVolatile,
+    decode_refusals,
     encode_command,
     encode_publishes,
 )
 from quantum.broker.items import Item
-from quantum.broker.reasons import QUOTA_EXCEEDED
 from quantum.mqtt import ReasonCode
 from quantum.serving.delivery import Outgoing
-from quantum.serving.publishing import Done, Forwards, OpenRuns, Refusals, Run, cuts
+from quantum.serving.publishing import Done, Forwards, OpenRuns, Run, cuts
 from quantum.serving.streams import StreamIn, StreamOut
 
 if TYPE_CHECKING:
@@ -48,9 +46,10 @@ if TYPE_CHECKING:
 Completion: TypeAlias = Callable[[bytes | None], None]
 """Called once with a command's reply, or with None when it is not known, or never happened."""
 
+_FORGOTTEN: Final = (b"", None)
+_TOO_LARGE: Final = "TooLarge"
 _ELAPSE_TICKS: Final = 10
 _RESEND_TICKS: Final = 50
-_decode_refused = msgspec.msgpack.Decoder(list[tuple[int, int]]).decode
 
 journal = logging.getLogger("quantum.broker")
 
@@ -71,7 +70,10 @@ class Prg:
         """Clients about whom something is on its way into the log, and how much."""
         self._starting = False
         self._next_request = 0
-        self._pending: dict[int, Completion] = {}
+        self._pending: dict[int, tuple[bytes, Completion | None]] = {}
+        self._stalled: list[tuple[bytes, Completion | None]] = []
+        """Commands that the group did not take now (it hands its leadership over, or has too much
+        to do): they wait for the next tick, and later ones wait behind them."""
         self._commands: list[tuple[bytes, Completion | None]] = []
         self._records: list[bytes] = []
         self._records_bytes = 0
@@ -188,9 +190,11 @@ class Prg:
             forwards.send()
 
     def _submit(self, command: bytes, completion: Completion | None = None) -> None:
+        if self._stalled:
+            self._stalled.append((command, completion))
+            return
         self._next_request += 1
-        if completion is not None:
-            self._pending[self._next_request] = completion
+        self._pending[self._next_request] = (command, completion)
         self.group.replica.propose(RequestId(self._next_request), command)
 
     def _submit_releases(self, now_ms: int) -> None:
@@ -209,7 +213,7 @@ class Prg:
         owners, self._once_from = self._once_from, []
 
         def taken(reply: bytes | None) -> None:
-            for number, reason in _decode_refused(reply) if reply else ():
+            for number, reason in (decode_refusals(reply) or ()) if reply else ():
                 connection, packet_id = owners[number]
                 connection.answer_pubrec(packet_id, reason)
 
@@ -227,8 +231,8 @@ class Prg:
         runs = self._runs
 
         def done(reply: bytes | None) -> None:
-            if reply is not None:
-                refused = _decode_refused(reply) if reply else []
+            refused = None if reply is None else decode_refusals(reply)
+            if refused is not None:
                 runs.finish(last, [(first + number, reason) for number, reason in refused])
 
         return done
@@ -261,31 +265,34 @@ class Prg:
         for outcome in output.replies:
             if isinstance(outcome, Applied):
                 self._on_applied(outcome)
+            elif isinstance(outcome, Refused) and outcome.reason != _TOO_LARGE:
+                self._stalled += [self._pending.pop(request) for request in outcome.request_ids]
             else:
-                self._on_failed(outcome.request_ids, retry=isinstance(outcome, NotLeader))
+                self._on_failed(outcome.request_ids)
         if replica.leads and replica.group.core.hard.term != self.term:
             self._begin(replica.group.core.hard.term)
         elif not replica.leads and (self.leading or self._starting):
             self._end("this node does not lead the session's partition any more")
 
     def _on_applied(self, applied: Applied) -> None:
+        """Tell of each command and carry out its effects, in the order of the log."""
         pending = self._pending
+        effects = iter(self.broker.take_effects_each(applied.index))
         for request, reply in zip(applied.request_ids, applied.replies, strict=True):
-            completion = pending.pop(request, None)
+            _, completion = pending.pop(request, _FORGOTTEN)
             if completion is not None:
                 completion(reply)
-        for effect in self.broker.take_effects(applied.index):
-            if type(effect) is FanOut:
-                self._fan_out(effect)
-            else:
-                self._carry_out(effect)
+            for effect in next(effects, ()):
+                if type(effect) is FanOut:
+                    self._fan_out(effect)
+                else:
+                    self._carry_out(effect)
         if self.leading:
             self._after_apply()
 
-    def _on_failed(self, request_ids: list[RequestId], *, retry: bool) -> None:
-        del retry
+    def _on_failed(self, request_ids: list[RequestId]) -> None:
         for request in request_ids:
-            completion = self._pending.pop(request, None)
+            _, completion = self._pending.pop(request, _FORGOTTEN)
             if completion is not None:
                 completion(None)
 
@@ -316,7 +323,7 @@ class Prg:
         self._releases, self._releases_from = [], []
         self._runs = OpenRuns(0)
         self.forwards, self._streams_out, self._streams_in = {}, {}, {}
-        self._waiters, self._pending, self._elapsing = [], {}, False
+        self._waiters, self._pending, self._stalled, self._elapsing = [], {}, [], False
         self.busy_clients = {}
         for connection in connections.values():
             connection.partition_moved(why)
@@ -431,12 +438,12 @@ class Prg:
 
     # Streams.
 
-    def receive_items(self, origin: int, first: int, items: list[Item]) -> None:
-        """Take items of another partition's stream."""
+    def receive_items(self, origin: int, first: int, items: list[Item], base: int) -> None:
+        """Take items of another partition's stream; it knows that we have all up to `base`."""
         stream = self._streams_in.get(origin)
         if stream is None:
             stream = self._streams_in[origin] = StreamIn(self, origin)
-        stream.receive(first, items)
+        stream.receive(first, items, base)
 
     def items_taken(self, peer: int, through: int) -> None:
         """Another partition has our items up to a place."""
@@ -477,7 +484,12 @@ class Prg:
     # Time.
 
     def on_tick(self) -> None:
-        """Let due things happen, and what was lost be sent again."""
+        """Let due things happen, and what was lost or refused go again."""
+        if self._stalled:
+            stalled, self._stalled = self._stalled, []
+            for command, completion in stalled:
+                self._submit(command, completion)
+            self.tenant.touch(self)
         if not self.leading:
             return
         self._ticks += 1
@@ -503,11 +515,8 @@ class Prg:
 
 def _passed_done(first: int, last: int, done: Done) -> Completion:
     def applied(reply: bytes | None) -> None:
-        if reply is not None:
-            refused: Refusals = _decode_refused(reply) if reply else []
+        refused = None if reply is None else decode_refusals(reply)
+        if refused is not None:  # else it comes again, behind what was lost
             done(last, [(first + number, reason) for number, reason in refused])
 
     return applied
-
-
-assert QUOTA_EXCEEDED == 0x97

@@ -24,6 +24,7 @@ from quantum.mqtt import PeerFault
 from quantum.routing.ring import HashRing
 from quantum.serving import link
 from quantum.serving.authentication import Authenticator
+from quantum.serving.broker_file import TenantEntry
 from quantum.serving.connection import Connection
 from quantum.serving.delivery import Outgoing
 from quantum.serving.limits import MqttLimits
@@ -70,12 +71,19 @@ class BrokerService:
 
     # Tenants.
 
-    def add_tenant(self, name: str, ordinal: int, prg_count: int) -> Tenant:
+    def add_tenant(self, entry: TenantEntry, ordinal: int) -> Tenant:
         """Host the partitions of a tenant; `ordinal` is the same on every node."""
+        name, prg_count = entry.name, entry.prgs
         tenant = Tenant(name, self, HashRing())
         first = FIRST_PRG_PARTITION + ordinal * PRGS_PER_TENANT_MAX
         for number in range(prg_count):
-            settings = BrokerSettings(number, prg_count, tenant.topic_partition)
+            settings = BrokerSettings(
+                number,
+                prg_count,
+                tenant.topic_partition,
+                queue_messages_max=entry.queue_messages_max,
+                queue_bytes_max=entry.queue_bytes_max,
+            )
             group = self._node.host(
                 PartitionId(first + number),
                 lambda settings=settings: Broker(settings),  # type: ignore[misc]
@@ -270,7 +278,7 @@ class BrokerService:
                 prg = self._prg(said.tenant, said.prg)
                 if prg is not None and prg.leading:
                     items = [decode_item(item) for item in said.items]
-                    prg.receive_items(said.origin, said.first, items)
+                    prg.receive_items(said.origin, said.first, items, said.base)
             case link.ItemsTaken():
                 prg = self._prg(said.tenant, said.origin)
                 if prg is not None and prg.leading:

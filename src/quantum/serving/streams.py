@@ -43,7 +43,8 @@ class StreamOut:
         if outbox.last == self._sent:
             return
         items = outbox.after(self._sent, ITEMS_PER_TURN)
-        if self._prg.tenant.send_items(self._prg.number, self.peer, self._sent + 1, items):
+        base = max(self.taken, outbox.acked_through)
+        if self._prg.tenant.send_items(self._prg.number, self.peer, self._sent + 1, items, base):
             self._sent += len(items)
 
     def on_taken(self, through: int) -> None:
@@ -80,8 +81,13 @@ class StreamIn:
         self._cursor = prg.broker.state.channels.counted.get(origin, 0)
         self._batches: deque[_Batch] = deque()
 
-    def receive(self, first: int, items: list[Item]) -> None:
-        """Take items; what came before counts once, and a gap waits to be filled."""
+    def receive(self, first: int, items: list[Item], base: int) -> None:
+        """Take items; what came before counts once, and a gap waits to be filled.
+
+        What an older leader took without logging it is behind `base`, and its connections are
+        gone with it.
+        """
+        self._cursor = max(self._cursor, base)
         if first > self._cursor + 1:
             return
         fresh = items[self._cursor + 1 - first :]

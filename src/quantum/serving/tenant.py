@@ -87,11 +87,14 @@ class Tenant:
             self._links.say(node, said, sum(map(len, piece)) + 64)
         return True
 
-    def send_items(self, origin: int, peer: int, first: int, items: list[Item]) -> bool:
-        """Send items of a stream to the leader of the partition they are for."""
+    def send_items(self, origin: int, peer: int, first: int, items: list[Item], base: int) -> bool:
+        """Send items of a stream to the leader of the partition they are for.
+
+        `base` is how far that partition is known to be.
+        """
         prg = self.prgs[peer]
         if prg.leading:
-            prg.receive_items(origin, first, items)
+            prg.receive_items(origin, first, items, base)
             return True
         node = prg.leader_node
         if node is None or self._links.is_local(node):
@@ -99,7 +102,7 @@ class Tenant:
         encoded = [encode_item(item) for item in items]
         for begin, end in cuts(encoded):
             piece = encoded[begin:end]
-            said = link.Items(self.name, origin, peer, first + begin, piece)
+            said = link.Items(self.name, origin, peer, first + begin, piece, base)
             self._links.say(node, said, sum(map(len, piece)) + 64)
         return True
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from quantum.broker.session import Session
-from quantum.topics import matches
 from quantum.serving.prg import Prg
+from quantum.topics import matches
 
 if TYPE_CHECKING:
     from quantum.serving.service import BrokerService

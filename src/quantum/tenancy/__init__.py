@@ -3,6 +3,7 @@
 from quantum.tenancy.acl import (
     AclRule,
     Action,
+    ClientAccess,
     CompiledAcl,
     Decision,
     Effect,
@@ -48,6 +49,7 @@ __all__ = [
     "AclRule",
     "Action",
     "Alert",
+    "ClientAccess",
     "CompiledAcl",
     "ConnectionAdmission",
     "Decision",

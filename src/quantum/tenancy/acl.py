@@ -35,6 +35,8 @@ from quantum.topics import (
 )
 from quantum.types import ClientId
 
+TOPICS_REMEMBERED_MAX = 64
+
 
 class Effect(Enum):
     ALLOW = "allow"
@@ -153,10 +155,44 @@ class CompiledAcl:
             allow.covers(given, principal, client, identity),
         )
 
+    def for_client(self, principal: Principal, client_id: ClientId) -> ClientAccess:
+        """Return the rules as they concern one client."""
+        return ClientAccess(self, principal, client_id)
+
     def _decision(self, denied: int | None, allowed: int | None) -> Decision:
         if denied is not None:
             return self._denied[denied]
         return _NOT_ALLOWED if allowed is None else self._allowed[allowed]
+
+
+class ClientAccess:
+    """One client's view of its tenant's rules, which remembers the topics it publishes to.
+
+    Most clients publish to few topics again and again; for those a check is one lookup. It is
+    made anew when the rules change.
+    """
+
+    __slots__ = ("_acl", "_client_id", "_principal", "_published")
+
+    def __init__(self, acl: CompiledAcl, principal: Principal, client_id: ClientId) -> None:
+        self._acl = acl
+        self._principal = principal
+        self._client_id = client_id
+        self._published: dict[bytes, Decision] = {}
+
+    def publish(self, topic: bytes) -> Decision:
+        """Decide whether the client may publish to this topic."""
+        decision = self._published.get(topic)
+        if decision is None:
+            decision = self._acl.check_publish(self._principal, self._client_id, topic)
+            if len(self._published) >= TOPICS_REMEMBERED_MAX:
+                self._published.clear()
+            self._published[topic] = decision
+        return decision
+
+    def subscribe(self, topic_filter: bytes) -> Decision:
+        """Decide whether the client may subscribe to this filter, shared or not."""
+        return self._acl.check_subscribe(self._principal, self._client_id, topic_filter)
 
 
 class _Sides:

@@ -82,6 +82,26 @@ def test_one_small_frame_a_tick_passes_exhausted_credits() -> None:
     assert credits_.admit(1, 16 * KIB)
 
 
+def test_what_is_under_way_can_be_measured_instead_of_counted() -> None:
+    credits_left = Credits(LATENCY_GAINS, CreditLimits(4, 1_000, 0))
+    assert credits_left.admit(3, 10)
+    assert not credits_left.admit(2, 10)
+    credits_left.measure(1, 900)
+    assert (credits_left.entry_credits, credits_left.byte_credits) == (3, 100)
+    assert not credits_left.admit(1, 101)
+    assert credits_left.admit(1, 100)
+    credits_left.measure(0, 0)
+    assert credits_left.admit(4, 1_000)
+
+
+def test_the_quantum_is_renewed_without_a_sample() -> None:
+    credits_left = Credits(LATENCY_GAINS, CreditLimits(1, 1_000, 100))
+    assert credits_left.admit(2, 10) is False
+    assert [credits_left.admit(1, 10) for _ in range(3)] == [True, True, False]
+    credits_left.renew_quantum()
+    assert [credits_left.admit(1, 10) for _ in range(2)] == [True, False]
+
+
 def test_a_hard_block_admits_not_even_the_quantum() -> None:
     credits_ = Credits(LATENCY_GAINS)
     credits_.scale(0.0)

@@ -225,6 +225,7 @@ def test_states_and_decision_epochs() -> None:
     changes: list[dict[str, Any]] = [
         {"proof_matches": False},
         {"cache_state": CacheState.STALE},
+        {"proof_expired": True},
         {},
         {},
     ]
@@ -233,9 +234,10 @@ def test_states_and_decision_epochs() -> None:
         seen.append((fallback.state, fallback.decision_epoch))
     assert seen == [
         (FallbackState.LOCAL_ONLY, 1),
-        (FallbackState.PROOF_PUBLISHED, 2),
-        (FallbackState.HEALTHY, 3),
-        (FallbackState.HEALTHY, 3),
+        (FallbackState.LOCAL_ONLY, 2),
+        (FallbackState.PROOF_PUBLISHED, 3),
+        (FallbackState.HEALTHY, 4),
+        (FallbackState.HEALTHY, 4),
     ]
 
 
@@ -260,6 +262,16 @@ def test_local_only_demotes_after_its_bound_unless_renewed() -> None:
     assert not fallback.must_demote(20_000_000)
     fallback.decide(HEALTHY, 20_000_000)
     assert not fallback.must_demote(99_000_000)
+
+
+def test_an_outage_demotes_a_leader_whose_proof_was_published_before_it() -> None:
+    """§9.1: "When a ControlPlaneRaft outage exceeds …, the leader must explicitly step down"."""
+    fallback = _fallback()
+    fallback.decide(HEALTHY, 0)
+    fallback.decide(replace(HEALTHY, cache_state=CacheState.STALE), 10)
+    fallback.decide(replace(HEALTHY, cache_state=CacheState.EXPIRED), 20)
+    assert not fallback.must_demote(14_400_010)
+    assert fallback.must_demote(14_400_011)
 
 
 def test_the_bar_needs_the_control_plane_a_newer_proof_and_the_backoff() -> None:

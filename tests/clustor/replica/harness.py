@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from clustor.kv import Key, KvMachine, Put, StoreId, encode_command
 from clustor.log import LogConfig, LogId, PartitionId
+from clustor.log.types import IoWriterMode
 from clustor.raft.control_plane import ControlPlaneUpdate, VerifiedProof
 from clustor.raft.membership import Configuration
 from clustor.raft.messages import Message
@@ -22,6 +23,7 @@ from clustor.raft.types import DurabilityTuple, ReplicaId
 from clustor.replica import (
     DiskWork,
     Home,
+    NodeInflight,
     Outcome,
     ReadOutcome,
     Replica,
@@ -75,11 +77,14 @@ class Cluster:
         log_config: LogConfig = SMALL_LOG,
         spares: int = 0,
         chunk_bytes: int = 256,
+        io_writer_mode: IoWriterMode = IoWriterMode.BLOCKING,
     ) -> None:
         self.rng = Random(seed)
         self.profile = profile
         self.log_config = log_config
         self.chunk_bytes = chunk_bytes
+        self.io_writer_mode = io_writer_mode
+        self.node_inflight = NodeInflight()
         self.keys = new_keys()
         self.now_ms = 1_000
         self.mail: deque[tuple[ReplicaId, ReplicaId, Message | Transfer]] = deque()
@@ -104,6 +109,8 @@ class Cluster:
             trusted_keys=(SIGNER.public_key(),),
             log_config=self.log_config,
             chunk_bytes=self.chunk_bytes,
+            io_writer_mode=self.io_writer_mode,
+            node_inflight=self.node_inflight,
         )
 
     def create(self, node: Node) -> None:
@@ -141,6 +148,7 @@ class Cluster:
         self.mail += ((node.id, to, message) for to, message in output.transfers)
         node.outcomes += output.replies
         node.reads += output.reads
+        node.up.catch_up()
         if output.publish_proof is not None and not self.control_is_down:
             self.proof = output.publish_proof
             self.tell(node)

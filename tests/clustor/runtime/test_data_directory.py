@@ -73,6 +73,17 @@ def test_a_cluster_is_prepared_once_and_taken_up_again(tmp_path: Path) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in secrets} == {0o600}
 
 
+def test_clusters_of_one_name_are_told_apart_by_their_birth(tmp_path: Path) -> None:
+    prepare(tmp_path / "one")
+    prepare(tmp_path / "other")
+    births = {
+        read_cluster_file(tmp_path / name / "cluster.json").birth for name in ("one", "other")
+    }
+    assert len(births) == 2
+    prepare(tmp_path / "one")
+    assert read_cluster_file(tmp_path / "one" / "cluster.json").birth in births
+
+
 def test_an_interrupted_preparation_is_finished(tmp_path: Path) -> None:
     root = tmp_path / "cluster"
     prepare(root)

@@ -145,6 +145,40 @@ async def test_a_node_that_says_nothing_is_left_for_another(node: ClusterProcess
         assert (await client.poll([b"elsewhere"], now - 1, events_max=1)).through >= now
 
 
+async def next_key(client: KvClient, prefix: bytes, revision: int) -> bytes:
+    """Return the key of the first event that a watch gives."""
+    async for found in client.watch([prefix], revision):
+        return bytes(found.events[0].key)
+    raise AssertionError("a watch does not end by itself")
+
+
+async def test_a_watch_leaves_a_node_that_gives_no_sign_of_life(node: ClusterProcess) -> None:
+    async with (
+        mute_node() as mute,
+        KvClient([mute, *node.admins()], timeout_seconds=2.0) as watcher,
+        KvClient(node.admins(), timeout_seconds=TIMEOUT_SECONDS) as client,
+    ):
+        now = await put(client, b"watched/1")
+        assert await next_key(watcher, b"watched/", now - 1) == b"watched/1"
+        assert watcher.links_opened == 2
+
+
+async def test_a_watch_stays_while_nothing_happens(node: ClusterProcess) -> None:
+    """Signs of life come every second: silence of three is none of the node's."""
+    async with (
+        KvClient(node.admins(), timeout_seconds=3.0) as watcher,
+        KvClient(node.admins(), timeout_seconds=TIMEOUT_SECONDS) as client,
+    ):
+        now = await put(client, b"other")
+        watching = asyncio.ensure_future(next_key(watcher, b"quiet/", now))
+        for _ in range(5):  # each of these waits for a sign of life, too
+            await client.poll([b"never"], now, events_max=1)
+        assert watcher.links_opened == 1
+        await put(client, b"quiet/1")
+        assert await watching == b"quiet/1"
+        assert watcher.links_opened == 1
+
+
 async def test_a_connection_that_is_never_upgraded_is_closed() -> None:
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

@@ -21,25 +21,39 @@ async def until(condition: Callable[[], bool], what: str) -> None:
 
 
 def free_base_port(nodes: int) -> int:
-    """Find a base port whose ten-port blocks for so many nodes are free now.
+    """Find a base port whose ten-port blocks for so many nodes are free, and keep it.
 
-    Below the ports that the kernel gives out, and from another place in each process, so that
-    tests that run at the same time do not take each other's.
+    The base itself is no node's port. It stays bound until this process ends, so that no other
+    test takes the same block between this call and the start of the nodes. All are below the
+    ports that the kernel gives out, and each process begins elsewhere.
     """
     bases: list[int] = list(range(15_000, 32_000, 100))
     start = os.getpid() * 31 % len(bases)
     for base in bases[start:] + bases[:start]:
-        if all(
-            _is_free(base + 10 * node + role) for node in range(1, nodes + 1) for role in (0, 1)
-        ):
+        guard = _bound(base)
+        if guard is None:
+            continue
+        ports = [base + 10 * node + role for node in range(1, nodes + 1) for role in range(8)]
+        if all(map(_is_free, ports)):
+            guard.detach()  # for the life of the process, without an owner that must close it
             return base
+        guard.close()
     raise AssertionError("no free ports")
 
 
+def _bound(port: int) -> socket.socket | None:
+    probe = socket.socket()
+    try:
+        probe.bind(("127.0.0.1", port))
+    except OSError:
+        probe.close()
+        return None
+    return probe
+
+
 def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
+    probe = _bound(port)
+    if probe is None:
+        return False
+    probe.close()
     return True

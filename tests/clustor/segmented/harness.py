@@ -393,6 +393,37 @@ def remove(partition: int) -> Operation:
     return phases
 
 
+def install(source: list[bytes], after: Contents) -> Operation:
+    """Import an export beside the running group, then let the log stand on it."""
+
+    def phases(world: World) -> Iterator[Phase]:
+        incoming = world.group.start_import()
+        for piece in source:
+            yield incoming.feed(piece), lambda: None, [world.contents]
+        yield incoming.plan_commit(), lambda: None, [world.contents, after]
+        index = LogIndex(incoming.raft_index or 0)
+
+        def done() -> None:
+            opened = check_after_crash(
+                Moment(world.disk, world.keys, world.witness, [after], world.clock)
+            )
+            world.log, world.group, world.contents = opened.log, opened.group, after
+
+        yield world.log.plan_install(index, Term(1)), done, [after]
+
+    return phases
+
+
+def reinstall() -> Operation:
+    """Take in what the group itself exports: another set of files, and nothing else is new."""
+
+    def phases(world: World) -> Iterator[Phase]:
+        source = list(world.group.export(PartitionReader(world.disk, world.keys, SMALL)))
+        return install(source, world.contents)(world)
+
+    return phases
+
+
 def rotate_key() -> Operation:
     def phases(world: World) -> Iterator[Phase]:
         epoch = world.keys.dek_epoch + 1
@@ -497,6 +528,7 @@ def draw_operation(rng: Random, world: World, tag: int) -> Operation:
             compact(partition, tombstone_ms=rng.choice((0, 100))),
             compact(partition, tombstone_ms=rng.choice((0, 100))),
             rotate_key(),
+            reinstall(),
         ]
     )
 

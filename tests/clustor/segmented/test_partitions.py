@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clustor.log.steps import SyncFiles
 from clustor.segmented import (
     Batch,
     EntryOutOfOrder,
@@ -128,7 +129,7 @@ def test_a_view_of_the_tail_copies_only_what_will_be_read() -> None:
         assert found[0].first_index == index - index % 2
         assert found == world.read(0)[index // 2 :][: len(found)]
         assert len(found) == min(9, 50 - index // 2)
-    assert world.group.view(P, 100).pieces == ()
+    assert world.group.view(P, 100, 1000).pieces == ()
     world.disk.execute(out.steps)
     world.group.stored(out.receipt)
     assert [at.payload[:1] for at in world.read(0)] == [bytes([nth]) for nth in range(50)]
@@ -185,17 +186,19 @@ def test_a_flush_syncs_nothing_and_a_checkpoint_commits_last() -> None:
     world.disk.execute(plan.steps)
     world.group.stored(plan.receipt)
     names = step_names(world.group.plan_checkpoint().steps)
-    assert [name.split()[0] for name in names] == ["Sync", "Sync", "SyncDirectory", "Write", "Sync"]
+    assert [name.split()[0] for name in names] == ["SyncFiles", "SyncDirectory", "Write", "Sync"]
     assert names[-1] == "Sync segmented/metadata.log"
 
 
 def test_a_thousand_partitions_share_one_commit_point() -> None:
     world = World.new(partitions=1000, config=SegmentedConfig())
     run(world, append(*(batch(at, b"x") for at in range(1000))))
-    names = step_names(world.group.plan_checkpoint().steps)
+    steps = world.group.plan_checkpoint().steps
+    names = step_names(steps)
     assert sum(name == "Sync segmented/metadata.log" for name in names) == 1
     assert sum(name.startswith("SyncDirectory") for name in names) == 1
-    assert sum(name.startswith("Sync segmented/parts") for name in names) == 1000
+    synced = [step.files for step in steps if isinstance(step, SyncFiles)]
+    assert [len(set(files)) for files in synced] == [1000]
 
 
 def test_receipts_come_back_in_order_and_a_failed_plan_ends_the_store() -> None:

@@ -32,7 +32,8 @@ from clustor.replica.installing import Installing
 from clustor.replica.proposals import Proposals
 from clustor.replica.replica import Replica
 from clustor.replica.snapshots import Snapshots
-from clustor.replica.types import NotLeader
+from clustor.replica.types import DiskToken, NotLeader
+from clustor.replica.writing import Writing
 from tests.clustor.sim import stories
 
 Patch = pytest.MonkeyPatch
@@ -131,16 +132,17 @@ def _leader_alone_is_enough(patch: Patch) -> None:
 
 def _replies_do_not_wait(patch: Patch) -> None:
     """A reply leaves as soon as its batch is on the leader's disk: before it is acknowledged."""
-    original = Replica._stored
+    original = Replica.disk_done
 
-    def stored(self: Replica, planned: Any) -> None:
-        original(self, planned)
+    def disk_done(self: Replica, token: DiskToken, sync_ms: float = 0.0) -> None:
+        original(self, token, sync_ms)
+        durable = self.group.core.local_wal_durable_index
         for waiting in self._proposals._open:
-            if waiting.replies is None and waiting.index <= planned.stored.index:
+            if waiting.replies is None and waiting.index <= durable:
                 waiting.replies = [b""] * len(waiting.request_ids)
-        self._proposals.acked(Acked(self.group.core.hard.term, planned.stored.index))
+        self._proposals.acked(Acked(self.group.core.hard.term, durable))
 
-    patch.setattr(Replica, "_stored", stored)
+    patch.setattr(Replica, "disk_done", disk_done)
 
 
 def _apply_before_durable(patch: Patch) -> None:
@@ -165,15 +167,15 @@ def _without_syncs_of(files: str) -> Callable[[Patch], None]:
 
 def _receipt_before_the_disk(patch: Patch) -> None:
     """A batch's receipt is given when its plan is handed out."""
-    original = Replica._append
+    original = Writing._write
 
-    def append(self: Replica, batch: LogAppend) -> None:
-        original(self, batch)
+    def write(self: Writing, batch: LogAppend, also: Callable[[], None]) -> None:
+        original(self, batch, also)
         token, done = self._disk._outstanding[-1]
         self._disk._outstanding[-1] = (token, lambda: None)
         done()
 
-    patch.setattr(Replica, "_append", append)
+    patch.setattr(Writing, "_write", write)
 
 
 def _short_logs_may_lead(patch: Patch) -> None:

@@ -19,6 +19,7 @@ from clustor.log.steps import (
     Storage,
     Sync,
     SyncDirectory,
+    SyncFiles,
     Truncate,
     Write,
     plan_replace,
@@ -423,3 +424,27 @@ def test_deleting_and_making_twice_is_no_error() -> None:
     disk = SimDisk()
     disk.execute((MakeDirectory("d"), MakeDirectory("d"), Delete(A), Delete(FileName("x/y"))))
     assert disk.names("") == ["d"]
+
+
+def test_syncing_many_files_makes_those_durable_and_no_other() -> None:
+    disk = SimDisk()
+    for file in (A, B, FileName("c")):
+        disk.execute((Create(file), Sync(file), SyncDirectory(""), Write(file, 0, NEW)))
+    disk.run_step(SyncFiles((A, B)))
+    after = disk.crash(CrashChoice())
+    assert [after.size(file) for file in (A, B, FileName("c"))] == [len(NEW), len(NEW), 0]
+
+
+def test_syncing_many_files_fails_where_one_does_and_leaves_names_alone() -> None:
+    disk = SimDisk()
+    disk.execute((Create(A), Create(B), Write(A, 0, NEW), Write(B, 0, NEW)))
+    with pytest.raises(FileNotFoundError):
+        disk.run_step(SyncFiles((A, FileName("missing"))))
+    disk.fail_next_sync(B)
+    with pytest.raises(OSError, match="Input/output error"):
+        disk.run_step(SyncFiles((A, B)))
+    disk.run_step(
+        SyncFiles((A, B))
+    )  # the kernel forgot: only a fence keeps this from being trusted
+    assert disk.crash(disk.everything_kept()).read(A, 0, 9) == NEW[:9]
+    assert not disk.is_synced, "the names are still those of the page cache"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -107,6 +109,38 @@ def test_order_does_not_depend_on_how_it_was_filled(names: list[bytes]) -> None:
     for name in sorted(names):
         other.put(name, 1)
     assert list(one.match(b"#")) == list(other.match(b"#"))
+
+
+SMALL = [
+    b"/".join(parts)
+    for depth in (1, 2, 3)
+    for parts in itertools.product((b"a", b"b"), repeat=depth)
+]
+SMALL_FILTERS = [
+    b"/".join(parts)
+    for depth in (1, 2, 3)
+    for parts in itertools.product((b"a", b"b", b"$", b"+", b"#"), repeat=depth)
+    if b"#" not in parts[:-1]
+]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sets(st.sampled_from(SMALL)))
+def test_every_filter_on_a_crowded_index(names: set[bytes]) -> None:
+    index: RetainedIndex[int] = RetainedIndex()
+    plain = dict.fromkeys(names, 0)
+    for name in names:
+        index.put(name, 0)
+    for topic_filter in SMALL_FILTERS:
+        assert list(index.match(topic_filter)) == naive(plain, topic_filter), topic_filter
+
+
+def test_a_page_of_one_name_begins_after_the_topic_given() -> None:
+    index: RetainedIndex[int] = RetainedIndex()
+    index.put(b"a/b", 0)
+    for after, found in ((b"", 1), (b"a", 1), (b"a/a", 1), (b"a/b", 0), (b"a/b/c", 0), (b"b", 0)):
+        page = index.match_after(b"a/b", after, 5)
+        assert (len(page.matches), page.after) == (found, None), after
 
 
 def test_a_page_goes_on_although_its_last_topic_is_gone() -> None:

@@ -16,6 +16,7 @@ from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.node import Node
 from quantum.broker import Broker
 from quantum.edge.ports import Peer
+from quantum.serving.broker_file import TenantEntry
 from quantum.serving.connection import Connection
 from quantum.serving.limits import MqttLimits
 from quantum.serving.service import BrokerService
@@ -119,7 +120,7 @@ class Lab:
 
     async def _new_service(self, limits: MqttLimits, prgs: int) -> LabService:
         service = LabService(self.node, limits)
-        service.add_tenant(TENANT, 0, prgs)
+        service.add_tenant(TenantEntry(TENANT, prgs), 0)
         return service
 
     def settle(self) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
 
 from quantum.tenancy import AclRule, Action, Effect, Principal
-from quantum.topics import levels, matches
+from quantum.topics import levels
+from quantum.topics import matches as _matches
 
+matches = functools.cache(_matches)
 STRANGER = b"z"
 """A name that no rule and no filter of the tests mentions."""
 
@@ -56,16 +59,12 @@ def may_publish(
     return effects == {Effect.ALLOW}
 
 
-def may_subscribe(
+def allowed_topics(
     rules: Sequence[AclRule],
+    action: Action,
     principal: Principal,
     client: bytes,
-    topic_filter: bytes,
     topics: Sequence[bytes],
-) -> bool:
-    """Whether every topic of the universe that the filter matches is allowed."""
-    return all(
-        may_publish(rules, Action.SUBSCRIBE, principal, client, topic)
-        for topic in topics
-        if matches(topic_filter, topic)
-    )
+) -> set[bytes]:
+    """Which of these topics are allowed. A filter is allowed if all that it matches are."""
+    return {topic for topic in topics if may_publish(rules, action, principal, client, topic)}

@@ -78,6 +78,11 @@ def test_a_clock_that_steps_back_gives_nothing() -> None:
     assert bucket.take(1, 11_000)
 
 
+def test_nor_does_it_take_anything_away() -> None:
+    bucket = TokenBucket(1, 1, now_ms=10_000)
+    assert bucket.take(1, 0)
+
+
 def test_a_bucket_needs_a_rate_and_a_burst() -> None:
     for rate, burst in ((0, 1), (1, 0)):
         with pytest.raises(TenancyMisuse):

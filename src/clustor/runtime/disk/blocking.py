@@ -58,10 +58,18 @@ class BlockingDisk:
         self._partitions[partition.number] = partition
         return partition
 
-    def submit(self, partition: Partition, plan: Plan, token: PlanToken) -> None:
+    def submit(
+        self,
+        partition: Partition,
+        plan: Plan,
+        token: PlanToken,
+        *,
+        alone: bool = False,  # noqa: ARG002  # one thread writes, whoever waits for it
+    ) -> Completion | None:
         """Queue a plan for the writer thread."""
         self._require_open()
         self._queue.put((partition, plan, token, partition.failures_seen))
+        return None
 
     def completions(self) -> list[Completion]:
         """Take the plans that are over, and reset the eventfd."""

@@ -11,6 +11,7 @@ from clustor.log.steps import Create, Delete, FileName, Sync, SyncDirectory, Wri
 from clustor.log.types import IoWriterMode
 from clustor.runtime.disk.blocking import BlockingDisk
 from clustor.runtime.disk.errors import DiskError, RingBroken
+from clustor.runtime.disk.mounts import filesystem_kind
 from clustor.runtime.disk.storage import DirectoryStorage
 from clustor.runtime.disk.types import Disk, Downgrade, PlanToken
 from clustor.runtime.disk.uring import UringDisk
@@ -73,7 +74,7 @@ def probe(root: Path) -> Filesystem:
     """Report what the start and the disk policy must know of the filesystem below `root`."""
     status = root.stat()
     space = os.statvfs(root)
-    kind = _filesystem_kind(os.major(status.st_dev), os.minor(status.st_dev))
+    kind = filesystem_kind(status)
     return Filesystem(status.st_blksize, kind, space.f_bavail * space.f_frsize)
 
 
@@ -106,17 +107,3 @@ def _await_completion(disk: Disk) -> None:
     for completion in completions:
         if completion.error is not None:
             raise completion.error
-
-
-def _filesystem_kind(major: int, minor: int) -> str:
-    """Look the device up in the kernel's table of mounts."""
-    device = f"{major}:{minor}"
-    try:
-        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return "unknown"
-    for line in lines:
-        before, _, after = line.partition(" - ")
-        if before.split()[2] == device:
-            return after.split()[0]
-    return "unknown"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 NO_SLOT = -1
+_LOOKS_MAX = 64
 
 FileKey: TypeAlias = tuple[int, str]
 """A partition's number and the name of a file in it."""
@@ -64,12 +65,15 @@ class FileTable:
         """Keep an open file; close clean ones beyond the limit."""
         self.discard(key)
         self._files[key] = file
-        excess = len(self._files) - self._limit
-        if excess > 0:
-            clean = [other for other, each in self._files.items() if not each.dirty]
-            for other in clean[:excess]:
-                if other != key:
-                    self.discard(other)
+        # Only so many are looked at: where thousands are dirty, each would look at all of them.
+        for _ in range(min(_LOOKS_MAX, len(self._files) - 1)):
+            if len(self._files) <= self._limit:
+                break
+            oldest = next(iter(self._files))
+            if oldest == key or self._files[oldest].dirty:
+                self._files.move_to_end(oldest)
+            else:
+                self.discard(oldest)
 
     def move(self, source: FileKey, target: FileKey) -> None:
         """Follow a rename."""

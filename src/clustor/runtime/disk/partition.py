@@ -21,13 +21,15 @@ from clustor.log.steps import (
     Step,
     Sync,
     SyncDirectory,
+    SyncFiles,
     Truncate,
     Write,
     directory_of,
 )
+from clustor.runtime.disk.bulk import SyncFailure, sync_all, trusts_syncfs
 from clustor.runtime.disk.errors import FileFenced, PathRefused, plan_failed
 from clustor.runtime.disk.files import FileTable, OpenFile
-from clustor.runtime.disk.paths import open_file, opened_directory, opened_parent, parts_of
+from clustor.runtime.disk.paths import Directories, parts_of
 from clustor.runtime.disk.reserve import reserve
 from clustor.runtime.disk.types import SyncDurations
 
@@ -35,9 +37,10 @@ from clustor.runtime.disk.types import SyncDurations
 class _SyncRefused(Exception):
     """The sync itself failed, not the way to the file."""
 
-    def __init__(self, code: int) -> None:
+    def __init__(self, code: int, file: str | None = None) -> None:
         super().__init__(code)
         self.code = code
+        self.file = file
 
 
 class Partition:
@@ -47,7 +50,8 @@ class Partition:
         self.root = root
         self.number = number
         self._table = table
-        self._directory = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._directories = Directories(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        self._trusts_syncfs: bool | None = None  # asked when it matters
         self._fences: dict[str, str] = {}
         """Names whose sync failed (a directory's ends in `/`), each with the reason."""
         self.failures = 0
@@ -93,13 +97,15 @@ class Partition:
         try:
             self._run(step)
         except _SyncRefused as refused:
-            self.fail(number, step, refused.code, sync=True)
+            self.fail(number, step, refused.code, sync=True, file=refused.file)
         except OSError as error:
             self.fail(number, step, error.errno or errno.EIO)
 
-    def fail(self, number: int, step: Step, code: int, *, sync: bool = False) -> NoReturn:
+    def fail(
+        self, number: int, step: Step, code: int, *, sync: bool = False, file: str | None = None
+    ) -> NoReturn:
         """Raise the failure of a step; one of the sync itself leaves a fence behind."""
-        name = _touched(step)[0]
+        name = file or _touched(step)[0]
         if sync:
             self.fence(name, os.strerror(code))
         raise plan_failed(number, step, name, code, sync=sync)
@@ -109,7 +115,7 @@ class Partition:
         key = (self.number, name)
         file = self._table.get(key)
         if file is None:
-            file = OpenFile(open_file(self._directory, name, os.O_RDWR), dirty=True)
+            file = OpenFile(self._directories.open_file(name, os.O_RDWR), dirty=True)
             if not stat.S_ISREG(os.fstat(file.descriptor).st_mode):
                 os.close(file.descriptor)
                 raise PathRefused("not a regular file", path=name)
@@ -125,10 +131,23 @@ class Partition:
             rest = memoryview(data)[written:]
             written += os.pwrite(file.descriptor, rest, offset + written)
 
+    def dirty_files(self, step: SyncFiles) -> list[tuple[str, OpenFile]]:
+        """Return those of the step's files that have anything to sync."""
+        found = [(name, self.file(name)) for name in step.files]
+        return [(name, file) for name, file in found if file.dirty]
+
+    def sync_call(self, files: list[tuple[str, OpenFile]]) -> Callable[[], SyncFailure]:
+        """Return what makes these files durable; any thread may call it, with their descriptors."""
+        if self._trusts_syncfs is None:
+            self._trusts_syncfs = trusts_syncfs(self._directories.root)
+        directory, whole = self._directories.root, self._trusts_syncfs
+        descriptors = [file.descriptor for _, file in files]
+        return lambda: sync_all(directory, descriptors, whole=whole)
+
     def close(self) -> None:
-        """Close the files and the directory."""
+        """Close the files and the directories."""
         self._table.discard_partition(self.number)
-        os.close(self._directory)
+        self._directories.close()
 
     def _run(self, step: Step) -> None:
         match step:
@@ -138,6 +157,8 @@ class Partition:
                 file = self.file(step.file)
                 _sync(os.fdatasync, file.descriptor)
                 file.on_synced()
+            case SyncFiles():
+                self._sync_files(step)
             case Create():
                 self._create(step)
             case Truncate():
@@ -149,58 +170,61 @@ class Partition:
             case Delete():
                 self._delete(step)
             case SyncDirectory():
-                with opened_directory(self._directory, step.directory) as descriptor:
-                    _sync(os.fsync, descriptor)
+                _sync(os.fsync, self._directories.open(step.directory))
             case MakeDirectory():
                 self._make_directory(step)
             case _:
                 assert_never(step)
 
+    def _sync_files(self, step: SyncFiles) -> None:
+        files = self.dirty_files(step)
+        failed = self.sync_call(files)()
+        if failed is not None:
+            raise _SyncRefused(failed[1], files[failed[0]][0])
+        for _, file in files:
+            file.on_synced()
+
     def _create(self, step: Create) -> None:
-        descriptor = open_file(self._directory, step.file, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        descriptor = self._directories.open_file(step.file, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             if step.reserve_bytes:
                 reserve(descriptor, step.reserve_bytes)
         except OSError:
             # Without its room the file is of no use, and would stop the plan's next attempt.
             os.close(descriptor)
-            with opened_parent(self._directory, step.file) as (parent, name):
-                os.unlink(name, dir_fd=parent)
+            parent, name = self._directories.parent(step.file)
+            os.unlink(name, dir_fd=parent)
             raise
         self._table.add((self.number, step.file), OpenFile(descriptor, dirty=False))
 
     def _rename(self, step: Rename) -> None:
-        with (
-            opened_parent(self._directory, step.source) as (source_parent, source),
-            opened_parent(self._directory, step.target) as (target_parent, target),
-        ):
-            mode = os.stat(source, dir_fd=source_parent, follow_symlinks=False).st_mode
-            if stat.S_ISDIR(mode):
-                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-            if not stat.S_ISREG(mode):
-                raise PathRefused("not a regular file", path=step.source)
-            os.rename(source, target, src_dir_fd=source_parent, dst_dir_fd=target_parent)
+        source_parent, source = self._directories.parent(step.source)
+        target_parent, target = self._directories.parent(step.target)
+        mode = os.stat(source, dir_fd=source_parent, follow_symlinks=False).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(mode):
+            raise PathRefused("not a regular file", path=step.source)
+        os.rename(source, target, src_dir_fd=source_parent, dst_dir_fd=target_parent)
         if step.source != step.target:
             self._table.move((self.number, step.source), (self.number, step.target))
 
     def _delete(self, step: Delete) -> None:
-        with (
-            suppress(FileNotFoundError),
-            opened_parent(self._directory, step.file) as (parent, name),
-        ):
+        with suppress(FileNotFoundError):
+            parent, name = self._directories.parent(step.file)
             os.unlink(name, dir_fd=parent)
         self._table.discard((self.number, step.file))
 
     def _make_directory(self, step: MakeDirectory) -> None:
         made = ""
         for part in parts_of(step.directory) if step.directory else []:
-            with opened_directory(self._directory, made) as parent:
-                try:
-                    os.mkdir(part, 0o700, dir_fd=parent)
-                except FileExistsError:
-                    there = os.stat(part, dir_fd=parent, follow_symlinks=False)
-                    if not stat.S_ISDIR(there.st_mode):
-                        raise NotADirectoryError(errno.ENOTDIR, part) from None
+            parent = self._directories.open(made)
+            try:
+                os.mkdir(part, 0o700, dir_fd=parent)
+            except FileExistsError:
+                there = os.stat(part, dir_fd=parent, follow_symlinks=False)
+                if not stat.S_ISDIR(there.st_mode):
+                    raise NotADirectoryError(errno.ENOTDIR, part) from None
             made = f"{made}/{part}" if made else part
 
 
@@ -216,6 +240,8 @@ def _touched(step: Step) -> tuple[str, ...]:
     match step:
         case Write() | Sync() | Truncate():
             return (step.file,)
+        case SyncFiles():
+            return step.files
         case Create() | Delete():
             return (step.file, directory_of(step.file) + "/")
         case Rename():

@@ -39,7 +39,7 @@ class DirectoryStorage:
         """Return up to `length` bytes from `offset`; fewer only at the end of the file."""
         descriptor = open_file(self._root, file, os.O_RDONLY)
         try:
-            return _read_all(descriptor, offset, length)
+            return read_within(descriptor, offset, length, os.fstat(descriptor).st_size)
         finally:
             os.close(descriptor)
 
@@ -48,8 +48,9 @@ class DirectoryStorage:
         os.close(self._root)
 
 
-def _read_all(descriptor: int, offset: int, length: int) -> bytes:
-    wanted = max(0, min(length, os.fstat(descriptor).st_size - offset))
+def read_within(descriptor: int, offset: int, length: int, size_bytes: int) -> bytes:
+    """Read up to `length` bytes of a file that has `size_bytes`, however the kernel divides it."""
+    wanted = max(0, min(length, size_bytes - offset))
     pieces: list[bytes] = []
     while wanted:
         piece = os.pread(descriptor, wanted, offset)

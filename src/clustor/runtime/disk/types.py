@@ -56,8 +56,14 @@ class Disk(Protocol):
     def open_partition(self, root: Path) -> Partition:
         """Take charge of the files below `root`, an existing directory."""
 
-    def submit(self, partition: Partition, plan: Plan, token: PlanToken) -> None:
-        """Queue a plan. Plans of one partition run one after the other, in this order."""
+    def submit(
+        self, partition: Partition, plan: Plan, token: PlanToken, *, alone: bool = False
+    ) -> Completion | None:
+        """Queue a plan. Plans of one partition run one after the other, in this order.
+
+        `alone` says that the caller has no other work for the disk or for itself now: then a
+        small plan may be run at once, and its completion is returned instead of announced.
+        """
 
     def completions(self) -> list[Completion]:
         """Take the plans that are over, and reset the eventfd."""

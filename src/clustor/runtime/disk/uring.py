@@ -10,11 +10,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clustor.log.steps import Plan, Sync, Write
+from clustor.log.steps import Plan, Sync, SyncFiles, Write
 from clustor.log.types import IoWriterMode
 from clustor.runtime.disk.blocking import OPEN_FILES_MAX
+from clustor.runtime.disk.bulk import SyncFailure, SyncThreads
 from clustor.runtime.disk.errors import DiskClosed, DiskError, PlanAbandoned, RingBroken
 from clustor.runtime.disk.files import NO_SLOT, FileTable, OpenFile
+from clustor.runtime.disk.pace import Pace, is_small
 from clustor.runtime.disk.partition import Partition
 from clustor.runtime.disk.ring import Ring
 from clustor.runtime.disk.types import Completion, Downgrade, PlanToken, SyncDurations
@@ -52,10 +54,10 @@ class UringDisk:
     """Plans as chains of linked entries; one thread, the owner's, and no other.
 
     Plans of different partitions are under way together; those of one partition follow each
-    other. Writes and syncs go through the ring, the other steps are run between two chains with
-    blocking calls. A ring that breaks is replaced by blocking calls in the owner's thread: plans
-    that were under way fail and their files are fenced, as nobody knows whether the kernel still
-    writes to them.
+    other. Writes and syncs go through the ring, syncs of many files through a thread, and the
+    other steps are run between two chains with blocking calls. A ring that breaks is replaced by
+    blocking calls in the owner's thread: plans that were under way fail and their files are
+    fenced, as nobody knows whether the kernel still writes to them.
     """
 
     def __init__(
@@ -81,9 +83,11 @@ class UringDisk:
         self._chain_number = 0
         self._ready: deque[_Job] = deque()
         """Jobs whose partition is free for them, in order."""
+        self._syncs = SyncThreads(self._event)
         self._lost: list[tuple[Ring, list[_Job]]] = []
         """Broken rings and what they had under way: the kernel may still read these bytes."""
         self._done: list[Completion] = []
+        self._pace = Pace()
         self._closed = False
 
     def fileno(self) -> int:
@@ -98,16 +102,42 @@ class UringDisk:
         self._partitions[partition.number] = partition
         return partition
 
-    def submit(self, partition: Partition, plan: Plan, token: PlanToken) -> None:
-        """Start the plan, or queue it behind the one that its partition has under way."""
+    def submit(
+        self, partition: Partition, plan: Plan, token: PlanToken, *, alone: bool = False
+    ) -> Completion | None:
+        """Start the plan, or queue it behind the one that its partition has under way.
+
+        Where nothing at all is under way and the disk is quick, a small plan is run here.
+        """
         self._require_open()
+        if alone and self._is_idle() and self._pace.is_quick and is_small(plan):
+            return self._run_here(partition, plan, token)
         job = _Job(partition, plan, token, partition.failures_seen)
         if partition.busy:
             partition.waiting.append(job)
-            return
+            return None
         partition.busy = True
         self._ready.append(job)
         self._settle()
+        return None
+
+    def _is_idle(self) -> bool:
+        """Say whether nothing is under way, and nothing over that the owner was not told of."""
+        return not (self._chains or self._ready or self._done)
+
+    def _run_here(self, partition: Partition, plan: Plan, token: PlanToken) -> Completion:
+        """Run a plan with blocking calls; the disk is idle."""
+        assert not partition.busy, "a partition is busy with chains only"
+        durations: SyncDurations = ()
+        error: DiskError | None = None
+        try:
+            durations = partition.execute(plan)
+        except DiskError as failure:
+            partition.failures += 1
+            partition.failures_seen += 1
+            error = failure
+        self._pace.sample(durations)
+        return Completion(partition, token, durations, error)
 
     def completions(self) -> list[Completion]:
         """Take the plans that are over, and reset the eventfd."""
@@ -141,8 +171,11 @@ class UringDisk:
         """Wait for what was submitted, and close every file."""
         if self._closed:
             return
-        while self._chains and self._ring is not None:
-            self._ring.wait()
+        while self._syncs or (self._chains and self._ring is not None):
+            if self._syncs:
+                self._syncs.wait()
+            elif self._ring is not None:
+                self._ring.wait()
             self._take_results()
         self._closed = True
         for partition in list(self._partitions.values()):
@@ -193,6 +226,8 @@ class UringDisk:
                 chainable = type(step) is Write or type(step) is Sync
                 if chainable and self._begin_chain(job):
                     return
+                if type(step) is SyncFiles and self._begin_bulk_sync(job, step):
+                    return
                 self._run_blocking(job)
         except DiskError as error:
             self._finish(job, error)
@@ -211,11 +246,41 @@ class UringDisk:
         partition = job.partition
         if error is not None:
             partition.failures += 1
+        self._pace.sample(job.durations)
         self._done.append(Completion(partition, job.token, tuple(job.durations), error))
         if partition.waiting:
             self._ready.append(partition.waiting.popleft())
         else:
             partition.busy = False
+
+    # Many files at once
+
+    def _begin_bulk_sync(self, job: _Job, step: SyncFiles) -> bool:
+        """Start it in a thread; False: there is nothing to do, or a blocking call shall say why."""
+        try:
+            files = job.partition.dirty_files(step)
+        except (OSError, DiskError):
+            return False
+        if files:
+            call = job.partition.sync_call(files)
+            self._syncs.start(call, lambda failure: self._on_bulk_synced(job, files, failure))
+        return bool(files)
+
+    def _on_bulk_synced(
+        self, job: _Job, files: list[tuple[str, OpenFile]], failure: SyncFailure
+    ) -> None:
+        try:
+            if failure is not None:
+                nth, code = failure
+                step = job.plan[job.position]
+                job.partition.fail(job.position, step, code, sync=True, file=files[nth][0])
+        except DiskError as error:
+            self._finish(job, error)
+        else:
+            for _, file in files:
+                file.on_synced()
+            job.position += 1
+            self._advance(job)
 
     # One chain
 
@@ -300,6 +365,7 @@ class UringDisk:
         if self._ring is not None:
             for mark, result in self._ring.take_results():
                 self._on_result(mark, result)
+        self._syncs.take()
         self._pump()
 
     def _on_result(self, mark: int, result: int) -> None:

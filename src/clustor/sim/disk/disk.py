@@ -19,6 +19,7 @@ from clustor.log.steps import (
     Step,
     Sync,
     SyncDirectory,
+    SyncFiles,
     Truncate,
     Write,
 )
@@ -115,7 +116,9 @@ class SimDisk:
             case Write():
                 self._write(step)
             case Sync():
-                self._sync(step)
+                self._sync(step.file)
+            case SyncFiles():
+                self._sync_files(step)
             case SyncDirectory():
                 self._names.sync(step.directory)
                 self._forget_unreachable()
@@ -157,7 +160,7 @@ class SimDisk:
     # Faults, all off until called
 
     def fail_next_sync(self, file: FileName, *, evict: bool = False) -> None:
-        """Let the next Sync of `file` raise EIO.
+        """Let the next Sync or SyncFiles of `file` raise EIO.
 
         Its un-synced sectors then count as clean: a later Sync succeeds and does not write them,
         until they are written anew. With `evict` readers see the old bytes at once.
@@ -274,13 +277,23 @@ class SimDisk:
         if missing:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), step.file)
 
-    def _sync(self, step: Sync) -> None:
-        file = self._own(self._names.file(step.file))
-        evict = self._failing_syncs.pop(step.file, None)
+    def _sync(self, name: FileName) -> None:
+        file = self._own(self._names.file(name))
+        evict = self._failing_syncs.pop(name, None)
         if evict is not None:
             file.fail_sync(evict=evict)
-            raise OSError(errno.EIO, os.strerror(errno.EIO), step.file)
+            raise OSError(errno.EIO, os.strerror(errno.EIO), name)
         file.sync()
+
+    def _sync_files(self, step: SyncFiles) -> None:
+        """Sync what the step names and nothing else: the least that any real disk does.
+
+        One that syncs the whole filesystem does more. Nobody may rely on it, so it is not here.
+        """
+        for name in step.files:
+            self._names.file(name)  # a name that is not there ends the step before it begins
+        for name in step.files:
+            self._sync(name)
 
     def _own(self, number: FileNumber) -> SimFile:
         """Return the file for changing, parted from the copies that share it."""

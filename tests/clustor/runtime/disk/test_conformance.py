@@ -18,6 +18,7 @@ from clustor.log.steps import (
     Step,
     Sync,
     SyncDirectory,
+    SyncFiles,
     Truncate,
     Write,
     plan_replace,
@@ -84,6 +85,11 @@ STEPS: dict[str, tuple[Plan, dict[str, bytes | None]]] = {
         (Create(A), Write(A, 0, b"old"), Delete(A), Create(A), Write(A, 0, b"n"), Sync(A)),
         {"a": b"n"},
     ),
+    "sync many": (
+        (Create(A), Create(B), Write(A, 0, b"1"), SyncFiles((A, B)), Write(B, 0, b"2"), Sync(B)),
+        {"a": b"1", "b": b"2"},
+    ),
+    "sync none of many": ((SyncFiles(()), Create(A), SyncFiles((A,)), SyncFiles((A,))), {"a": b""}),
     "directories": (
         (MakeDirectory("d/e"), MakeDirectory("d/e"), SyncDirectory("d"), SyncDirectory("")),
         {"d": None, "d/e": None},
@@ -242,6 +248,7 @@ WRONG: dict[str, tuple[Step, type[OSError]]] = {
     "write to a directory": (Write(FileName("d"), 0, b"x"), IsADirectoryError),
     "write before the start": (Write(A, -1, b"x"), OSError),
     "sync nothing": (Sync(B), FileNotFoundError),
+    "sync nothing among many": (SyncFiles((A, B)), FileNotFoundError),
     "cut nothing": (Truncate(B, 0), FileNotFoundError),
     "rename nothing": (Rename(B, A), FileNotFoundError),
     "rename a directory": (Rename(FileName("d"), B), IsADirectoryError),

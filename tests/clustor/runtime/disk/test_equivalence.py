@@ -20,10 +20,11 @@ from clustor.log.steps import (
     Step,
     Sync,
     SyncDirectory,
+    SyncFiles,
     Truncate,
     Write,
 )
-from clustor.runtime.disk import Disk, Partition, PlanFailed
+from clustor.runtime.disk import Disk, Partition, PlanFailed, bulk
 from clustor.sim.disk import SimDisk
 from clustor.sim.disk.names import DIRECTORY
 from tests.clustor.runtime.disk.harness import contents, run, unwritten_pages, visible
@@ -43,6 +44,7 @@ def drawn_step(rng: random.Random) -> Step:
         Truncate(file, offset),
         MakeDirectory(rng.choice(DIRECTORIES)),
         SyncDirectory(rng.choice(DIRECTORIES)),
+        SyncFiles(tuple(rng.sample(FILES, rng.randrange(3)))),
     ]
     frequent: list[Step] = [Write(file, offset, data), Sync(file)]
     return rng.choice(kinds + frequent * 4)
@@ -72,10 +74,17 @@ def synced_files(disk: SimDisk) -> list[str]:
     return [path for path, at in entries if at != DIRECTORY and disk._files[at].is_synced]
 
 
+@pytest.mark.parametrize("whole", [False, True], ids=["file by file", "the whole filesystem"])
 @pytest.mark.parametrize("seed", range(12))
 def test_equal_plans_show_equal_contents(
-    disk: Disk, partition: Partition, root: Path, seed: int
+    disk: Disk,
+    partition: Partition,
+    root: Path,
+    seed: int,
+    whole: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(bulk, "WHOLE_FILES_MIN", 1 if whole else 1000)
     rng = random.Random(seed)
     simulated = SimDisk()
     for _ in range(60):

@@ -1,0 +1,249 @@
+"""The cluster and its nodes: who they are, how they enrol, what they can carry."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from hashlib import sha256
+from typing import Annotated, Any, ClassVar, Final
+
+import msgspec
+
+from clustor.control.calls import Command
+from clustor.control.draft import Draft, Refuse
+from clustor.control.objects import ControlObject, key_of
+from clustor.control.rbac import Authority
+from clustor.control.types import Count, Digest, Identity, Name, RefusalCode, Text, WriterMode
+from clustor.kv import Key
+from clustor.raft.profiles import PROFILES
+
+VOTERS_MIN: Final = 3  # clustor §6.3
+DR_VOTERS_MIN: Final = 5
+DR_PROFILE: Final = "DR"
+PLACEMENT_PROFILES: Final = frozenset({*PROFILES, DR_PROFILE})
+
+
+class ClusterConfig(ControlObject, frozen=True, kw_only=True):
+    """What the whole cluster is; made once."""
+
+    PREFIX: ClassVar[str] = "cluster/"
+    cluster_id: Name
+    development: bool
+    profile: Name  # of partitions that are placed without one
+    initialized_at: Count
+
+    def key(self) -> Key:
+        return key_of(ClusterConfig, "config")
+
+    def voters_min(self, profile: str) -> int:
+        """Return how many voters a partition of a profile needs (clustor §6.3)."""
+        if self.development:
+            return 1
+        return DR_VOTERS_MIN if profile == DR_PROFILE else VOTERS_MIN
+
+
+class NodeState(StrEnum):
+    ACTIVE = "Active"
+    DRAINING = "Draining"
+
+
+class NodeSpec(ControlObject, frozen=True, kw_only=True):
+    """A node: who it is, where it stands, what it can carry, and what it says of itself."""
+
+    PREFIX: ClassVar[str] = "node/"
+    node_id: Count
+    identity: Identity
+    zone: Name
+    address: Text
+    capacity: Count  # in units of load
+    state: NodeState
+    registered_at: Count
+    version: Text = ""
+    io_writer_mode: WriterMode | None = None
+    features: tuple[Name, ...] = ()  # that its build supports
+
+    def key(self) -> Key:
+        return key_of(NodeSpec, self.node_id)
+
+
+class NodeIdentity(ControlObject, frozen=True, kw_only=True):
+    """Finds a node by its identity, and keeps two from sharing one."""
+
+    PREFIX: ClassVar[str] = "node_identity/"
+    digest: Name
+    node_id: Count
+
+    def key(self) -> Key:
+        return key_of(NodeIdentity, self.digest)
+
+
+def identity_digest(identity: str) -> str:
+    """Name an identity by characters that a key can carry."""
+    return sha256(identity.encode()).hexdigest()
+
+
+class BootstrapToken(ControlObject, frozen=True, kw_only=True):
+    """A one-use token for enrolment (quantumqtt §9.2); of the secret only its digest."""
+
+    PREFIX: ClassVar[str] = "bootstrap_token/"
+    token_id: Name
+    secret_sha256: Digest
+    expires_at: Count
+    used_by: Count | None = None
+
+    def key(self) -> Key:
+        return key_of(BootstrapToken, self.token_id)
+
+
+# Commands on nodes.
+
+
+class RegisterNode(Command, frozen=True, kw_only=True):
+    """Add a node, or change its zone, address and capacity."""
+
+    node_id: Annotated[int, msgspec.Meta(ge=1, le=2**53 - 1)]
+    identity: Identity
+    zone: Name
+    address: Text
+    capacity: Count
+
+
+class IssueBootstrapToken(Command, frozen=True, kw_only=True):
+    """Let one node enrol by itself, once."""
+
+    token_id: Name
+    secret_sha256: Digest
+    ttl_ms: Annotated[int, msgspec.Meta(ge=1, le=86_400_000)]
+
+
+class EnrollNode(Command, frozen=True, kw_only=True):
+    """Add the calling node, by a one-use bootstrap token."""
+
+    token_id: Name
+    secret_sha256: Digest
+    node_id: Annotated[int, msgspec.Meta(ge=1, le=2**53 - 1)]
+    zone: Name
+    address: Text
+    capacity: Count
+
+
+class ReportNode(Command, frozen=True, kw_only=True):
+    """Say what a node runs: its version, its writer, the features that its build supports."""
+
+    node_id: Count
+    version: Text
+    io_writer_mode: WriterMode
+    features: Annotated[tuple[Name, ...], msgspec.Meta(max_length=64)]
+
+
+class DrainNode(Command, frozen=True, kw_only=True):
+    """Stop placing partitions on a node, or start again."""
+
+    node_id: Count
+    draining: bool
+
+
+class RemoveNode(Command, frozen=True, kw_only=True):
+    """Forget a node that carries nothing any more."""
+
+    node_id: Count
+
+
+def on_register_node(draft: Draft, _authority: Authority, command: RegisterNode) -> dict[str, Any]:
+    held = draft.find(NodeSpec, command.node_id)
+    if held is not None and held.identity != command.identity:
+        raise Refuse(RefusalCode.IN_USE, "the number is another node's", identity=held.identity)
+    _claim_identity(draft, command.identity, command.node_id)
+    fresh = NodeSpec(
+        node_id=command.node_id,
+        identity=command.identity,
+        zone=command.zone,
+        address=command.address,
+        capacity=command.capacity,
+        state=NodeState.ACTIVE,
+        registered_at=draft.now_ms,
+    )
+    if held is not None:
+        fresh = msgspec.structs.replace(
+            held, zone=command.zone, address=command.address, capacity=command.capacity
+        )
+    draft.put(fresh)
+    return {"node_id": command.node_id}
+
+
+def _claim_identity(draft: Draft, identity: str, node_id: int) -> None:
+    digest = identity_digest(identity)
+    held = draft.find(NodeIdentity, digest)
+    if held is not None and held.node_id != node_id:
+        raise Refuse(RefusalCode.IN_USE, "the identity is another node's", node_id=held.node_id)
+    draft.put(NodeIdentity(digest=digest, node_id=node_id))
+
+
+def on_issue_bootstrap_token(
+    draft: Draft, _authority: Authority, command: IssueBootstrapToken
+) -> dict[str, Any]:
+    draft.absent(BootstrapToken, command.token_id)
+    expires_at = draft.now_ms + command.ttl_ms
+    draft.put(
+        BootstrapToken(
+            token_id=command.token_id,
+            secret_sha256=command.secret_sha256,
+            expires_at=expires_at,
+        )
+    )
+    return {"expires_at": expires_at}
+
+
+def on_enroll_node(draft: Draft, authority: Authority, command: EnrollNode) -> dict[str, Any]:
+    token = draft.find(BootstrapToken, command.token_id)
+    if token is None or token.secret_sha256 != command.secret_sha256:
+        raise Refuse(RefusalCode.UNAUTHORIZED, "no such bootstrap token")
+    if token.used_by is not None or draft.now_ms >= token.expires_at:
+        raise Refuse(RefusalCode.UNAUTHORIZED, "the bootstrap token is used or expired")
+    draft.absent(NodeSpec, command.node_id)
+    draft.put(msgspec.structs.replace(token, used_by=command.node_id))
+    register = RegisterNode(
+        node_id=command.node_id,
+        identity=authority.identity,
+        zone=command.zone,
+        address=command.address,
+        capacity=command.capacity,
+    )
+    return on_register_node(draft, authority, register)
+
+
+def on_report_node(draft: Draft, authority: Authority, command: ReportNode) -> dict[str, Any]:
+    authority.require_node(command.node_id)
+    held = draft.need(NodeSpec, command.node_id)
+    draft.put(
+        msgspec.structs.replace(
+            held,
+            version=command.version,
+            io_writer_mode=command.io_writer_mode,
+            features=tuple(sorted(set(command.features))),
+        )
+    )
+    return {}
+
+
+def on_drain_node(draft: Draft, _authority: Authority, command: DrainNode) -> dict[str, Any]:
+    held = draft.need(NodeSpec, command.node_id)
+    state = NodeState.DRAINING if command.draining else NodeState.ACTIVE
+    draft.put(msgspec.structs.replace(held, state=state))
+    return {"state": state}
+
+
+def on_remove_node(draft: Draft, _authority: Authority, command: RemoveNode) -> dict[str, Any]:
+    held = draft.need(NodeSpec, command.node_id)
+    count = draft.indexes.node_partitions[command.node_id]
+    if count:
+        raise Refuse(RefusalCode.IN_USE, "move its partitions away first", partitions=count)
+    draft.delete(NodeSpec, command.node_id)
+    draft.delete(NodeIdentity, identity_digest(held.identity))
+    return {}
+
+
+def check_profile(profile: str) -> None:
+    """Refuse a profile that no node knows."""
+    if profile not in PLACEMENT_PROFILES:
+        known = sorted(PLACEMENT_PROFILES)
+        raise Refuse(RefusalCode.INVALID, "no such profile", profile=profile, known=known)

@@ -1,0 +1,198 @@
+"""Reads partitions for a loop that must not wait: in a few threads, so many at a time and no more.
+
+The loop takes a view, which costs it no disk. What the view still has in memory is served at
+once, since a hop to a thread and back is dearer than the read; that is where most consumers are.
+Everything else is read by a thread with descriptors and a `PartitionReader` of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, TypeVar
+
+from clustor.log.keys import KeyRing
+from clustor.log.steps import FileName
+from clustor.runtime.disk import DirectoryStorage
+from clustor.runtime.disk.paths import open_file
+from clustor.runtime.disk.storage import read_within
+from clustor.runtime.errors import NodeError
+from clustor.segmented import (
+    Chunk,
+    IndexOutOfRange,
+    PartitionLogIndex,
+    PartitionReader,
+    PartitionView,
+    SegmentedConfig,
+    SegmentedGroup,
+    TimestampMs,
+    TopicPartitionId,
+    ViewExpired,
+)
+
+T = TypeVar("T")
+
+_VIEWS_MAX: Final = 5  # that may expire under one read before it is given up
+_LOOKS_MAX: Final = 8
+
+
+class ReaderBusy(NodeError):
+    """More reads wait than this reader takes; the caller answers its client to come again."""
+
+
+class PartitionStorage(DirectoryStorage):
+    """A `Storage` that keeps the partition files it reads open, at most so many.
+
+    A number names one partition file for ever, so a descriptor cannot become another file's. Kept
+    open, a file also keeps the kernel's read-ahead, without which a cold read in sequence takes
+    twice as long. A file that was removed reads as missing, and its room on the disk is freed
+    when it is next looked at. One thread at a time.
+    """
+
+    def __init__(self, root: Path, *, files_max: int = 64) -> None:
+        super().__init__(root)
+        self._files_max = files_max
+        self._opened: OrderedDict[FileName, int] = OrderedDict()
+
+    def read(self, file: FileName, offset: int, length: int) -> bytes:
+        """Return up to `length` bytes from `offset`; fewer only at the end of the file."""
+        if not file.endswith(".seg"):
+            return super().read(file, offset, length)
+        descriptor = self._opened.get(file)
+        if descriptor is None:
+            descriptor = self._open(file)
+        status = os.fstat(descriptor)
+        if not status.st_nlink:
+            self._close(file)
+            raise FileNotFoundError(file)
+        self._opened.move_to_end(file)
+        return read_within(descriptor, offset, length, status.st_size)
+
+    def close(self) -> None:
+        """Close every file and the root."""
+        for file in list(self._opened):
+            self._close(file)
+        super().close()
+
+    def _open(self, file: FileName) -> int:
+        for oldest in list(self._opened)[:_LOOKS_MAX]:
+            removed = not os.fstat(self._opened[oldest]).st_nlink
+            if removed or len(self._opened) >= self._files_max:
+                self._close(oldest)
+        descriptor = open_file(self._root, file, os.O_RDONLY)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+        self._opened[file] = descriptor
+        return descriptor
+
+    def _close(self, file: FileName) -> None:
+        os.close(self._opened.pop(file))
+
+
+class SegmentedReader:
+    """Serves the reads of one group. The loop's thread owns it; close it when they are over."""
+
+    def __init__(
+        self,
+        root: Path,
+        group: SegmentedGroup,
+        keys: KeyRing,
+        config: SegmentedConfig,
+        *,
+        threads: int = 2,
+        reads_max: int = 64,
+        files_max: int = 64,
+    ) -> None:
+        self._root = root
+        self._group = group
+        self._keys = keys
+        self._config = config
+        self._files_max = files_max
+        self._reads_max = reads_max
+        self._reads = 0
+        self._opened: list[PartitionStorage] = []  # one for each thread, and one for the loop
+        self._in_memory = self._new_reader()
+        self._own = threading.local()
+        self._pool = ThreadPoolExecutor(threads, "segmented-reader", self._start_thread)
+
+    async def read(
+        self, partition: TopicPartitionId, from_index: int, bytes_max: int
+    ) -> list[Chunk]:
+        """Return whole batches from the one that holds `from_index`, in about `bytes_max` bytes.
+
+        Raises what `PartitionReader.read` raises, and ReaderBusy.
+        """
+        view = self._group.view(partition, from_index, bytes_max)
+        view.check(from_index)
+        if not view.segments or view.segments[-1].next_index <= from_index:
+            return self._in_memory.read(view, from_index, bytes_max)
+        return await self._elsewhere(
+            lambda: self._group.view(partition, from_index, bytes_max),
+            lambda reader, seen: reader.read(seen, from_index, bytes_max),
+        )
+
+    async def find_time(
+        self, partition: TopicPartitionId, timestamp: TimestampMs
+    ) -> PartitionLogIndex | None:
+        """Return the first index whose batch is as new as `timestamp`; None where none is."""
+        return await self._elsewhere(
+            lambda: self._group.view(partition),
+            lambda reader, seen: reader.find_time(seen, timestamp),
+        )
+
+    async def read_from_time(
+        self, partition: TopicPartitionId, timestamp: TimestampMs, bytes_max: int
+    ) -> list[Chunk]:
+        """Return batches from the first that is as new as `timestamp`; none where none is."""
+        for _ in range(_VIEWS_MAX):
+            found = await self.find_time(partition, timestamp)
+            if found is None:
+                return []
+            try:
+                return await self.read(partition, found, bytes_max)
+            except IndexOutOfRange:
+                continue  # retention took it since: the first one that is left may be newer
+        raise ViewExpired("the partition is removed faster than it is read", partition=partition)
+
+    def close(self) -> None:
+        """Wait for the reads that run, give up those that wait, and close every file."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        for storage in self._opened:
+            storage.close()
+
+    async def _elsewhere(
+        self,
+        take_view: Callable[[], PartitionView],
+        read: Callable[[PartitionReader, PartitionView], T],
+    ) -> T:
+        """Read in a thread, with a new view where retention or compaction made one void."""
+        if self._reads >= self._reads_max:
+            raise ReaderBusy("too many reads wait", reads=self._reads)
+        self._reads += 1
+        try:
+            loop = asyncio.get_running_loop()
+            for attempt in range(_VIEWS_MAX):
+                view = take_view()
+                try:
+                    return await loop.run_in_executor(self._pool, self._run, read, view)
+                except ViewExpired:
+                    if attempt == _VIEWS_MAX - 1:
+                        raise
+            raise AssertionError("the last attempt returned or raised")
+        finally:
+            self._reads -= 1
+
+    def _run(self, read: Callable[[PartitionReader, PartitionView], T], view: PartitionView) -> T:
+        return read(self._own.reader, view)
+
+    def _start_thread(self) -> None:
+        self._own.reader = self._new_reader()
+
+    def _new_reader(self) -> PartitionReader:
+        storage = PartitionStorage(self._root, files_max=self._files_max)
+        self._opened.append(storage)
+        return PartitionReader(storage, self._keys, self._config)

@@ -1,0 +1,167 @@
+"""The pieces of a snapshot: what each kind of thing is as bytes, and back.
+
+A snapshot is a sequence of frames: length:u32 (little-endian), then a MessagePack array. No frame
+holds more than a page of anything, so nobody ever holds a second copy of the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, TypeAlias
+
+import msgspec
+
+from quantum.broker.commands import SubscriptionSpec, WillSpec
+from quantum.broker.errors import SnapshotUnusable
+from quantum.broker.items import Item
+from quantum.broker.message import Message
+
+CHUNK_BYTES: Final = 1 << 20
+FRAME_BYTES_MAX: Final = 1 << 30
+LENGTH_BYTES: Final = 4
+
+
+class _Frame(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    pass
+
+
+class Header(_Frame, tag=0):
+    name: str
+    version: int
+    prg: int
+    applied_index: int
+    now_ms: int
+    epoch: int
+    attachments: int
+    dropped: int
+
+
+class FrozenSession(_Frame, tag=1):
+    """A session without what is on its way to it: `FrozenDeliveries` follow."""
+
+    client_id: bytes
+    epoch: int
+    expiry_seconds: int
+    attachment: int
+    connected: bool
+    disconnected_at_ms: int
+    subscriptions: list[tuple[bytes, SubscriptionSpec]]
+    received: list[tuple[int, int, int]]
+    will: WillSpec | None
+    will_due_ms: int
+    keeps_queue: bool
+    look_at_ms: int
+    replays: list[tuple[int, bytes, int, int, bytes]]
+    window: int
+    next_id: int
+    unsent: list[int]
+
+
+FrozenDelivery: TypeAlias = tuple[Message, int, bool, tuple[int, ...], bytes, bytes, int, int, int]
+"""message qos retain identifiers share filter packet_id state drop_at_ms"""
+
+
+class FrozenDeliveries(_Frame, tag=2):
+    """On its way to the last session: in flight first (with packet ids), then what waits."""
+
+    deliveries: list[FrozenDelivery]
+
+
+class FrozenGroup(_Frame, tag=3):
+    name: bytes
+    filter: bytes
+    turn: int
+    members: list[tuple[int, bytes, int, int, int, bool, bool]]
+
+
+class FrozenRetained(_Frame, tag=4):
+    messages: list[Message]
+
+
+class FrozenOutbox(_Frame, tag=5):
+    """Some items of a stream; the first frame of a stream says how far its receiver got."""
+
+    prg: int
+    acked_through: int
+    items: list[Item]
+
+
+class FrozenPlaces(_Frame, tag=6):
+    counted: list[tuple[int, int]]
+    forwarded: list[tuple[int, int, int, int, list[tuple[int, int]]]]
+
+
+class FrozenInterests(_Frame, tag=7):
+    told: list[tuple[bytes, int]]
+    remote: list[tuple[bytes, int, int]]
+
+
+class FrozenPressure(_Frame, tag=8):
+    full: list[bytes]
+    congested: list[tuple[bytes, list[int]]]
+    refusing: list[bytes]
+    replaying: list[bytes]
+
+
+class End(_Frame, tag=9):
+    """Nothing is missing: so many frames came before."""
+
+    frames: int
+
+
+Frame: TypeAlias = (
+    Header
+    | FrozenSession
+    | FrozenDeliveries
+    | FrozenGroup
+    | FrozenRetained
+    | FrozenOutbox
+    | FrozenPlaces
+    | FrozenInterests
+    | FrozenPressure
+    | End
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)
+
+
+def encode_frames(frames: Iterable[Frame]) -> Iterator[bytes]:
+    """Give the bytes of frames in pieces of about CHUNK_BYTES."""
+    piece = bytearray()
+    for frame in frames:
+        body = _encoder.encode(frame)
+        piece += len(body).to_bytes(LENGTH_BYTES, "little")
+        piece += body
+        if len(piece) >= CHUNK_BYTES:
+            yield bytes(piece)
+            piece.clear()
+    if piece:
+        yield bytes(piece)
+
+
+def decode_frames(pieces: Iterable[bytes]) -> Iterator[Frame]:
+    """Give the frames of pieces that were cut anywhere. Raises SnapshotUnusable."""
+    buffer = bytearray()
+    for piece in pieces:
+        buffer += piece
+        at = 0
+        while (end := _frame_end(buffer, at)) is not None:
+            try:
+                yield _decoder.decode(memoryview(buffer)[at + LENGTH_BYTES : end].tobytes())
+            except (msgspec.DecodeError, RecursionError) as error:
+                raise SnapshotUnusable("cannot read a frame", cause=str(error)) from error
+            at = end
+        del buffer[:at]
+    if buffer:
+        raise SnapshotUnusable("the snapshot is cut short", left_bytes=len(buffer))
+
+
+def _frame_end(buffer: bytearray, at: int) -> int | None:
+    if len(buffer) < at + LENGTH_BYTES:
+        return None
+    length = int.from_bytes(buffer[at : at + LENGTH_BYTES], "little")
+    if length > FRAME_BYTES_MAX:
+        raise SnapshotUnusable("a frame is too long", length=length)
+    end = at + LENGTH_BYTES + length
+    return end if len(buffer) >= end else None

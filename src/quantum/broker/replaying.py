@@ -1,0 +1,127 @@
+"""What is retained, sent to new subscriptions: a page at a time, however much there is.
+
+The first page belongs to the Subscribe, and shows what is retained at its index. What is left is
+a `Replay` of the session: `Elapse` sends the next page of what is here, when the session's queue
+has room, and a `WantRetained` asks another partition for its next one. A later page shows what
+is retained when it is sent, never something older than what the subscription brought meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from quantum.broker.commands import SubscriptionSpec
+from quantum.broker.delivering import deliver_targeted, room_for_retained
+from quantum.broker.interest import partitions_of, send_item
+from quantum.broker.items import MoreRetained, Targeted, WantRetained
+from quantum.broker.message import Message
+from quantum.broker.outbound import Delivery
+from quantum.broker.session import Replay, Session
+from quantum.broker.state import State
+
+PAGE_BYTES_MAX: Final = 1 << 20
+PAGES_PER_ELAPSE: Final = 16
+_RETAINED = True
+
+
+def begin_replay(state: State, session: Session, spec: SubscriptionSpec) -> None:
+    """Send what is retained for a subscription, or begin to."""
+    session.replays = [each for each in session.replays if each.filter != spec.filter]
+    here = state.settings.prg
+    for prg in [*partitions_of(state, spec.filter), here]:
+        session.replays.append(Replay(prg, spec.filter, spec.qos, spec.identifier, b""))
+        _next_page(state, session, session.replays[-1])
+    if session.replays:
+        state.replaying[session.client_id] = None
+
+
+def continue_replays(state: State) -> None:
+    """Send the next page to some of the sessions that wait for one and have room."""
+    for client_id in list(state.replaying)[:PAGES_PER_ELAPSE]:
+        del state.replaying[client_id]
+        session = state.sessions[client_id]
+        if session.replays and _next_page(state, session, session.replays[0]) and session.replays:
+            state.replaying[client_id] = None
+
+
+def _next_page(state: State, session: Session, replay: Replay) -> bool:
+    """Send a page, or ask for one; say whether there was room for it."""
+    room = room_for_retained(state, session)
+    if not room:
+        return False
+    if replay.prg == state.settings.prg:
+        _send_page(state, session, replay, room)
+        return True
+    session.replays.remove(replay)  # `MoreRetained` brings it back
+    want = WantRetained(
+        session.client_id,
+        session.epoch,
+        replay.filter,
+        replay.qos,
+        replay.identifier,
+        replay.after,
+        room,
+    )
+    send_item(state, replay.prg, want)
+    return True
+
+
+def _send_page(state: State, session: Session, replay: Replay, limit: int) -> None:
+    page, after = _page(state, replay.filter, replay.after, limit)
+    if after is None:
+        session.replays.remove(replay)
+    else:
+        replay.after = after
+    identifiers = (replay.identifier,) if replay.identifier else ()
+    for message in page:
+        qos = min(replay.qos, message.qos)
+        deliver_targeted(state, session, Delivery(message, qos, _RETAINED, identifiers))
+
+
+def _page(
+    state: State, topic_filter: bytes, after: bytes, limit: int
+) -> tuple[list[Message], bytes | None]:
+    """Return what comes next, what has expired left out, and where to go on if there is more."""
+    page = state.retained.match_after(topic_filter, after, limit)
+    messages: list[Message] = []
+    size = 0
+    for topic, message in page.matches:
+        if 0 < message.expires_at_ms <= state.now_ms:
+            continue
+        messages.append(message)
+        size += message.weight
+        if size >= PAGE_BYTES_MAX:
+            return messages, topic
+    return messages, page.after
+
+
+def answer_retained(state: State, origin: int, want: WantRetained) -> None:
+    """Send a page of what is retained here to a session of another partition."""
+    limit = max(1, min(want.limit, state.settings.retained_page))
+    page, after = _page(state, want.filter, want.after, limit)
+    for message in page:
+        item = Targeted(
+            want.client_id,
+            want.epoch,
+            message.record,
+            min(want.qos, message.qos),
+            _RETAINED,
+            want.identifier,
+            filter=want.filter,
+        )
+        send_item(state, origin, item)
+    if after is not None:
+        more = MoreRetained(
+            want.client_id, want.epoch, want.filter, want.qos, want.identifier, after
+        )
+        send_item(state, origin, more)
+
+
+def on_more_retained(state: State, origin: int, more: MoreRetained) -> None:
+    """Ask for the next page now, or when the session has room for it."""
+    session = state.sessions.get(more.client_id)
+    if session is None or session.epoch != more.epoch or more.filter not in session.subscriptions:
+        return
+    replay = Replay(origin, more.filter, more.qos, more.identifier, more.after)
+    session.replays.append(replay)
+    _next_page(state, session, replay)

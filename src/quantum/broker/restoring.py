@@ -1,0 +1,176 @@
+"""From the frames of a snapshot to a state that behaves as the frozen one would have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heapify
+from typing import assert_never
+
+from quantum.broker.channels import Forwarded
+from quantum.broker.errors import SnapshotUnusable
+from quantum.broker.frames import (
+    End,
+    Frame,
+    FrozenDeliveries,
+    FrozenGroup,
+    FrozenInterests,
+    FrozenOutbox,
+    FrozenPlaces,
+    FrozenPressure,
+    FrozenRetained,
+    FrozenSession,
+    Header,
+)
+from quantum.broker.outbound import Delivery
+from quantum.broker.session import Replay, Session, new_outbound
+from quantum.broker.settings import BrokerSettings
+from quantum.broker.shares import Member, ShareGroup
+from quantum.broker.snapshot import NAME, VERSION
+from quantum.broker.state import State
+from quantum.broker.types import ClientId, Sequence, SessionEpoch
+
+
+def restore_state(settings: BrokerSettings, frames: Iterable[Frame]) -> State:
+    """Make the state that a snapshot says. Raises SnapshotUnusable."""
+    state = State(settings)
+    last: Session | None = None
+    count, ended = 0, False
+    for frame in frames:
+        if ended or (count == 0) != isinstance(frame, Header):
+            raise SnapshotUnusable("a frame where none belongs", number=count)
+        match frame:
+            case Header():
+                _restore_header(state, frame)
+            case FrozenSession():
+                last = _restore_session(state, frame)
+            case FrozenDeliveries():
+                _restore_deliveries(last, frame)
+            case End(frames=expected):
+                if expected != count:
+                    raise SnapshotUnusable("frames are missing", expected=expected, got=count)
+                ended = True
+            case _:
+                _restore_table(state, frame)
+        count += 1
+    if not ended:
+        raise SnapshotUnusable("the snapshot has no end", frames=count)
+    _finish(state)
+    return state
+
+
+def _restore_header(state: State, header: Header) -> None:
+    if (header.name, header.version) != (NAME, VERSION):
+        raise SnapshotUnusable("not a snapshot of this version", version=header.version)
+    if header.prg != state.settings.prg:
+        raise SnapshotUnusable("another partition's snapshot", prg=header.prg)
+    state.applied_index, state.now_ms = header.applied_index, header.now_ms
+    state.epoch, state.attachments = header.epoch, header.attachments
+    state.dropped = header.dropped
+
+
+def _restore_session(state: State, frozen: FrozenSession) -> Session:
+    outbound = new_outbound(frozen.window)
+    outbound.unsent = list(frozen.unsent)
+    outbound.restore([], [], frozen.next_id)
+    session = Session(
+        ClientId(frozen.client_id),
+        SessionEpoch(frozen.epoch),
+        frozen.expiry_seconds,
+        outbound,
+        frozen.attachment,
+        frozen.connected,
+        frozen.disconnected_at_ms,
+        dict(frozen.subscriptions),
+        {packet_id: (prg, place) for packet_id, prg, place in frozen.received},
+        frozen.will,
+        frozen.will_due_ms,
+        sum(1 for _, spec in frozen.subscriptions if spec.share),
+        frozen.keeps_queue,
+        frozen.look_at_ms,
+        [Replay(*each) for each in frozen.replays],
+    )
+    state.sessions[session.client_id] = session
+    for spec in session.subscriptions.values():
+        if not spec.share:
+            state.routes.trie.add(spec.filter, session.client_id, spec)
+            state.filters.setdefault(spec.filter, {})[session.client_id] = None
+    return session
+
+
+def _restore_deliveries(session: Session | None, frozen: FrozenDeliveries) -> None:
+    if session is None:
+        raise SnapshotUnusable("deliveries of no session")
+    outbound = session.outbound
+    for each in frozen.deliveries:
+        delivery = Delivery(*each)
+        outbound.weight += delivery.message.weight
+        if delivery.packet_id:
+            outbound.in_flight[delivery.packet_id] = delivery
+        else:
+            outbound.queue.append(delivery)
+
+
+def _restore_table(
+    state: State,
+    frame: FrozenGroup
+    | FrozenRetained
+    | FrozenOutbox
+    | FrozenPlaces
+    | FrozenInterests
+    | FrozenPressure,
+) -> None:
+    match frame:
+        case FrozenGroup():
+            _restore_group(state, frame)
+        case FrozenRetained():
+            for message in frame.messages:
+                state.retained.put(message.topic, message)
+        case FrozenOutbox():
+            outbox = state.channels.to(frame.prg)
+            outbox.acked_through = Sequence(frame.acked_through)
+            for item in frame.items:
+                outbox.append(item)
+        case FrozenPlaces():
+            _restore_places(state, frame)
+        case FrozenInterests():
+            state.told.update(frame.told)
+            for topic_filter, prg, level in frame.remote:
+                state.routes.trie.add(topic_filter, prg, level)
+        case FrozenPressure():
+            state.routes.full.update(frame.full)
+            state.congested.update(frame.congested)
+            state.refusing.update(dict.fromkeys(frame.refusing))
+            state.replaying.update(dict.fromkeys(frame.replaying))
+        case _:
+            assert_never(frame)
+
+
+def _restore_group(state: State, frozen: FrozenGroup) -> None:
+    group = ShareGroup(frozen.name, frozen.filter, turn=frozen.turn)
+    for each in frozen.members:
+        group.join(Member(*each))
+    key = (frozen.name, frozen.filter)
+    state.groups[key] = group
+    state.routes.trie.add(frozen.filter, key, None)
+
+
+def _restore_places(state: State, frozen: FrozenPlaces) -> None:
+    state.channels.counted.update(frozen.counted)
+    for prg, term, number, forgotten_through, refused in frozen.forwarded:
+        state.channels.forwarded[prg] = Forwarded(term, number, dict(refused), forgotten_through)
+
+
+def _finish(state: State) -> None:
+    """Work out what the frames do not say."""
+    if not state.replaying.keys() <= state.sessions.keys():
+        raise SnapshotUnusable("a replay of no session")
+    state.deadlines = [
+        (each.look_at_ms, each.client_id) for each in state.sessions.values() if each.look_at_ms
+    ]
+    heapify(state.deadlines)
+    state.retained_deadlines = [
+        (message.expires_at_ms, topic)
+        for topic, message in state.retained.items()
+        if message.expires_at_ms
+    ]
+    heapify(state.retained_deadlines)

@@ -1,0 +1,84 @@
+"""A cluster's status as text: what fits 80 columns, the leader's view of a group above its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+WIDTH = 80
+_ROW = "  {:>4}  {:<12} {:>11} {:>11} {:>11} {:>7}  {}"
+_HEADINGS = _ROW.format("node", "role", "commit", "durable", "applied", "lag", "state")
+
+
+def status_lines(found: dict[str, Any]) -> Iterator[str]:
+    """Give the lines of `quantum cluster status`."""
+    yield f"Cluster {found['cluster_id']}"
+    rows: dict[int, list[tuple[int, dict[str, Any]]]] = {}
+    for node in found["nodes"]:
+        for group in node.get("groups", []):
+            rows.setdefault(group["partition_id"], []).append((node["node_id"], group))
+    for partition, replicas in sorted(rows.items()):
+        yield ""
+        yield from _group_lines(partition, sorted(replicas, key=lambda row: row[0]))
+    missing = [node for node in found["nodes"] if "error" in node]
+    if missing:
+        yield ""
+    for node in missing:
+        yield f"node {node['node_id']} does not answer: {node['error']}"
+
+
+def _group_lines(partition: int, replicas: list[tuple[int, dict[str, Any]]]) -> Iterator[str]:
+    groups = [group for _, group in replicas]
+    newest = max(groups, key=lambda group: (group["role"] == "Leader", group["term"]))
+    leads = newest["role"] == "Leader"
+    yield from _folded(f"Group {partition}", _facts(newest, leads=leads))
+    commit = max(group["commit_index"] for group in groups)
+    classes = {member["replica_id"]: member["lag_class"] for member in newest["members"]}
+    yield _HEADINGS.rstrip()
+    for node_id, group in replicas:
+        yield _ROW.format(
+            *(node_id, group["role"], group["commit_index"], group["durable_index"]),
+            *(group["applied_index"], max(0, commit - group["applied_index"])),
+            _state(group, classes.get(node_id, "None")),
+        )
+
+
+def _facts(group: dict[str, Any], *, leads: bool) -> Iterator[str]:
+    yield f"leader {group['leader_id']}" if leads else "no leader"
+    yield f"term {group['term']}"
+    yield group["durability_mode"].replace("_", "-").capitalize()
+    for kind in ("voters", "outgoing", "learners"):
+        if group[kind]:
+            yield f"{kind} {','.join(map(str, group[kind]))}"
+    if group["membership_phase"] != "Idle":
+        yield f"members: {group['membership_phase']}"
+    shut = f"shut: {group['failed_clause']}"
+    yield f"gate {'open' if group['gate'] == 'Open' else shut}"
+    flow = group["flow"]
+    if flow is not None:
+        yield f"credits {flow['credit_share']:.0%}"
+        if flow["reason"] is not None:
+            yield f"slowed: {flow['reason']}"
+
+
+def _state(group: dict[str, Any], lag_class: str) -> str:
+    """Say what is wrong with a replica, its own word first."""
+    if group["problem"]:
+        return str(group["problem"])
+    if group["rejoining"]:
+        return "Rejoining"
+    if group["state"] == "Running" and lag_class != "None":
+        return f"{lag_class} lag"
+    return str(group["state"])
+
+
+def _folded(first: str, facts: Iterator[str]) -> Iterator[str]:
+    """Join facts to lines that are no wider than they may be."""
+    line = first
+    for fact in facts:
+        if len(line) + 2 + len(fact) > WIDTH:
+            yield line
+            line = " " * (len(first) + 2) + fact
+        else:
+            line += "  " + fact
+    yield line

@@ -1,0 +1,75 @@
+"""`quantum up`: start a development broker."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvloop
+
+from clustor.log.errors import LogError
+from clustor.raft.errors import DataLost
+from clustor.replica import ReplicaError
+from clustor.runtime.disk import DiskError
+from clustor.runtime.errors import NodeError
+from clustor.runtime.memory import keep_freed_memory
+from quantum.cli.config import load_or_fail
+from quantum.cli.exits import Exit, fail
+from quantum.cli.node_exits import exit_of_node
+from quantum.edge.errors import EdgeError
+from quantum.serving.up import serve_alone
+
+
+def up(
+    *,
+    data: Annotated[Path | None, typer.Option(help="Where everything durable is kept.")] = None,
+    mqtt: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT|off", help="MQTT, plaintext, loopback only.")
+    ] = None,
+    mqtts: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT|off", help="MQTT over TLS 1.3, with mTLS.")
+    ] = None,
+    ws: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT|off", help="MQTT over WebSocket.")
+    ] = None,
+    admin: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT|off", help="Status, for `quantum status`.")
+    ] = None,
+    tenant_prgs: Annotated[int | None, typer.Option(help="Partitions of the tenant `dev`.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file.")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Say what the node does.")] = False,
+) -> None:
+    """Start a development broker in this process: one node, tenant `dev`, durable under DATA.
+
+    Every acknowledgement is on disk first. Ctrl-C stops it; kill it, and it comes back with
+    sessions, queues and retained messages. `quantum config show` prints all settings; each has
+    an environment variable (QUANTUM_MQTT=…) and a key of the TOML file.
+    """
+    flags: dict[str, object] = {
+        "data": data,
+        "mqtt": mqtt,
+        "mqtts": mqtts,
+        "ws": ws,
+        "admin": admin,
+        "tenant_prgs": tenant_prgs,
+    }
+    settings = load_or_fail(flags, config).settings
+    level = logging.INFO if verbose else logging.WARNING
+    logging.basicConfig(level=level, format="%(asctime)s %(message)s", stream=sys.stderr)
+    keep_freed_memory()
+    try:
+        uvloop.run(serve_alone(settings, _say))
+    except EdgeError as error:
+        fail(f"{error}; choose another with --mqtt, --mqtts or --ws", Exit.PORT_TAKEN)
+    except NodeError as error:
+        fail(str(error), exit_of_node(error))
+    except (ReplicaError, DataLost, LogError, DiskError) as error:
+        fail(str(error), Exit.REPLICA)
+
+
+def _say(line: str) -> None:
+    typer.echo(line)
+    sys.stdout.flush()

@@ -1,0 +1,23 @@
+"""A small MQTT client: a pure session, and a thin shell that carries it over a socket."""
+
+from quantum.client.client import Endpoint, MqttClient
+from quantum.client.errors import (
+    ClientError,
+    ConnectionLost,
+    NotAcknowledged,
+    Refused,
+    Unreachable,
+)
+from quantum.client.session import ClientOptions, ClientSession
+
+__all__ = [
+    "ClientError",
+    "ClientOptions",
+    "ClientSession",
+    "ConnectionLost",
+    "Endpoint",
+    "MqttClient",
+    "NotAcknowledged",
+    "Refused",
+    "Unreachable",
+]

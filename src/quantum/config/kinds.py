@@ -1,0 +1,117 @@
+"""Kinds of values: how each is read from text or TOML, shown, and what is allowed."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+_SIZE: Final = re.compile(r"(\d+)\s*(B|KiB|MiB|GiB)?")
+_UNITS: Final = {None: 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+OFF: Final = "off"
+
+
+class ListenAddress(NamedTuple):
+    """Where to listen."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+Value = ListenAddress | Path | int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a value is read. `read` raises ValueError for what is not allowed."""
+
+    read: Callable[[object], Value]
+    allowed: str
+    show: Callable[[Value], str] = str
+
+
+def path() -> Kind:
+    def read(raw: object) -> Path:
+        if not isinstance(raw, str | Path) or not str(raw):
+            raise ValueError
+        return Path(raw)
+
+    return Kind(read, "a path")
+
+
+def address(*, plaintext: bool) -> Kind:
+    """An address to listen on, or `off`; plaintext is for loopback alone (C15)."""
+
+    def read(raw: object) -> ListenAddress | None:
+        if raw == OFF:
+            return None
+        if not isinstance(raw, str):
+            raise ValueError
+        host, _, port = raw.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if not host or not port.isdecimal() or int(port) > 65_535:
+            raise ValueError
+        if plaintext and not _is_loopback(host):
+            raise ValueError
+        return ListenAddress(host, int(port))
+
+    where = "a loopback HOST:PORT (it is plaintext)" if plaintext else "HOST:PORT"
+    return Kind(read, f"{where}, or {OFF}", lambda value: OFF if value is None else str(value))
+
+
+def count(low: int, high: int, unit: str = "") -> Kind:
+    def read(raw: object) -> int:
+        number = _whole(raw)
+        if not low <= number <= high:
+            raise ValueError
+        return number
+
+    of = f" of {unit}" if unit else ""
+    return Kind(read, f"a whole number{of} from {low:,} to {high:,}")
+
+
+def size(low: int, high: int) -> Kind:
+    """Bytes; text may have a unit, as in `64 MiB`."""
+
+    def read(raw: object) -> int:
+        found = _SIZE.fullmatch(raw.strip()) if isinstance(raw, str) else None
+        number = int(found[1]) * _UNITS[found[2]] if found else _whole(raw)
+        if not low <= number <= high:
+            raise ValueError
+        return number
+
+    return Kind(read, f"a size from {shown_size(low)} to {shown_size(high)}", shown_size)
+
+
+def shown_size(value: Value) -> str:
+    """Return bytes with the largest unit that says them exactly."""
+    assert isinstance(value, int)
+    for unit in ("GiB", "MiB", "KiB"):
+        if value and value % _UNITS[unit] == 0:
+            return f"{value // _UNITS[unit]} {unit}"
+    return f"{value} B"
+
+
+def _whole(raw: object) -> int:
+    if isinstance(raw, bool):
+        raise ValueError
+    if isinstance(raw, int):
+        return raw
+    if isinstance(raw, str) and raw.replace("_", "").isdecimal():
+        return int(raw)
+    raise ValueError
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,83 @@
+"""What `quantum up` can be told: one typed value, each part with its kind and its default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final
+
+from quantum.config import kinds
+from quantum.config.kinds import Kind, ListenAddress
+
+_KIND: Final = "kind"
+_ABOUT: Final = "about"
+
+
+def _setting(default: Any, kind: Kind, about: str) -> Any:
+    return field(default=default, metadata={_KIND: kind, _ABOUT: about})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The configuration of a development broker; every part may be said in every way."""
+
+    data: Path = _setting(Path("var"), kinds.path(), "where everything durable is kept")
+    mqtt: ListenAddress | None = _setting(
+        ListenAddress("127.0.0.1", 1883), kinds.address(plaintext=True), "MQTT, plaintext"
+    )
+    mqtts: ListenAddress | None = _setting(
+        ListenAddress("127.0.0.1", 8883), kinds.address(plaintext=False), "MQTT over TLS 1.3"
+    )
+    ws: ListenAddress | None = _setting(
+        ListenAddress("127.0.0.1", 8083), kinds.address(plaintext=True), "MQTT over WebSocket"
+    )
+    admin: ListenAddress | None = _setting(
+        ListenAddress("127.0.0.1", 9080), kinds.address(plaintext=True), "status and metrics"
+    )
+    tenant_prgs: int = _setting(3, kinds.count(1, 1024), "partitions of the tenant `dev`")
+
+    connections_max: int = _setting(100_000, kinds.count(1, 10_000_000), "clients at once")
+    connections_per_second: int = _setting(
+        5_000, kinds.count(1, 1_000_000), "new clients a second, before TLS"
+    )
+    first_packet_seconds: int = _setting(
+        10, kinds.count(1, 300, "seconds"), "for handshakes and CONNECT together"
+    )
+    packet_bytes_max: int = _setting(
+        1_000_000, kinds.size(1 << 10, 1_000_000), "the largest packet of a client"
+    )
+    connect_bytes_max: int = _setting(
+        128 << 10, kinds.size(1 << 10, 1_000_000), "the largest CONNECT"
+    )
+    keep_alive_seconds_max: int = _setting(
+        65_535, kinds.count(1, 65_535, "seconds"), "longer keep-alives are cut to this"
+    )
+    session_expiry_seconds_max: int = _setting(
+        604_800, kinds.count(0, 4_294_967_294, "seconds"), "longer expiries are cut to this"
+    )
+    receive_maximum: int = _setting(
+        1_024, kinds.count(1, 65_535), "publishes above QoS 0 that a client may have open"
+    )
+    topic_alias_maximum: int = _setting(10, kinds.count(0, 65_535), "topic aliases of a client")
+    queue_bytes_max: int = _setting(
+        64 << 20, kinds.size(1 << 10, 1 << 40), "what waits for one session, in bytes"
+    )
+    queue_messages_max: int = _setting(
+        1_000, kinds.count(1, 10_000_000), "what waits for one session, in messages"
+    )
+
+
+def kind_of(name: str) -> Kind:
+    """Return how a setting is read."""
+    kind = _FIELDS[name].metadata[_KIND]
+    assert isinstance(kind, Kind)
+    return kind
+
+
+def about(name: str) -> str:
+    """Return what a setting is for, in a few words."""
+    return str(_FIELDS[name].metadata[_ABOUT])
+
+
+_FIELDS: Final = {each.name: each for each in fields(Settings)}
+NAMES: Final = tuple(_FIELDS)

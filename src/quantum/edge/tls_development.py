@@ -1,0 +1,140 @@
+"""Certificates for development: an authority under the data directory, the server's, clients'.
+
+`<data>/pki/mqtt` has an authority of its own: a broker's client is no node of the cluster, and
+must not be able to pass for one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from clustor.runtime.errors import CertificateUnusable
+from clustor.runtime.pki import (
+    AUTHORITY_FILE,
+    PKI_DIRECTORY,
+    Authority,
+    ClusterId,
+    create_authority,
+    host_name,
+    issue_certificate,
+    load_authority,
+    load_certificate,
+    replace_file,
+)
+from quantum.edge.errors import CertificatesUnusable
+from quantum.edge.tls import ServerCertificates
+
+MQTT_PKI_DIRECTORY: Final = "mqtt"
+CLIENTS_DIRECTORY: Final = "clients"
+SERVER_FILE: Final = "server.pem"
+SERVER_KEY_FILE: Final = "server.key"
+
+SERVER_LIFETIME: Final = timedelta(days=30)
+CLIENT_LIFETIME: Final = timedelta(days=30)
+_RENEW_BEFORE: Final = timedelta(days=10)
+_SERVER_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
+_TRUST_DOMAIN: Final = ClusterId("mqtt")
+_CLIENT_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientFiles:
+    """Where a client's certificate is, and what it says."""
+
+    certificate: Path
+    key: Path
+    authority: Path
+    identity: str
+    not_after: datetime
+
+
+def pki_directory(data: Path) -> Path:
+    """Return where the broker below `data` keeps its development certificates."""
+    return data / PKI_DIRECTORY / MQTT_PKI_DIRECTORY
+
+
+def prepare_server(data: Path, now: datetime) -> ServerCertificates:
+    """Return the development server's certificates, made or renewed where need be."""
+    directory = pki_directory(data)
+    certificate, key = directory / SERVER_FILE, directory / SERVER_KEY_FILE
+    try:
+        authority = _authority(directory, now)
+        if not key.exists() or not certificate.exists() or _ends_soon(certificate, now):
+            issued = issue_certificate(
+                authority,
+                "Quantum development server",
+                [host_name(host) for host in _SERVER_HOSTS],
+                [ExtendedKeyUsageOID.SERVER_AUTH],
+                now=now,
+                lifetime=SERVER_LIFETIME,
+            )
+            replace_file(key, issued.key_pem, 0o600)
+            replace_file(certificate, issued.certificate_pem, 0o644)
+    except CertificateUnusable as error:
+        raise CertificatesUnusable(error.reason, **error.facts) from error
+    return ServerCertificates(certificate, key, directory / AUTHORITY_FILE)
+
+
+def client_identity(name: str) -> str:
+    """Return whom a client's development certificate names."""
+    return f"spiffe://{_TRUST_DOMAIN}/client/{name}"
+
+
+def issue_client(
+    data: Path,
+    name: str,
+    now: datetime,
+    *,
+    lifetime: timedelta = CLIENT_LIFETIME,
+    out: Path | None = None,
+) -> ClientFiles:
+    """Give a client a new key and certificate, in the place of older ones."""
+    if not _CLIENT_NAME.fullmatch(name):
+        raise CertificatesUnusable(
+            "a client's name is 1 to 64 letters, digits, dots, dashes and underscores", name=name
+        )
+    directory = pki_directory(data)
+    target = out or directory / CLIENTS_DIRECTORY
+    identity = client_identity(name)
+    try:
+        authority = _authority(directory, now)
+        issued = issue_certificate(
+            authority,
+            name,
+            [x509.UniformResourceIdentifier(identity)],
+            [ExtendedKeyUsageOID.CLIENT_AUTH],
+            now=now,
+            lifetime=lifetime,
+        )
+        target.mkdir(parents=True, mode=0o700, exist_ok=True)
+        certificate, key = target / f"{name}.pem", target / f"{name}.key"
+        replace_file(key, issued.key_pem, 0o600)
+        replace_file(certificate, issued.certificate_pem, 0o644)
+    except CertificateUnusable as error:
+        raise CertificatesUnusable(error.reason, **error.facts) from error
+    except OSError as error:
+        raise CertificatesUnusable(
+            "cannot write a certificate", directory=str(target), cause=error.strerror
+        ) from error
+    return ClientFiles(certificate, key, directory / AUTHORITY_FILE, identity, issued.not_after)
+
+
+def _authority(directory: Path, now: datetime) -> Authority:
+    path = directory / AUTHORITY_FILE
+    if path.exists():
+        authority = load_authority(directory, _TRUST_DOMAIN)
+        if now < authority.certificate.not_valid_after_utc:
+            return authority
+        raise CertificateUnusable("the development authority has ended", file=str(path))
+    return create_authority(directory, _TRUST_DOMAIN, now)
+
+
+def _ends_soon(certificate: Path, now: datetime) -> bool:
+    return now >= load_certificate(certificate).not_valid_after_utc - _RENEW_BEFORE

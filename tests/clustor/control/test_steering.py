@@ -1,0 +1,126 @@
+"""A group follows its placement, and a node its feature gates."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from clustor.control import (
+    Feature,
+    GateState,
+    Members,
+    Placement,
+    ReportNode,
+    SetFeatureGate,
+    WriterMode,
+    digest_of,
+    feature_is_on,
+    find,
+    membership_request,
+)
+from clustor.raft.control_plane import CacheState
+from clustor.raft.membership import (
+    Configuration,
+    enter_joint,
+    leave_joint,
+    membership_digest,
+)
+from clustor.raft.types import ReplicaId, RoutingEpoch
+from tests.clustor.control.plane import node_identity, settled_plane
+from tests.clustor.control.samples import ROWS, manifest
+
+
+def ids(*nodes: int) -> frozenset[ReplicaId]:
+    return frozenset(map(ReplicaId, nodes))
+
+
+def placed(members: Members, epoch: int = 5) -> Placement:
+    return Placement(
+        partition_id=1,
+        tenant_id=None,
+        members=members,
+        load=1,
+        routing_epoch=epoch,
+        placement_digest=bytes(32),
+        utilization=650_000,
+        survivable=True,
+        profile="ConsistencyProfile",
+        override_ref="o",
+    )
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_change_leads_from_any_members_to_any_others(seed: int) -> None:
+    rng = Random(seed)
+
+    def drawn() -> list[list[int]]:
+        nodes = rng.sample(range(1, 8), rng.randint(1, 7))
+        first = rng.randint(1, len(nodes))
+        second = rng.randint(first, len(nodes))
+        return [nodes[:first], nodes[first:second], nodes[second:]]
+
+    before, after = drawn(), drawn()
+    after[2] = [node for node in after[2] if node not in before[0]]  # the preflight refuses it
+    current = Configuration(
+        voters=ids(*before[0]), learners=ids(*before[1]), observers=ids(*before[2])
+    )
+    members = Members(voters=tuple(after[0]), learners=tuple(after[1]), observers=tuple(after[2]))
+    request = membership_request(placed(members), current, RoutingEpoch(4))
+    if request is None:
+        reached = current
+    else:
+        reached = leave_joint(enter_joint(current, request.changes))
+        assert request.routing_epoch == 5
+        assert request.preflight.utilization_after == 0.65
+        assert request.preflight.override_ref == "o"
+    assert membership_digest(reached) == digest_of(members)
+
+
+def test_an_old_placement_and_a_change_under_way_are_left_alone() -> None:
+    current = Configuration(voters=ids(1, 2, 3))
+    goal = placed(Members(voters=(2, 3, 4)))
+    assert membership_request(goal, current, RoutingEpoch(5)) is None
+    joint = Configuration(voters=ids(2, 3, 4), outgoing=ids(1, 2, 3))
+    assert membership_request(goal, joint, RoutingEpoch(4)) is None
+
+
+def test_what_the_preflight_found_goes_with_the_placement() -> None:
+    plane = settled_plane()
+    plane.place(2, load=50)
+    held = find(plane.machine.kv, Placement, 2)
+    assert held is not None
+    assert (held.utilization, held.survivable) == (600_000, True)
+
+
+@pytest.mark.parametrize(
+    ("cache", "fallback", "state", "digest", "on"),
+    [
+        (CacheState.FRESH, False, GateState.ENABLED, ROWS[0].predicate_digest, True),
+        (CacheState.CACHED, False, GateState.ENABLED, ROWS[0].predicate_digest, True),
+        (CacheState.STALE, False, GateState.ENABLED, ROWS[0].predicate_digest, False),
+        (CacheState.EXPIRED, False, GateState.ENABLED, ROWS[0].predicate_digest, False),
+        (CacheState.FRESH, True, GateState.ENABLED, ROWS[0].predicate_digest, False),
+        (CacheState.FRESH, False, GateState.DISABLED, ROWS[0].predicate_digest, False),
+        (CacheState.FRESH, False, GateState.ENABLED, bytes(32), False),
+    ],
+)
+def test_section_14_2_a_feature_needs_its_gate_its_predicate_and_no_fallback(
+    cache: CacheState, fallback: bool, state: GateState, digest: bytes, on: bool
+) -> None:
+    plane = settled_plane()
+    name = Feature.LEADER_LEASES
+    plane.done(manifest())
+    for node_id in (1, 2, 3, 4):
+        report = ReportNode(
+            node_id=node_id,
+            version="1",
+            io_writer_mode=WriterMode.BLOCKING,
+            features=(name,),
+        )
+        plane.done(report, by=node_identity(node_id))
+    kv = plane.machine.kv
+    own = ROWS[0].predicate_digest
+    assert not feature_is_on(kv, name, own, cache=CacheState.FRESH, strict_fallback=False)
+    plane.done(SetFeatureGate(name=name, state=state, predicate_digest=own))
+    assert feature_is_on(kv, name, digest, cache=cache, strict_fallback=fallback) is on

@@ -1,0 +1,134 @@
+"""Plans that are run where they are submitted: when, and that nothing else is different then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clustor.log.steps import Create, FileName, Plan, Sync, Write
+from clustor.log.types import IoWriterMode
+from clustor.runtime.disk import (
+    Disk,
+    FileFenced,
+    Partition,
+    PlanAbandoned,
+    PlanFailed,
+    PlanToken,
+    SyncFailed,
+)
+from clustor.runtime.disk.pace import BYTES_MAX, QUICK_NS_MAX, Pace, is_small
+from tests.clustor.runtime.disk.harness import contents, opened, take, unwritten_pages
+from tests.clustor.runtime.disk.test_faults import replace_behind
+
+WAL = FileName("wal")
+LEDGER = FileName("ledger")
+APPEND: Plan = (Write(WAL, 0, b"w" * 100), Sync(WAL), Write(LEDGER, 0, b"l"), Sync(LEDGER))
+
+
+def quick() -> Pace:
+    pace = Pace()
+    pace.sample([QUICK_NS_MAX // 10] * 100)
+    return pace
+
+
+@pytest.fixture
+def disk(root: Path) -> Iterator[Disk]:
+    with opened(IoWriterMode.FIXED_URING) as found:
+        found._pace = quick()  # type: ignore[attr-defined]
+        yield found
+
+
+@pytest.fixture
+def partition(disk: Disk, root: Path) -> Partition:
+    found = disk.open_partition(root)
+    disk.execute(found, (Create(WAL), Create(LEDGER)))
+    return found
+
+
+def test_a_disk_must_show_that_it_is_quick() -> None:
+    pace = Pace()
+    assert not pace.is_quick
+    pace.sample([QUICK_NS_MAX // 10] * 100)
+    assert pace.is_quick
+
+
+@pytest.mark.parametrize(
+    ("slow_ns", "still_quick"),
+    [([3 * QUICK_NS_MAX], True), ([30 * QUICK_NS_MAX], False), ([2 * QUICK_NS_MAX] * 50, False)],
+    ids=["one hiccup", "one stall", "slow for long"],
+)
+def test_a_stall_or_slowness_ends_it_and_quick_syncs_begin_it_anew(
+    slow_ns: list[int], *, still_quick: bool
+) -> None:
+    pace = quick()
+    pace.sample(slow_ns)
+    assert pace.is_quick is still_quick
+    pace.sample([QUICK_NS_MAX // 10] * 100)
+    assert pace.is_quick
+
+
+@pytest.mark.parametrize(
+    ("plan", "small"),
+    [
+        (APPEND, True),
+        ((), True),
+        ((Write(WAL, 0, bytes(BYTES_MAX)), Sync(WAL)), True),
+        ((Write(WAL, 0, bytes(BYTES_MAX)), Write(LEDGER, 0, b"x")), False),
+        ((Create(WAL), *APPEND), False),
+    ],
+    ids=["append", "empty", "at the bound", "above it", "more than writing"],
+)
+def test_what_is_small(plan: Plan, *, small: bool) -> None:
+    assert is_small(plan) is small
+
+
+def test_a_small_plan_alone_is_over_and_durable_when_submit_returns(
+    disk: Disk, partition: Partition, root: Path
+) -> None:
+    completion = disk.submit(partition, APPEND, PlanToken(3), alone=True)
+    assert completion is not None
+    assert (completion.partition, completion.token, completion.error) == (partition, 3, None)
+    assert len(completion.sync_durations) == 2
+    assert contents(root) == {"wal": b"w" * 100, "ledger": b"l"}
+    assert unwritten_pages(root / "wal") == unwritten_pages(root / "ledger") == 0
+    assert disk.completions() == []
+
+
+def test_the_ring_does_what_is_not_alone_or_comes_behind_it(
+    disk: Disk, partition: Partition, root: Path
+) -> None:
+    assert disk.submit(partition, APPEND, PlanToken(1)) is None
+    assert disk.submit(partition, APPEND, PlanToken(2), alone=True) is None
+    assert [each.token for each in take(disk, 2)] == [1, 2]
+
+
+def test_the_ring_waits_for_a_slow_disk(disk: Disk, partition: Partition) -> None:
+    disk._pace.sample([1000 * QUICK_NS_MAX])  # type: ignore[attr-defined]
+    assert disk.submit(partition, APPEND, PlanToken(1), alone=True) is None
+    assert take(disk, 1)[0].error is None
+
+
+def test_a_failure_is_told_once_and_fences_as_ever(disk: Disk, partition: Partition) -> None:
+    replace_behind(partition, WAL, "/dev/null", dirty=True)
+    failed = disk.submit(partition, APPEND, PlanToken(1), alone=True)
+    assert failed is not None
+    assert isinstance(failed.error, SyncFailed)
+    refused = disk.submit(partition, APPEND, PlanToken(2), alone=True)
+    assert refused is not None
+    assert isinstance(refused.error, FileFenced)
+    well = disk.submit(partition, (Write(LEDGER, 0, b"x"), Sync(LEDGER)), PlanToken(3), alone=True)
+    assert well is not None
+    assert well.error is None
+
+
+def test_a_plan_behind_a_failure_that_nobody_was_told_of_is_not_run(
+    disk: Disk, partition: Partition, root: Path
+) -> None:
+    disk.submit(partition, (Write(FileName("missing"), 0, b"x"),), PlanToken(0))
+    assert disk.submit(partition, APPEND, PlanToken(1), alone=True) is None
+    failed, abandoned = take(disk, 2)
+    assert isinstance(failed.error, PlanFailed)
+    assert isinstance(abandoned.error, PlanAbandoned)
+    assert contents(root) == {"wal": b"", "ledger": b""}

@@ -1,0 +1,360 @@
+"""A tenant in one thread: partitions with replicas, clients, and a network that cannot be trusted.
+
+The seed is the whole run. Checks that hold at every moment are made while it runs (replicas are
+equal, nobody gets what he did not ask for); `check_all` makes those that hold when everything
+has come to rest.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from random import Random
+
+from xxhash import xxh3_64_intdigest
+
+from quantum.broker import BrokerSettings, RemoveSession, SubscriptionSpec
+from quantum.topics import matches
+from tests.quantum.broker.client import Client
+from tests.quantum.broker.connection import Published
+from tests.quantum.broker.partition import (
+    Items,
+    Packet,
+    Partition,
+    Passed,
+    PassedDone,
+    Taken,
+)
+
+TOPICS = tuple(
+    b"%b/%d" % (name, number) for name in (b"a", b"b", b"s", b"t") for number in range(3)
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run is made of."""
+
+    partitions: int = 3
+    replicas: int = 2
+    queue_messages_max: int = 1_000
+    stream_items_max: int = 100_000
+    loss: float = 0.1
+    repeats: float = 0.1
+    retained: bool = True
+
+
+class World:
+    """Everything there is, and the count of what happened."""
+
+    def __init__(self, seed: int, plan: Plan | None = None) -> None:
+        self.rng = Random(seed)
+        self.plan = plan or Plan()
+        self.now_ms = 1_000
+        self.checks_digests = True
+        self.network: list[Packet] = []
+        self.faulty = True
+        self._count = 0
+        self.messages: dict[tuple[bytes, bytes, int, int], Published] = {}
+        self._numbers: Counter[tuple[bytes, bytes, int]] = Counter()
+        self.clients: list[Client] = []
+        self.partitions = [
+            Partition(self, number, self.plan.replicas, self._settings(number))
+            for number in range(self.plan.partitions)
+        ]
+
+    def _settings(self, number: int) -> BrokerSettings:
+        return BrokerSettings(
+            prg=number,
+            prg_count=self.plan.partitions,
+            topic_partition=self.owner,
+            queue_messages_max=self.plan.queue_messages_max,
+            stream_items_max=self.plan.stream_items_max,
+            retained_page=2,
+            elapse_sessions_max=2,
+        )
+
+    def owner(self, topic: bytes) -> int:
+        return xxh3_64_intdigest(topic) % self.plan.partitions
+
+    def partition_of(self, client_id: bytes) -> Partition:
+        return self.partitions[self.owner(b"session " + client_id)]
+
+    def tick(self) -> int:
+        self._count += 1
+        return self._count
+
+    def client(self, client_id: bytes, **options: object) -> Client:
+        client = Client(self, client_id, **options)  # type: ignore[arg-type]
+        self.clients.append(client)
+        return client
+
+    # Messages.
+
+    def new_message(self, publisher: bytes, topic: bytes, qos: int, *, retain: bool) -> Published:
+        self._numbers[publisher, topic, qos] += 1
+        number = self._numbers[publisher, topic, qos]
+        published = Published(publisher, topic, number, qos, retain, self.tick())
+        self.messages[publisher, topic, qos, number] = published
+        return published
+
+    def find_message(self, payload: bytes) -> Published | None:
+        if payload == b"will":
+            return None
+        publisher, topic, qos, number = payload.split(b"|")
+        return self.messages[publisher, topic, int(qos), int(number)]
+
+    def note_refusal(self, payload: bytes) -> None:
+        published = self.find_message(payload)
+        assert published is not None
+        published.once_refused = True
+
+    # The network.
+
+    def send(self, packet: Packet) -> None:
+        rng = self.rng
+        if self.faulty and rng.random() < self.plan.loss:
+            return
+        self.network.append(packet)
+        if self.faulty and rng.random() < self.plan.repeats:
+            self.network.append(packet)
+
+    def deliver_packet(self) -> None:
+        if not self.network:
+            return
+        at = self.rng.randrange(len(self.network)) if self.faulty else 0
+        packet = self.network.pop(at)
+        match packet:
+            case Items():
+                self.partitions[packet.prg].on_items(packet)
+            case Taken():
+                taken = self.partitions[packet.origin].taken
+                taken[packet.prg] = max(taken.get(packet.prg, 0), packet.through)
+            case Passed():
+                self.partitions[packet.owner].on_passed(packet)
+            case PassedDone():
+                self.partitions[packet.origin].on_passed_done(packet)
+
+    # What happens.
+
+    def run(self, steps: int) -> None:
+        actions = (
+            [self._publish] * 12
+            + [self._talk] * 30
+            + [self.deliver_packet] * 10
+            + [self._commit] * 12
+            + [self._move] * 8
+            + [self._change_subscriptions] * 2
+            + [self._connect] * 4
+            + [self._break] * 2
+            + [self._disturb]
+        )
+        for _ in range(steps):
+            self.now_ms += self.rng.choice((0, 1, 20))
+            self.rng.choice(actions)()
+
+    def _publish(self) -> None:
+        client = self.rng.choice(self.clients)
+        retain = self.plan.retained and self.rng.random() < 0.1
+        client.publish(self.rng.choice(TOPICS), self.rng.choice((1, 1, 2, 2)), retain=retain)
+
+    def _talk(self) -> None:
+        client = self.rng.choice(self.clients)
+        if client.connection is not None:
+            if self.rng.random() < 0.5:
+                client.connection.handle()
+            else:
+                client.receive()
+
+    def _commit(self) -> None:
+        self.rng.choice(self.partitions).commit()
+
+    def _move(self) -> None:
+        partition = self.rng.choice(self.partitions)
+        self.rng.choice((partition.send_streams, partition.send_forwards, partition.elapse))()
+
+    def _change_subscriptions(self) -> None:
+        restless = [each for each in self.clients if each.client_id.startswith(b"restless")]
+        if not restless:
+            return
+        client = self.rng.choice(restless)
+        key = self.rng.choice((b"a/#", b"+/1", b"b/2", b"#", b"$share/mixed/s/#"))
+        if key in client.since:
+            client.unsubscribe(key)
+            return
+        share, topic_filter = (b"mixed", b"s/#") if key.startswith(b"$share") else (b"", key)
+        # At QoS 0 a member of a group may lose what another one would have got.
+        qos = self.rng.choice((1, 2) if share else (0, 1, 2))
+        client.subscribe(SubscriptionSpec(topic_filter, qos, share=share))
+
+    def _connect(self) -> None:
+        client = self.rng.choice(self.clients)
+        if client.connection is None or self.rng.random() < 0.1:
+            client.connect()
+
+    def _break(self) -> None:
+        client = self.rng.choice(self.clients)
+        connection = client.connection
+        if connection is None:
+            return
+        if self.rng.random() < 0.3:
+            client.send("DISCONNECT")
+        else:
+            connection.end(gracefully=False)
+
+    def _disturb(self) -> None:
+        partition = self.rng.choice(self.partitions)
+        replica = self.rng.randrange(len(partition.brokers))
+        if self.rng.random() < 0.5:
+            partition.lead(replica)
+        else:
+            partition.replace_replica(replica)
+
+    # Coming to rest.
+
+    def settle(self, rounds: int = 400) -> None:
+        """Let everyone be connected and the network be good until nothing moves any more."""
+        self.faulty = False
+        for _ in range(rounds):
+            self.now_ms += 10
+            if not self._settle_once():
+                self.faulty = True
+                return
+        raise AssertionError("the world does not come to rest")
+
+    def _settle_once(self) -> bool:
+        moved = False
+        for client in self.clients:
+            if client.connection is None:
+                client.connect()
+                moved = True
+            while client.connection is not None and client.connection.to_client:
+                client.receive()
+                moved = True
+            while client.connection is not None and client.connection.to_server:
+                client.connection.handle()
+                moved = True
+        while self.network:
+            self.deliver_packet()
+            moved = True
+        for partition in self.partitions:
+            partition.elapse()
+            moved |= bool(partition.pending)
+            partition.commit()
+            partition.send_streams()
+            partition.send_forwards()
+        return moved or bool(self.network)
+
+    # What must hold when nothing moves.
+
+    def check_all(self) -> None:
+        for client in self.clients:
+            if client.client_id.startswith(b"steady"):
+                self._check_deliveries(client)
+                self._check_order(client)
+        self._check_group(b"durable", exactly_once=True)
+        self._check_group(b"mixed", exactly_once=False)
+        self.check_no_leaks()
+
+    def _check_deliveries(self, client: Client) -> None:
+        counts = Counter(
+            id(each.published) for each in client.received if not each.retained and not each.share
+        )
+        for message in self.messages.values():
+            wishes = [
+                spec.qos
+                for since, spec in client.since.values()
+                if not spec.share and since < message.at and matches(spec.filter, message.topic)
+            ]
+            qos = min(message.qos, max(wishes, default=0))
+            self._check_count(client, message, qos, counts[id(message)])
+
+    def _check_count(self, client: Client, message: Published, qos: int, count: int) -> None:
+        told = f"{client.client_id!r} got {message} {count} times at QoS {qos}"
+        if qos and message.acknowledged:
+            assert count >= 1, told
+        if qos == 2:
+            assert count <= 1, told
+
+    def _check_order(self, client: Client) -> None:
+        last: defaultdict[tuple[bytes, bytes, int], int] = defaultdict(int)
+        seen: set[int] = set()
+        for each in client.received:
+            message = each.published
+            if message is None or each.retained or each.share or id(message) in seen:
+                continue
+            seen.add(id(message))
+            if message.once_refused:
+                continue
+            key = (message.publisher, message.topic, message.qos)
+            assert message.number > last[key], f"{client.client_id!r} got {message} too late"
+            last[key] = message.number
+
+    def _check_group(self, share: bytes, *, exactly_once: bool) -> None:
+        counts: Counter[int] = Counter()
+        begin = 1 << 60
+        topic_filter = b""
+        for client in self.clients:
+            counts.update(id(e.published) for e in client.received if e.share == share)
+            for since, spec in client.since.values():
+                if spec.share == share and client.client_id.startswith(b"steady"):
+                    begin, topic_filter = min(begin, since), spec.filter
+        for message in self.messages.values():
+            if message.at > begin and matches(topic_filter, message.topic):
+                count = counts[id(message)]
+                told = f"the group {share!r} got {message} {count} times"
+                if message.acknowledged:
+                    assert count >= 1 or (message.qos == 2 and not exactly_once), told
+                if exactly_once and message.qos == 2:
+                    assert count <= 1, told
+
+    def check_no_leaks(self) -> None:
+        for partition in self.partitions:
+            state = partition.broker.state
+            for prg, outbox in state.channels.outboxes().items():
+                assert not outbox.items, f"items for {prg} are left in {partition.number}"
+                assert outbox.weight == 0
+            assert not state.congested and not state.refusing and not state.replaying
+            assert not state.routes.full
+            for session in state.sessions.values():
+                assert not session.received, f"{session.client_id!r} has open QoS 2 publishes"
+                assert not len(session.outbound), f"{session.client_id!r} has deliveries left"
+                assert session.outbound.weight == 0
+                assert not session.replays
+            assert not any(len(each.volatile) for each in partition.connections.values())
+
+    def check_nothing_remains(self) -> None:
+        """End every session: nothing of them may be left anywhere."""
+        for partition in self.partitions:
+            for client_id in list(partition.broker.state.sessions):
+                partition.propose(RemoveSession(self.now_ms, client_id))
+        self.clients, clients = [], self.clients
+        self.settle()
+        self.clients = clients
+        for partition in self.partitions:
+            state = partition.broker.state
+            assert not state.sessions and not state.filters and not state.told
+            assert not state.groups, state.groups
+            assert not len(state.routes.trie), list(state.routes.trie.items())
+
+
+def peopled_world(seed: int, plan: Plan | None = None) -> World:
+    """Make a world with subscribers that stay, some that come and go, and publishers."""
+    world = World(seed, plan)
+    for number, filters in enumerate(((b"a/#", b"+/1"), (b"#",), (b"b/2", b"a/0"))):
+        client = world.client(b"steady %d" % number, durable=True, window=number + 1)
+        client.connect()
+        world.settle()
+        specs = [SubscriptionSpec(each, 2, identifier=nth + 1) for nth, each in enumerate(filters)]
+        client.subscribe(*specs)
+        client.subscribe(SubscriptionSpec(b"t/#", 2, share=b"durable"))
+        if number < 2:
+            client.subscribe(SubscriptionSpec(b"s/#", 1, share=b"mixed"))
+    for number in range(2):
+        world.client(b"restless %d" % number, durable=False)
+    world.client(b"restless 3", durable=True, expiry_seconds=1, has_will=True)
+    world.client(b"publisher 0", durable=True)
+    world.client(b"publisher 1", durable=False)
+    world.settle()
+    assert all(client.connected for client in world.clients)
+    return world

@@ -1,0 +1,81 @@
+"""`quantum cluster status` fits 80 columns, whatever the numbers are, and hides nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quantum.cli.status_table import WIDTH, status_lines
+
+BIG = 12_345_678_901
+
+
+def replica(role: str, **changes: Any) -> dict[str, Any]:
+    """Return a group as a node's status gives it."""
+    return {
+        "partition_id": 1,
+        "role": role,
+        "term": 7,
+        "leader_id": 1,
+        "voters": [1, 2, 3],
+        "outgoing": [],
+        "learners": [],
+        "commit_index": BIG,
+        "durable_index": BIG,
+        "applied_index": BIG - 5,
+        "durability_mode": "STRICT",
+        "gate": "Shut",
+        "failed_clause": "ControlPlaneCacheNotFresh",
+        "members": [],
+        "membership_phase": "Idle",
+        "flow": None,
+        "state": "Running",
+        "rejoining": False,
+        "problem": None,
+        **changes,
+    }
+
+
+def cluster(*groups: dict[str, Any]) -> dict[str, Any]:
+    nodes = [{"node_id": at, "groups": [group]} for at, group in enumerate(groups, start=1)]
+    silent = {"node_id": 9, "error": "cannot reach 127.0.0.1:7091"}
+    return {"cluster_id": "dev", "nodes": [*nodes, silent]}
+
+
+def test_a_busy_cluster_fits_and_says_everything() -> None:
+    flow = {"credit_share": 0.25, "reason": "FollowerLag"}
+    leader = replica(
+        "Leader",
+        outgoing=[1, 2, 3],
+        learners=[4],
+        membership_phase="Joint",
+        flow=flow,
+        members=[{"replica_id": 2, "lag_class": "Structural"}],
+    )
+    lines = list(status_lines(cluster(leader, replica("PreCandidate"), replica("Follower"))))
+    text = "\n".join(lines)
+    assert max(map(len, lines)) <= WIDTH, text
+    for said in (
+        *("leader 1", "term 7", "Strict", "voters 1,2,3", "outgoing 1,2,3", "learners 4"),
+        *("members: Joint", "gate shut: ControlPlaneCacheNotFresh", "credits 25%"),
+        *("slowed: FollowerLag", "Structural lag", "PreCandidate", str(BIG), "node 9 does not"),
+    ):
+        assert said in text, text
+
+
+def test_a_replica_says_what_is_wrong_with_it() -> None:
+    lines = list(
+        status_lines(
+            cluster(
+                replica("Follower", state="Failed", problem="the disk failed"),
+                replica("Follower", rejoining=True),
+                replica("Follower", state="Mending"),
+            )
+        )
+    )
+    assert "no leader" in lines[2]
+    first = next(at for at, line in enumerate(lines) if line.startswith("  node")) + 1
+    assert [line.rpartition("  ")[2] for line in lines[first : first + 3]] == [
+        "the disk failed",
+        "Rejoining",
+        "Mending",
+    ]
