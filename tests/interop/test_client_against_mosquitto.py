@@ -273,7 +273,7 @@ def client(mosquitto: Mosquitto) -> ClientFiles:
 
 def quantum(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        [sys.executable, "-m", "tests.interop.pub_and_sub", *arguments],
+        [sys.executable, "-m", "tests.interop.people", *arguments],
         input=stdin,
         capture_output=True,
         timeout=60,

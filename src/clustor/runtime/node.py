@@ -27,7 +27,6 @@ from clustor.raft.types import ReplicaId
 from clustor.replica import (
     ChunkSent,
     DiskRead,
-    DiskWork,
     NewMachine,
     NodeInflight,
     ReplicaOutput,
@@ -170,7 +169,7 @@ class Node:
             profile=self.settings.profile,
             keys=self.settings.keys,
             new_machine=new_machine,
-            draw=self._random.randint,
+            draw=self._draw,
             entropy=os.urandom,
             signer=self.settings.signer,
             trusted_keys=self._trusted,
@@ -195,6 +194,10 @@ class Node:
         self._trusted[:] = [
             Ed25519PublicKey.from_public_bytes(bytes.fromhex(key)) for key in cluster.signing_keys
         ]
+
+    def _draw(self, low: int, high: int) -> int:
+        """Draw from `low` to `high`, both of them too; every heartbeat asks, so it is quick."""
+        return low + int(self._random.random() * (high - low + 1))
 
     async def stop(self) -> None:
         """Hand leadership over, let what was begun end, and close; bounded (clustor §14.3)."""
@@ -338,11 +341,8 @@ class Node:
         for service in self._services:
             service.prepare()
         touched, self._touched = self._touched, {}
-        writing: list[tuple[HostedGroup, list[DiskWork]]] = []
-        for group in touched:
-            output = group.replica.take()
-            if output.disk:
-                writing.append((group, output.disk))
+        outputs = [(group, group.replica.take(plan_later=True)) for group in touched]
+        for group, output in outputs:
             self._carry_out(group, output)
         self._behind |= touched
         if self._pace.waiting:
@@ -351,6 +351,9 @@ class Node:
         for service in self._services:
             service.flush()
         self.transport.flush()
+        for group, output in outputs:
+            output.disk += group.replica.take_disk()
+        writing = [(group, output.disk) for group, output in outputs if output.disk]
         for group, works in writing:
             if group.submit(works, alone=len(writing) == 1):
                 self._touched[group] = None

@@ -100,14 +100,28 @@ def apply_detach(state: State, command: Detach) -> bytes:
 def _disconnect(state: State, session: Session, *, gracefully: bool) -> None:
     if not session.connected:
         return
-    session.connected, session.disconnected_at_ms = False, state.now_ms
     if gracefully:
         session.will = None
+    _yield_turns(state, session)
+    take_back(state, [session])
+    _after_connection(state, session)
+
+
+def _yield_turns(state: State, session: Session) -> None:
+    """Note that nobody is there, so that others take the turns in shared subscriptions."""
+    session.connected, session.disconnected_at_ms = False, state.now_ms
+    if session.is_durable:
+        condition_changed(state, session)
+        return
+    for key, spec in list(session.subscriptions.items()):
+        if spec.share:
+            remove_subscription(state, session, key, spec)
+
+
+def _after_connection(state: State, session: Session) -> None:
     if not session.is_durable:
         end_session(state, session, "disconnected")
         return
-    condition_changed(state, session)
-    take_back(state, session)
     if session.will is not None:
         wait = min(session.will.delay_seconds, session.expiry_seconds)
         session.will_due_ms = state.now_ms + 1000 * wait
@@ -142,7 +156,7 @@ def end_session(state: State, session: Session, reason: str) -> None:
     for key, spec in list(session.subscriptions.items()):
         remove_subscription(state, session, key, spec)
     session.connected = False
-    take_back(state, session)
+    take_back(state, [session])
     state.routes.full.discard(session.client_id)
     state.replaying.pop(session.client_id, None)
     state.dropped += len(session.outbound)
@@ -170,8 +184,12 @@ def remove_subscription(state: State, session: Session, key: bytes, spec: Subscr
 def apply_leader_started(state: State, command: LeaderStarted) -> bytes:
     """Every connection of older leaders is gone: disconnect all, as if their networks broke."""
     state.see_time(command.now_ms)
-    for session in list(state.sessions.values()):
-        _disconnect(state, session, gracefully=False)
+    gone = [session for session in state.sessions.values() if session.connected]
+    for session in gone:  # all of them first: no message is given to the next one to go
+        _yield_turns(state, session)
+    take_back(state, gone)
+    for session in gone:
+        _after_connection(state, session)
     return b""
 
 

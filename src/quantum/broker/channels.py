@@ -47,7 +47,7 @@ class Outbox:
     def append(self, item: Item) -> Sequence:
         """Add an item and return its place."""
         self.items.append(item)
-        self.weight += _weight(item)
+        self.weight += item_weight(item)
         self.weigh()
         return Sequence(self.acked_through + len(self.items))
 
@@ -56,7 +56,7 @@ class Outbox:
         while self.acked_through < through and self.items:
             self.acked_through = Sequence(self.acked_through + 1)
             item = self.items.popleft()
-            self.weight -= _weight(item)
+            self.weight -= item_weight(item)
             yield self.acked_through, item
         self.weigh()
 
@@ -70,7 +70,8 @@ class Outbox:
         return list(islice(self.items, skip, skip + limit))
 
 
-def _weight(item: Item) -> int:
+def item_weight(item: Item) -> int:
+    """How many bytes an item costs to keep, about."""
     if isinstance(item, Deliver | Forward | Targeted | Returned):
         return len(item.record) + ITEM_BYTES
     return ITEM_BYTES

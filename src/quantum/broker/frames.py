@@ -6,6 +6,7 @@ holds more than a page of anything, so nobody ever holds a second copy of the st
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final, TypeAlias
 
@@ -21,7 +22,7 @@ FRAME_BYTES_MAX: Final = 1 << 30
 LENGTH_BYTES: Final = 4
 
 
-class _Frame(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+class _Frame(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
     pass
 
 
@@ -130,14 +131,52 @@ def encode_frames(frames: Iterable[Frame]) -> Iterator[bytes]:
     """Give the bytes of frames in pieces of about CHUNK_BYTES."""
     piece = bytearray()
     for frame in frames:
-        body = _encoder.encode(frame)
-        piece += len(body).to_bytes(LENGTH_BYTES, "little")
-        piece += body
+        _append(piece, frame)
         if len(piece) >= CHUNK_BYTES:
             yield bytes(piece)
             piece.clear()
     if piece:
         yield bytes(piece)
+
+
+def _append(piece: bytearray, frame: Frame) -> None:
+    body = _encoder.encode(frame)
+    piece += len(body).to_bytes(LENGTH_BYTES, "little")
+    piece += body
+
+
+def encode_frames_later(frames: Iterable[Frame]) -> Iterator[bytes]:
+    """Take all frames now, and give their bytes as they are asked for.
+
+    What holds messages is kept as it is: they are there anyway, and never change. Everything
+    else is smaller as bytes than as objects, and becomes bytes at once.
+    """
+    parts: deque[bytes | Frame] = deque()
+    piece = bytearray()
+    for frame in frames:
+        is_heavy = isinstance(frame, FrozenDeliveries | FrozenRetained | FrozenOutbox)
+        if piece and (is_heavy or len(piece) >= CHUNK_BYTES):
+            parts.append(bytes(piece))
+            piece.clear()
+        if is_heavy:
+            parts.append(frame)
+        else:
+            _append(piece, frame)
+    parts.append(bytes(piece))
+    return _encode_parts(parts)
+
+
+def _encode_parts(parts: deque[bytes | Frame]) -> Iterator[bytes]:
+    piece = bytearray()
+    while parts:
+        part = parts.popleft()
+        if isinstance(part, bytes):
+            piece += part
+        else:
+            _append(piece, part)
+        if len(piece) >= CHUNK_BYTES or not parts:
+            yield bytes(piece)
+            piece.clear()
 
 
 def decode_frames(pieces: Iterable[bytes]) -> Iterator[Frame]:

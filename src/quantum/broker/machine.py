@@ -40,7 +40,7 @@ from quantum.broker.commands import (
 from quantum.broker.congestion import lift_congestion
 from quantum.broker.effects import Effect
 from quantum.broker.errors import BrokerMisuse
-from quantum.broker.frames import decode_frames, encode_frames
+from quantum.broker.frames import decode_frames, encode_frames, encode_frames_later
 from quantum.broker.publishing import apply_publish_once, apply_publishes, apply_release
 from quantum.broker.receiving import (
     apply_acknowledge,
@@ -139,8 +139,8 @@ class Broker:
                 assert_never(command)
 
     def snapshot(self) -> Iterator[bytes]:
-        """Give the state of this moment; only references to it are taken now."""
-        return encode_frames(list(state_frames(self.state)))
+        """Give the state of this moment; of messages only references are taken now."""
+        return encode_frames_later(state_frames(self.state))
 
     def restore(self, chunks: Iterable[bytes]) -> None:
         """Become what a snapshot says, or raise SnapshotUnusable and be unchanged."""

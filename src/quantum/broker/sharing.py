@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from quantum.broker.delivering import check_room, deliver_targeted
 from quantum.broker.interest import send_item
 from quantum.broker.items import Returned, Targeted
@@ -42,16 +44,18 @@ def share_out(state: State, group: ShareGroup, message: Message) -> None:
         deliver_targeted(state, session, delivery)
 
 
-def take_back(state: State, session: Session) -> None:
-    """Give what a member did not acknowledge to others: it disconnected, or is no more.
+def take_back(state: State, sessions: Sequence[Session]) -> None:
+    """Give what members did not acknowledge to others: they disconnected, or are no more.
 
     A QoS 2 exchange that has begun stays: it is completed with this very client, or with
     nobody ([MQTT-4.8.2-4], [MQTT-4.8.2-5]).
     """
-    gone = session.outbound.take_out(_is_another_members)
-    if not gone:
-        return
-    check_room(state, session)
+    gone: list[Delivery] = []
+    for session in sessions:
+        found = session.outbound.take_out(_is_another_members)
+        if found:
+            gone += found
+            check_room(state, session)
     for delivery in gone:
         give_back(state, delivery.share, delivery.filter, delivery.message)
 

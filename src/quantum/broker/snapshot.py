@@ -1,15 +1,16 @@
 """A broker's state as frames: the same frames for the same state.
 
-What follows from other things (routes, deadlines, weights) is left out. Freezing takes references
-only: messages, items and options are never changed once they are there, so the bytes can be made
-later, piece by piece, and still show one moment.
+What follows from other things (routes, deadlines, weights) is left out. Frames refer to messages
+and items, which never change once they are there: their bytes can be made later, piece by piece,
+and still show one moment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
+from quantum.broker.channels import item_weight
 from quantum.broker.frames import (
     End,
     Frame,
@@ -24,6 +25,7 @@ from quantum.broker.frames import (
     FrozenSession,
     Header,
 )
+from quantum.broker.message import Message
 from quantum.broker.outbound import Delivery
 from quantum.broker.session import Session
 from quantum.broker.shares import ShareGroup
@@ -31,7 +33,8 @@ from quantum.broker.state import State
 
 NAME: Final = "quantum.broker"
 VERSION: Final = 2
-PAGE: Final = 64
+_PAGE: Final = 64
+_PAGE_BYTES: Final = 256 << 10
 _MANY: Final = 4_096
 
 T = TypeVar("T")
@@ -61,8 +64,8 @@ def _frames(state: State) -> Iterator[Frame]:
         yield from _session_frames(session)
     for group in state.groups.values():
         yield _frozen_group(group)
-    for page in _pages((message for _, message in state.retained.items()), PAGE):
-        yield FrozenRetained(page)
+    for messages in _pages((message for _, message in state.retained.items()), _message_weight):
+        yield FrozenRetained(messages)
     yield from _stream_frames(state)
     yield from _interest_frames(state)
     yield FrozenPressure(
@@ -97,7 +100,7 @@ def _session_frames(session: Session) -> Iterator[Frame]:
         list(outbound.unsent),
     )
     if outbound:
-        for page in _pages(map(_frozen_delivery, outbound.unfinished()), PAGE):
+        for page in _pages(map(_frozen_delivery, outbound.unfinished()), _delivery_weight):
             yield FrozenDeliveries(page)
 
 
@@ -128,7 +131,7 @@ def _stream_frames(state: State) -> Iterator[Frame]:
     for prg, outbox in sorted(channels.outboxes().items()):
         if outbox.last:  # asking for a stream makes an empty one: that is no state
             yield FrozenOutbox(prg, outbox.acked_through, [])
-            for page in _pages(iter(outbox.items), PAGE):
+            for page in _pages(iter(outbox.items), item_weight):
                 yield FrozenOutbox(prg, outbox.acked_through, page)
     yield FrozenPlaces(
         sorted(channels.counted.items()),
@@ -140,8 +143,9 @@ def _stream_frames(state: State) -> Iterator[Frame]:
 
 
 def _interest_frames(state: State) -> Iterator[Frame]:
-    for page in _pages(iter(state.told.items()), _MANY):
-        yield FrozenInterests(page, [])
+    told = list(state.told.items())
+    for at in range(0, len(told), _MANY):
+        yield FrozenInterests(told[at : at + _MANY], [])
     remote = sorted(
         (topic_filter, subscriber, wish)
         for topic_filter, subscriber, wish in state.routes.trie.items()
@@ -151,12 +155,23 @@ def _interest_frames(state: State) -> Iterator[Frame]:
         yield FrozenInterests([], remote[at : at + _MANY])
 
 
-def _pages(things: Iterator[T], size: int) -> Iterator[list[T]]:
+def _pages(things: Iterator[T], weight: Callable[[T], int]) -> Iterator[list[T]]:
+    """Cut things into pages that are neither long nor heavy."""
     page: list[T] = []
+    size = 0
     for thing in things:
         page.append(thing)
-        if len(page) == size:
+        size += weight(thing)
+        if len(page) == _PAGE or size >= _PAGE_BYTES:
             yield page
-            page = []
+            page, size = [], 0
     if page:
         yield page
+
+
+def _message_weight(message: Message) -> int:
+    return message.weight
+
+
+def _delivery_weight(delivery: FrozenDelivery) -> int:
+    return delivery[0].weight

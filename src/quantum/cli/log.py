@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,7 +27,9 @@ from clustor.log import (
     segment_seq_of,
 )
 from clustor.runtime.disk import DirectoryStorage
+from clustor.runtime.errors import NodeError
 from clustor.runtime.keystore import find_keyring, load_keyring
+from clustor.snapshot.errors import SnapshotError
 from quantum.cli.exits import Exit, errors, exit_of, exit_of_state, fail
 
 app = typer.Typer(
@@ -143,6 +146,50 @@ def dump(
 def _preview(payload: bytes) -> str:
     text = payload[:48].decode("utf-8", errors="replace")
     return "".join(char if char.isprintable() else "·" for char in text)
+
+
+@app.command()
+def replay(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The directory of `quantum up` or of a cluster.")
+    ],
+    to_index: Annotated[
+        int | None, typer.Option("--to", min=0, help="The last index to apply; default: all.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Apply every broker partition's log again, and print the digest of the state it gives.
+
+    Replicas of a partition that stand at the same index must have the same digest, and a node
+    that runs has it too (`/broker/digests` of its admin port). Exit code 6: two differ.
+    """
+    from quantum.serving.replaying import Replayed, replay_directory
+
+    def show(found: Replayed) -> None:
+        row = asdict(found)
+        if as_json:
+            typer.echo(json.dumps(row))
+        else:
+            typer.echo(
+                f"node {found.node}: {found.tenant}/{found.partition} at {found.index}: "
+                f"{found.digest} ({found.commands} commands after {found.snapshot_index})"
+            )
+
+    try:
+        replayed = replay_directory(directory, to_index, show)
+    except LogError as error:
+        fail(str(error), exit_of(error))
+    except (NodeError, SnapshotError) as error:
+        fail(str(error), Exit.NOT_FOUND)
+    if not replayed:
+        fail(f"{directory} holds no broker's partitions", Exit.NOT_FOUND)
+    digests: dict[tuple[str, int, int], set[str]] = {}
+    for each in replayed:
+        digests.setdefault((each.tenant, each.partition, each.index), set()).add(each.digest)
+    differing = [key for key, found in digests.items() if len(found) > 1]
+    if differing:
+        tenant, partition, index = differing[0]
+        fail(f"replicas of {tenant}/{partition} differ at index {index}", Exit.QUARANTINED)
 
 
 @app.command()

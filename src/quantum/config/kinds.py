@@ -45,11 +45,11 @@ def path() -> Kind:
     return Kind(read, "a path")
 
 
-def address(*, plaintext: bool) -> Kind:
+def address(*, plaintext: bool, optional: bool = True) -> Kind:
     """An address to listen on, or `off`; plaintext is for loopback alone (C15)."""
 
     def read(raw: object) -> ListenAddress | None:
-        if raw == OFF:
+        if raw == OFF and optional:
             return None
         if not isinstance(raw, str):
             raise ValueError
@@ -62,7 +62,8 @@ def address(*, plaintext: bool) -> Kind:
         return ListenAddress(host, int(port))
 
     where = "a loopback HOST:PORT (it is plaintext)" if plaintext else "HOST:PORT"
-    return Kind(read, f"{where}, or {OFF}", lambda value: OFF if value is None else str(value))
+    allowed = f"{where}, or {OFF}" if optional else where
+    return Kind(read, allowed, lambda value: OFF if value is None else str(value))
 
 
 def count(low: int, high: int, unit: str = "") -> Kind:

@@ -64,10 +64,13 @@ class Forwarded(_Said, tag=5):
 
 
 class ForwardsDone(_Said, tag=6):
+    """The owner's word about the publishes from `first` to `through`."""
+
     tenant: str
     origin: int
     owner: int
     term: int
+    first: int
     through: int
     refused: list[tuple[int, int]]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,8 +17,11 @@ from quantum.edge import (
     over_websocket,
     require_loopback,
 )
+from quantum.edge.listener_files import connections_possible, raise_file_limit
 from quantum.edge.tls_development import prepare_server
 from quantum.serving.service import BrokerService
+
+journal = logging.getLogger("quantum.edge")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +52,15 @@ class Listeners:
         self._doors = doors
         self._data = data
         self._tenant = tenant
+        possible = connections_possible(doors.connections_max, raise_file_limit())
+        if possible < doors.connections_max:
+            journal.info("the system's limit of open files allows %d clients at once", possible)
         limits = EdgeLimits(
             admission=AdmissionLimits(
-                connections_max=doors.connections_max,
+                connections_max=possible,
                 per_second=float(doors.connections_per_second),
+                burst=doors.connections_per_second,
+                waiting_max=possible,
             ),
             first_answer_seconds=float(doors.first_packet_seconds),
         )

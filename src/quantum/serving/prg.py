@@ -517,6 +517,6 @@ def _passed_done(first: int, last: int, done: Done) -> Completion:
     def applied(reply: bytes | None) -> None:
         refused = None if reply is None else decode_refusals(reply)
         if refused is not None:  # else it comes again, behind what was lost
-            done(last, [(first + number, reason) for number, reason in refused])
+            done(first, last, [(first + number, reason) for number, reason in refused])
 
     return applied

@@ -16,8 +16,8 @@ COMMAND_BYTES_MAX: Final = 256 << 10
 
 Refusals: TypeAlias = "list[tuple[int, int]]"
 """(number of the publish, reason) of those that were refused."""
-Done: TypeAlias = "Callable[[int, Refusals], None]"
-"""All publishes up to a number are committed and durable, but those that were refused."""
+Done: TypeAlias = "Callable[[int, int, Refusals], None]"
+"""The publishes from one number to another are committed and durable, but those refused."""
 
 
 def cuts(records: list[bytes]) -> list[tuple[int, int]]:
@@ -141,11 +141,15 @@ class Forwards:
         self._sent = 0
         self.waited_ticks = 0
 
-    def done(self, through: int, refused: Refusals) -> None:
-        """Take the owner's word."""
-        first = self._open.next_number - len(self._records)
-        answered = through - first + 1
-        if answered <= 0:
+    def done(self, first: int, through: int, refused: Refusals) -> None:
+        """Take the owner's word.
+
+        One about later publishes than the next says that a word before it was lost, and with it
+        perhaps a refusal: what it was about is sent again, and answered again.
+        """
+        oldest = self._open.next_number - len(self._records)
+        answered = through - oldest + 1
+        if answered <= 0 or first > oldest:
             return
         for _ in range(min(answered, len(self._records))):
             self._records.popleft()

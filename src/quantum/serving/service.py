@@ -11,12 +11,11 @@ from typing import Final
 
 import msgspec
 
-from clustor.log.types import PartitionId
 from clustor.replica import ReplicaOutput
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.node import Node
 from clustor.runtime.pki import NodeId
-from quantum.broker import Broker, BrokerSettings
+from quantum.broker import Broker
 from quantum.broker.items import decode_item
 from quantum.broker.message import decode_record
 from quantum.edge.ports import Peer, Wire
@@ -27,13 +26,13 @@ from quantum.serving.authentication import Authenticator
 from quantum.serving.broker_file import TenantEntry
 from quantum.serving.connection import Connection
 from quantum.serving.delivery import Outgoing
+from quantum.serving.groups import group_of
 from quantum.serving.limits import MqttLimits
 from quantum.serving.prg import Prg
 from quantum.serving.relay import RelayEntry, RelayExit
+from quantum.serving.replaying import broker_settings
 from quantum.serving.tenant import Tenant
 
-FIRST_PRG_PARTITION: Final = 1_000
-PRGS_PER_TENANT_MAX: Final = 1_024
 _CHECK_SLICES: Final = 50
 """Each connection's time is looked at once in so many ticks: half a second."""
 
@@ -75,17 +74,10 @@ class BrokerService:
         """Host the partitions of a tenant; `ordinal` is the same on every node."""
         name, prg_count = entry.name, entry.prgs
         tenant = Tenant(name, self, HashRing())
-        first = FIRST_PRG_PARTITION + ordinal * PRGS_PER_TENANT_MAX
         for number in range(prg_count):
-            settings = BrokerSettings(
-                number,
-                prg_count,
-                tenant.topic_partition,
-                queue_messages_max=entry.queue_messages_max,
-                queue_bytes_max=entry.queue_bytes_max,
-            )
+            settings = broker_settings(entry, number)
             group = self._node.host(
-                PartitionId(first + number),
+                group_of(ordinal, number),
                 lambda settings=settings: Broker(settings),  # type: ignore[misc]
                 self,
             )
@@ -295,9 +287,9 @@ class BrokerService:
         if prg is None or not prg.leading:
             return  # its sender sends again when it knows who leads
 
-        def done(through: int, refused: list[tuple[int, int]]) -> None:
+        def done(first: int, through: int, refused: list[tuple[int, int]]) -> None:
             answer = link.ForwardsDone(
-                said.tenant, said.origin, said.owner, said.term, through, refused
+                said.tenant, said.origin, said.owner, said.term, first, through, refused
             )
             self.say(peer, answer, 64)
 
@@ -308,7 +300,7 @@ class BrokerService:
         if prg is not None and prg.leading and prg.term == said.term:
             forwards = prg.forwards.get(said.owner)
             if forwards is not None:
-                forwards.done(said.through, said.refused)
+                forwards.done(said.first, said.through, said.refused)
 
     def _on_relay(
         self,

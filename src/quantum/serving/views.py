@@ -41,6 +41,8 @@ class BrokerPages:
         try:
             if name == "status" and not rest:
                 return 200, self._status()
+            if name == "digests" and not rest:
+                return 200, {"partitions": [_digest(prg) for prg in self._prgs()]}
             if name == "sessions" and rest:
                 return self._session(unquote(rest))
             if name in ("sessions", "retained", "topics") and not rest:
@@ -155,6 +157,17 @@ def _partition(prg: Prg) -> dict[str, Any]:
             str(peer): len(outbox.items) for peer, outbox in state.channels.outboxes().items()
         },
         "applied_index": state.applied_index,
+    }
+
+
+def _digest(prg: Prg) -> dict[str, Any]:
+    """Name the state of a partition at this moment; `quantum log replay` gives the same."""
+    broker = prg.broker
+    return {
+        "tenant": prg.tenant.name,
+        "partition": prg.number,
+        "index": broker.applied_index,
+        "digest": broker.digest().hex(),
     }
 
 

@@ -27,6 +27,7 @@ from quantum.broker import (
     Target,
     Unsubscribe,
     WillSpec,
+    decode_record,
     encode_record,
 )
 from quantum.broker.message import RETAIN
@@ -168,6 +169,9 @@ class Connection:
                 return
             self.once[packet_id] = False
         owner = self.world.owner(topic)
+        if qos == 0 and not retain:
+            self.world.partitions[owner].publish_unlogged(decode_record(record)[0])
+            return
         if owner != self.partition.number:
             self.partition.forward(
                 owner, record, lambda reason: self._answer(packet_id, qos, reason, payload)
@@ -188,7 +192,7 @@ class Connection:
                 self.once.pop(packet_id, None)
             else:
                 self.once[packet_id] = True
-        if self.open:
+        if self.open and qos:
             self.to_client.append(("PUBACK" if qos == 1 else "PUBREC", packet_id, reason))
 
     def _release(self, packet_id: int) -> None:
@@ -268,6 +272,10 @@ class Connection:
             retain = message.retain and wanted.retain_as_published
             qos = min(message.qos, wanted.qos)
             self.send_volatile(message, qos, retain, wanted.identifiers)
+
+    def send_unlogged(self, message: Message, share: bytes) -> None:
+        delivery = Delivery(message, 0, retain=False, identifiers=(), share=share)
+        self.send_kept(delivery, again=False)
 
     def send_volatile(
         self, message: Message, qos: int, retain: bool, identifiers: tuple[int, ...]

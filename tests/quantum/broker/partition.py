@@ -26,6 +26,7 @@ from quantum.broker import (
     Ended,
     FanOut,
     LeaderStarted,
+    Message,
     Send,
     SendPubrec,
     SendPubrel,
@@ -162,11 +163,14 @@ class Partition:
         replies = [broker.apply_batch(self.index, commands) for broker in self.brokers]
         assert all(each == replies[0] for each in replies), "replies differ"
         self.check_digests()
-        for (_, done), reply in zip(pending, replies[self.leader], strict=True):
+        effects = self.broker.take_effects_each(self.index) or [[]] * len(pending)
+        for (_, done), reply, of_command in zip(
+            pending, replies[self.leader], effects, strict=True
+        ):
             if done is not None:
                 done(reply)
-        for effect in self.broker.take_effects(self.index):
-            self._carry_out(effect)
+            for effect in of_command:
+                self._carry_out(effect)
         self._check_waiters()
 
     def check_digests(self) -> None:
@@ -210,6 +214,28 @@ class Partition:
                 connection.to_client.append(("PUBREC", effect.packet_id, 0))
             case Ended():
                 connection.session_ended(effect.epoch)
+
+    # What is not logged.
+
+    def publish_unlogged(self, message: Message) -> None:
+        """Deliver a QoS 0 message of a topic that this partition owns, here and elsewhere."""
+        route = self.broker.route(message.topic)
+        for prg in [self.number, *route.remotes]:
+            self.world.partitions[prg].fan_out_unlogged(message)
+        for group in route.shares:
+            member = group.pick_unlogged()
+            if member is not None:
+                connections = self.world.partitions[member.prg].connections
+                connection = connections.get(member.client_id)
+                if connection is not None:
+                    connection.send_unlogged(message, group.name)
+
+    def fan_out_unlogged(self, message: Message) -> None:
+        route = self.broker.route(message.topic)
+        for target in route.volatile + route.kept:
+            connection = self.connections.get(target.client_id)
+            if connection is not None:
+                connection.fan_out(target, message)
 
     # Streams.
 
@@ -281,6 +307,10 @@ class Partition:
     def send_forwards(self) -> None:
         for owner, forwards in self.forwards.items():
             numbers = sorted(forwards.open)[:8]
+            if self.world.faulty and self.world.rng.random() < 0.3:
+                numbers = numbers[len(numbers) // 2 :]  # as if the others were on their way
+            while numbers and numbers[-1] - numbers[0] >= len(numbers):
+                numbers.pop()  # some between them were answered: a packet has no gaps
             if numbers:
                 records = [forwards.open[number][0] for number in numbers]
                 self.world.send(Passed(self.number, owner, self.term, numbers[0], records))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from quantum.broker import PUBACK, PUBREC, Send, SendPubrel
+from quantum.broker import PUBACK, PUBREC, LeaderStarted, Send, SendPubrel
 from quantum.broker.items import Interest, Member, Returned, Targeted
 from quantum.broker.shares import ShareGroup
 from tests.quantum.broker.desk import Desk, record, spec
@@ -119,6 +119,20 @@ def test_two_groups_of_one_filter_each_get_the_message() -> None:
     desk.attach(b"other")
     desk.subscribe(spec(b"a", share=b"h"), client_id=b"other")
     assert sorted(receivers(desk, 1)) == [b"m0", b"other"]
+
+
+def test_a_new_leader_gives_each_message_to_another_member_once() -> None:
+    desk = Desk()
+    for number in range(20):
+        client_id = b"short %d" % number
+        desk.subscribe(spec(b"a", share=b"g"), client_id=client_id, epoch=0)
+    desk.attach(b"m0")
+    desk.subscribe(spec(b"a", share=b"g"), client_id=b"m0")
+    receivers(desk, 42)
+    before = desk.leader.state.groups[b"g", b"a"].turn
+    desk.do(LeaderStarted(desk.now_ms, 2))
+    assert len(desk.session(b"m0").outbound) == 42
+    assert desk.leader.state.groups[b"g", b"a"].turn == before + 42
 
 
 # Room.

@@ -15,7 +15,7 @@ from clustor.log.types import IoWriterMode
 from clustor.runtime.disk.blocking import OPEN_FILES_MAX
 from clustor.runtime.disk.bulk import SyncFailure, SyncThreads
 from clustor.runtime.disk.errors import DiskClosed, DiskError, PlanAbandoned, RingBroken
-from clustor.runtime.disk.files import NO_SLOT, FileTable, OpenFile
+from clustor.runtime.disk.files import NO_SLOT, UNKNOWN, FileTable, OpenFile
 from clustor.runtime.disk.pace import Pace, is_small
 from clustor.runtime.disk.partition import Partition
 from clustor.runtime.disk.ring import Ring
@@ -353,6 +353,7 @@ class UringDisk:
             step = job.plan[at]
             if isinstance(step, Write):
                 file.dirty = True
+                file.reach = UNKNOWN
                 buffer = ring.add_write(
                     file, step.offset, step.data, mark | link, sync=folds, last=link == last
                 )
