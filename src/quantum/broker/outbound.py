@@ -160,10 +160,12 @@ class Outbound:
     def unsend(self, packet_ids: list[int]) -> None:
         """Let messages wait again that are in flight for us and never left."""
         for packet_id in reversed(packet_ids):
-            delivery = self.in_flight.pop(packet_id, None)
-            if delivery is not None:
+            delivery = self.in_flight.get(packet_id)
+            if delivery is not None and delivery.state == SENT:
+                del self.in_flight[packet_id]
                 delivery.packet_id = 0
                 self.queue.appendleft(delivery)
+        self.unsent = [each for each in self.unsent if each in self.in_flight]
 
     def unfinished(self) -> Iterator[Delivery]:
         """All that the client has not acknowledged, in order."""

@@ -13,6 +13,7 @@ from quantum.mqtt import (
     Pubrec,
     Pubrel,
     ReasonCode,
+    Suback,
 )
 from tests.quantum.serving.client import V5, V31, V311, Client, Dialer, connect, topic, unique
 from tests.quantum.serving.lab import Lab
@@ -138,6 +139,18 @@ def test_each_message_goes_to_one_member_in_turn(
     shares = [[int(each.payload) for each in drained(member)] for member in members]
     assert sorted(each for some in shares for each in some) == list(range(12))
     assert [len(each) for each in shares] == [4, 4, 4]
+
+
+def test_ordinary_and_shared_subscriptions_at_once(broker: Dialer) -> None:
+    """Both in one piece, before anything about the session is known: both are there"""
+    plain, shared, client = topic(), topic(), connect(broker)
+    client.send(subscribe_bytes(plain, 1), subscribe_bytes(share(b"g", shared), 1))
+    for _ in range(2):
+        assert client.expect_answer(Suback).reason_codes == (1,)
+    writer = connect(broker)
+    for name in (plain, shared):
+        writer.publish(name, name, 1)
+    assert {client.take().topic for _ in range(2)} == {plain, shared}
 
 
 def test_groups_and_ordinary_subscriptions_do_not_share(broker: Dialer) -> None:
