@@ -266,7 +266,8 @@ def _poll(cache: ControlCache, loader: Loader, now: Moment) -> None:
         assert cache.cursor is not None
         found = loader.machine.kv.events_since(cache.cursor.revision, limit=1_000)
         assert isinstance(found, Events)
-        cache.polled(found, asked=now, confirmed=True)
+        kv = loader.machine.kv
+        cache.polled(found, store_id=kv.store_id, asked=now, confirmed=True)
         more = found.more
 
 

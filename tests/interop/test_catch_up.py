@@ -19,6 +19,7 @@ from clustor.runtime.development import prepare_cluster
 from clustor.runtime.kv_client import KvClient
 from clustor.runtime.pki import cluster_id, utc_now
 from tests.interop.cluster_process import ClusterProcess
+from tests.interop.test_members import command, voters
 from tests.interop.test_node_process import node_command
 
 MIB = 1 << 20
@@ -51,7 +52,7 @@ async def write(cluster: ClusterProcess, first: int, last: int) -> None:
 
 
 def running(cluster: ClusterProcess) -> list[dict[str, Any]]:
-    groups = [cluster.group(node) for node in (1, 2, 3)]
+    groups = [cluster.group(node) for node in range(1, cluster.nodes + 1)]
     return [group for group in groups if group is not None]
 
 
@@ -71,7 +72,7 @@ async def test_a_node_that_missed_what_was_compacted_gets_a_snapshot(tmp_path: P
     data = tmp_path / "cluster"
     rate = 2 * MIB
     prepared(data, snapshot_bytes_per_second=rate)
-    with ClusterProcess(data, restart=False) as cluster:
+    with ClusterProcess(data, restart=False, spare_nodes=1) as cluster:
         leader = cluster.wait_for_leader()
         away = min({1, 2, 3} - {leader})
         await write(cluster, 0, 200)
@@ -95,12 +96,16 @@ async def test_a_node_that_missed_what_was_compacted_gets_a_snapshot(tmp_path: P
             await write(cluster, 1500, 1700)
             await same_everywhere(cluster)
             await reads_are_right(cluster, 1700)
+            added = await asyncio.to_thread(command, cluster, "add-node")
+            assert voters(added) == [[1, 2, 3, 4]], "a newcomer's log begins with a snapshot, too"
+            cluster.nodes = 4
+            await same_everywhere(cluster)
 
 
 async def same_everywhere(cluster: ClusterProcess) -> None:
     def same() -> bool:
         found = {(group["applied_index"], group["state_digest"]) for group in running(cluster)}
-        return len(found) == 1 and len(running(cluster)) == 3
+        return len(found) == 1 and len(running(cluster)) == cluster.nodes
 
     await asyncio.to_thread(cluster.until, same, "all replicas hold the same state")
 

@@ -35,6 +35,7 @@ MOSQUITTO = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/s
 
 pytestmark = pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed")
 
+QUANTUM = "from quantum.cli import main; main()"
 VERSIONS = [ProtocolVersion.V31, ProtocolVersion.V311, ProtocolVersion.V5]
 
 
@@ -273,7 +274,7 @@ def client(mosquitto: Mosquitto) -> ClientFiles:
 
 def quantum(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        [sys.executable, "-m", "tests.interop.pub_and_sub", *arguments],
+        [sys.executable, "-c", QUANTUM, *arguments],
         input=stdin,
         capture_output=True,
         timeout=60,

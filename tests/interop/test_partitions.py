@@ -6,11 +6,13 @@ Every story runs under a load of clients that reach all hosts as far as the stor
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import TypeAlias
 
 import pytest
@@ -196,3 +198,37 @@ def test_a_node_is_back_soon_after_a_long_cut(field: Field) -> None:
         assert time.monotonic() - began < LONG_SECONDS / 2
 
     field.tell(story)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_forty_cuts_at_random(field_of_five: Field) -> None:
+    """Whatever is cut and whenever it heals: nothing acknowledged is lost, in one order."""
+    field = field_of_five
+    seed = int.from_bytes(os.urandom(4))
+    print(f"\nseed {seed}")
+    rng = Random(seed)
+
+    async def story(load: Load) -> None:
+        for _ in range(40):
+            cut_at_random(field, rng)
+            await asyncio.sleep(rng.uniform(0.1, 1.5))  # long enough for an election, or not
+            if rng.random() < 0.6:
+                field.network.heal()
+                await field.goes_on(load)
+
+    field.tell(story)
+
+
+def cut_at_random(field: Field, rng: Random) -> None:
+    nodes = list(field.nodes.nodes)
+    rng.shuffle(nodes)
+    kind = rng.choice(("cable", "sides", "one way"))
+    if kind == "cable":
+        field.network.unplug(nodes[0])
+    elif kind == "sides":
+        at = rng.randint(1, 4)
+        field.network.part(set(nodes[:at]), set(nodes[at:]))
+    else:
+        for other in nodes[1 : rng.randint(2, 5)]:
+            field.network.lose(nodes[0], other)

@@ -192,6 +192,7 @@ from clustor.control.proofs import (
     proof_of,
     proof_verifies,
     sign_proofs,
+    verdicts_of,
 )
 from clustor.control.publisher import (
     ProofBatch,
@@ -228,6 +229,9 @@ from clustor.control.signing import (
     verifies,
 )
 from clustor.control.steering import (
+    MembershipFacts,
+    durability_transition,
+    membership_report,
     membership_request,
 )
 from clustor.control.tenants import (
@@ -349,6 +353,7 @@ __all__ = [
     "LiftFence",
     "ManifestContent",
     "Members",
+    "MembershipFacts",
     "MembershipRecord",
     "ModeName",
     "ModeRow",
@@ -434,6 +439,7 @@ __all__ = [
     "decode_object",
     "describe",
     "digest_of",
+    "durability_transition",
     "encode_call",
     "encode_image",
     "explain",
@@ -442,6 +448,7 @@ __all__ = [
     "is_call",
     "judge",
     "key_of",
+    "membership_report",
     "membership_request",
     "proof_of",
     "proof_verifies",
@@ -455,5 +462,6 @@ __all__ = [
     "signed_bytes",
     "signed_command",
     "unavailable_reason",
+    "verdicts_of",
     "verifies",
 ]

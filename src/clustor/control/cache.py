@@ -26,7 +26,7 @@ from clustor.control.proofs import (
 )
 from clustor.control.refresh import refresh_delay_ms
 from clustor.control.signing import Signature
-from clustor.kv import Events, Key, Page, Record, Revision, StoreId
+from clustor.kv import Compacted, Events, Key, NotYet, Page, Record, Revision, StoreId
 from clustor.kv.ordered_keys import OrderedKeys
 from clustor.log.types import DurabilityModeEpoch, PartitionId
 from clustor.raft.control_plane import (
@@ -109,22 +109,34 @@ class ControlCache:
         self.cursor = cursor
         self._heard(asked, confirmed=confirmed)
 
-    def polled(self, events: Events, *, asked: Moment, confirmed: bool) -> None:
-        """Fold what happened after the cursor; what was seen before is passed over."""
-        assert self.cursor is not None, "list first"
-        for event in events.events:
-            if event.mod_revision > self.cursor.revision:
-                self._fold(event)
-        revision = max(self.cursor.revision, events.through)
-        self.cursor = Cursor(self.cursor.store_id, Revision(revision))
-        self._heard(asked, confirmed=confirmed and not events.more)
+    def polled(
+        self,
+        answer: Events | Compacted | NotYet,
+        *,
+        store_id: StoreId,
+        asked: Moment,
+        confirmed: bool,
+    ) -> None:
+        """Take the answer to a poll from the cursor; what was seen before is passed over.
 
-    def expired_cursor(self) -> None:
-        """Note that the history behind the cursor is gone, or the store another: list anew.
-
-        What is held stays in use, and goes on ageing.
+        Where the cursor means nothing any more it is dropped, and everything must be listed:
+        the history behind it was compacted, the store is another, or its confirmed newest
+        revision is behind the cursor, as after a restore. What is held stays in use, and ages.
         """
-        self.cursor = None
+        assert self.cursor is not None, "list first"
+        rewound = isinstance(answer, NotYet) and confirmed
+        if store_id != self.cursor.store_id or isinstance(answer, Compacted) or rewound:
+            self.cursor = None
+        elif isinstance(answer, Events):
+            self._fold_all(answer, self.cursor)
+            self._heard(asked, confirmed=confirmed and not answer.more)
+
+    def _fold_all(self, events: Events, cursor: Cursor) -> None:
+        for event in events.events:
+            if event.mod_revision > cursor.revision:
+                self._fold(event)
+        revision = max(cursor.revision, events.through)
+        self.cursor = Cursor(cursor.store_id, Revision(revision))
 
     def _fold(self, record: Record) -> None:
         if record.key.startswith(UNWATCHED):

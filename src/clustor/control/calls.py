@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from clustor.control.objects import canonical
-from clustor.control.types import Count, Identity, Name, RefusalCode
+from clustor.control.types import Identity, Name, RefusalCode, Stamp
 
 
 class Command(
@@ -42,7 +42,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     caller: Caller
     request_id: Name
-    now_ms: Count
+    now_ms: Stamp
     command: msgspec.Raw
 
 

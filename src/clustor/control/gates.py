@@ -40,7 +40,8 @@ class ModeRow:
     read_index: ReadRefusal | None
     snapshot_reads: SnapshotReadRule
     admin_calls: bool
-    capability_grants: bool  # follower reads and observers
+    capability_grants: bool  # of follower reads and observers, anew
+    capabilities_kept: bool  # that were granted before; observers also need a Fresh cache (§10.3)
     incremental_snapshots: bool
     forces_strict_fallback: bool
     cache_warning: bool
@@ -53,6 +54,7 @@ MODE_TRUTH_TABLE: Final[Mapping[CacheState, ModeRow]] = {
         snapshot_reads=SnapshotReadRule.APPLIED_INDEX,
         admin_calls=True,
         capability_grants=True,
+        capabilities_kept=True,
         incremental_snapshots=True,
         forces_strict_fallback=False,
         cache_warning=False,
@@ -62,7 +64,8 @@ MODE_TRUTH_TABLE: Final[Mapping[CacheState, ModeRow]] = {
         read_index=None,
         snapshot_reads=SnapshotReadRule.APPLIED_INDEX,
         admin_calls=True,
-        capability_grants=True,
+        capability_grants=False,
+        capabilities_kept=True,
         incremental_snapshots=True,
         forces_strict_fallback=False,
         cache_warning=True,
@@ -73,6 +76,7 @@ MODE_TRUTH_TABLE: Final[Mapping[CacheState, ModeRow]] = {
         snapshot_reads=SnapshotReadRule.APPLIED_INDEX,
         admin_calls=True,
         capability_grants=False,
+        capabilities_kept=False,
         incremental_snapshots=False,
         forces_strict_fallback=True,
         cache_warning=True,
@@ -83,6 +87,7 @@ MODE_TRUTH_TABLE: Final[Mapping[CacheState, ModeRow]] = {
         snapshot_reads=SnapshotReadRule.BEFORE_EXPIRY,
         admin_calls=False,
         capability_grants=False,
+        capabilities_kept=False,
         incremental_snapshots=False,
         forces_strict_fallback=True,
         cache_warning=True,

@@ -28,7 +28,7 @@ from clustor.control.overrides import check_token, consume_token
 from clustor.control.placement import Placement
 from clustor.control.rbac import Authority, RbacManifest
 from clustor.control.tenants import TenantSpec
-from clustor.control.types import RefusalCode, Role
+from clustor.control.types import STAMP_MAX, RefusalCode, Role
 from clustor.kv import Compact, Key, KvMachine, Limits, StoreId, encode_command
 
 _PLACEMENTS: Final = prefix_of(Placement)
@@ -98,7 +98,8 @@ class ControlMachine:
 
     def draft(self, now_ms: int) -> Draft:
         """Return a draft of this moment, for rehearsals: nothing of it is ever kept."""
-        return Draft(self.kv, self._indexes, max(now_ms, self.kv.now_ms))
+        # A plain command may have moved the store's clock to where no call's stamp can be.
+        return Draft(self.kv, self._indexes, min(max(now_ms, self.kv.now_ms), STAMP_MAX))
 
     # Calls.
 

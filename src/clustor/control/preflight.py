@@ -23,6 +23,7 @@ from clustor.control.tenants import (
 from clustor.control.types import MILLION, Count, Digest, ModeName, Name, OverrideScope, RefusalCode
 
 UTILIZATION_MAX: Final = 700_000  # clustor §9.9, in millionths
+UTILIZATION_CEILING: Final = 1_000 * MILLION  # so full that it does not matter how full
 
 
 class PlacePartition(Command, frozen=True, kw_only=True):
@@ -97,7 +98,9 @@ def _check_members(members: Members) -> None:
 def _utilization(draft: Draft, node: NodeSpec, load: int, held: Placement | None) -> int:
     before = held.load if held is not None and node.node_id in held.occupied else 0
     after = draft.indexes.node_load[node.node_id] - before + load
-    return after * MILLION // node.capacity if node.capacity else MILLION
+    if not node.capacity:
+        return UTILIZATION_CEILING
+    return min(after * MILLION // node.capacity, UTILIZATION_CEILING)
 
 
 def _quorum(voters: tuple[int, ...]) -> int:

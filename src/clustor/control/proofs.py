@@ -8,7 +8,7 @@ a conflict. It stays until an operator has looked, and until then nothing is pub
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Final
 
@@ -189,10 +189,27 @@ class ConflictCleared(ControlObject, frozen=True, kw_only=True):
 def on_publish_proofs(draft: Draft, authority: Authority, command: PublishProofs) -> dict[str, Any]:
     authority.require_node(command.node_id)
     verdicts = {
-        str(signed.proof.partition_id): _publish(draft, command.node_id, signed)
+        signed.proof.partition_id: _publish(draft, command.node_id, signed)
         for signed in command.proofs
     }
-    return {"verdicts": verdicts}
+    # The audit trail keeps the answer, once a second for each node: what went well is a number.
+    others = {
+        str(partition_id): verdict
+        for partition_id, verdict in verdicts.items()
+        if verdict is not ProofVerdict.PUBLISHED
+    }
+    return {"published": len(verdicts) - len(others), "others": others}
+
+
+def verdicts_of(
+    partitions: Iterable[PartitionId], result: Mapping[str, Any]
+) -> dict[PartitionId, ProofVerdict]:
+    """Read the result of a PublishProofs for the partitions that were in it."""
+    others = result["others"]
+    return {
+        partition_id: ProofVerdict(others.get(str(partition_id), ProofVerdict.PUBLISHED))
+        for partition_id in partitions
+    }
 
 
 def _publish(draft: Draft, node_id: int, signed: SignedProof) -> ProofVerdict:

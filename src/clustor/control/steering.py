@@ -1,25 +1,48 @@
-"""How a group's leader follows its placement: the change that leads from one to the other."""
+"""How a group's leader follows its placement: what it changes, and what it reports back."""
 
 from __future__ import annotations
 
-from clustor.control.placement import Placement
+from dataclasses import dataclass
+
+from clustor.control.moves import RecordMembership
+from clustor.control.placement import Placement, digest_of
 from clustor.control.types import MILLION
-from clustor.raft.membership import Change, ChangeKind, Configuration, Members
+from clustor.log.types import DurabilityMode, DurabilityModeEpoch
+from clustor.raft.membership import (
+    Change,
+    ChangeKind,
+    Configuration,
+    Members,
+    membership_digest,
+)
 from clustor.raft.reconfiguration import MembershipRequest, Preflight
-from clustor.raft.types import ReplicaId, RoutingEpoch
+from clustor.raft.transition import Transition
+from clustor.raft.types import DurabilityTuple, ReplicaId, RoutingEpoch
 
 
-def membership_request(
-    placement: Placement, current: Configuration, routing_epoch: RoutingEpoch
-) -> MembershipRequest | None:
+@dataclass(frozen=True, slots=True)
+class MembershipFacts:
+    """What a leading replica knows of its members: its hard state, and whether a change runs."""
+
+    committed: Configuration
+    routing_epoch: RoutingEpoch
+    durability_mode_epoch: DurabilityModeEpoch
+    is_idle: bool  # no change is under way
+    wants_record: bool  # the group itself asks for an acknowledgement
+    proven: DurabilityTuple | None = None  # cited with the record (clustor §9.9)
+
+
+def membership_request(placement: Placement, group: MembershipFacts) -> MembershipRequest | None:
     """Return what the leader must change to have the placed members; None where nothing is due.
 
-    `routing_epoch` is that of the members in force. A change that is under way is not disturbed,
-    and a placement that the group rolled back is not tried again: it has no newer epoch.
+    A change that is under way is not disturbed, and a placement that the group rolled back is
+    not tried again: it has no newer epoch.
     """
-    if current.is_joint or placement.routing_epoch <= routing_epoch:
+    if group.committed.is_joint or not group.is_idle:
         return None
-    changes = tuple(_changes(placement, current))
+    if placement.routing_epoch <= group.routing_epoch:
+        return None
+    changes = tuple(_changes(placement, group.committed))
     if not changes:
         return None
     preflight = Preflight(
@@ -29,6 +52,47 @@ def membership_request(
         override_ref=placement.override_ref or "",
     )
     return MembershipRequest(changes, RoutingEpoch(placement.routing_epoch), preflight)
+
+
+def membership_report(
+    placement: Placement, group: MembershipFacts, node_id: int
+) -> RecordMembership | None:
+    """Return what the leader must tell the control plane of its members; None where nothing is due.
+
+    A group whose members are as before asks for no acknowledgement by itself, though the control
+    plane waits for one: after a rollback, and where a move was taken back before it began.
+    """
+    members = digest_of(placement.members)
+    before = digest_of(placement.previous) if placement.previous is not None else members
+    digest = membership_digest(group.committed)
+    begun = group.routing_epoch >= placement.routing_epoch
+    arrived = digest == members and (placement.previous is not None or group.wants_record)
+    rolled_back = digest == before != members and begun
+    if group.committed.is_joint or not group.is_idle or not (arrived or rolled_back):
+        return None
+    return RecordMembership(
+        partition_id=placement.partition_id,
+        node_id=node_id,
+        routing_epoch=placement.routing_epoch,
+        membership_digest=digest,
+        durability_mode_epoch=group.durability_mode_epoch,
+        proof_term=group.proven.term if group.proven is not None else 0,
+        proof_index=group.proven.index if group.proven is not None else 0,
+    )
+
+
+def durability_transition(
+    placement: Placement, log_epoch: DurabilityModeEpoch
+) -> Transition | None:
+    """Return the fence that the leader must append for the placed mode; None where it stands.
+
+    `log_epoch` is the newest of the leader's log. The group may still refuse Group-Fsync for a
+    while (clustor §9.3): the leader then asks again.
+    """
+    if placement.durability_mode_epoch <= log_epoch:
+        return None
+    mode = DurabilityMode[placement.durability_mode.name]
+    return Transition(mode, DurabilityModeEpoch(placement.durability_mode_epoch))
 
 
 def _changes(placement: Placement, current: Configuration) -> list[Change]:

@@ -9,6 +9,9 @@ import msgspec
 
 # Far below what JSON can carry exactly, so that canonical JSON holds for every number (RFC 8785).
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)]
+STAMP_MAX: Final = 2**52
+Stamp: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=STAMP_MAX)]
+"""A moment of a call: whatever duration is added to it stays a Count."""
 Ratio: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 """A share in millionths: canonical JSON and floats do not go together."""
 

@@ -153,6 +153,8 @@ class Durability:
     def advance(self) -> bool:
         """Recompute both commit indexes from what replicas reported; say whether one moved."""
         core = self._core
+        if core.wal_committed_index == core.log.last_index:
+            return False  # a late ack: there is nothing that could move
         before = (core.commit_index, core.wal_committed_index)
         committed = core.config.reached(self._matched)
         if committed > core.commit_index and committed >= core.term_start:

@@ -345,6 +345,8 @@ class Leadership:
 
     def _watch_device(self) -> None:
         core = self._core
+        if core.config.all_voters == {core.id}:
+            return  # nobody else can lead: to go would help no write, and end every connection
         stuck = self._durability.oldest_write_age_ms() >= core.profile.election_timeout_ms[0]
         if self._step_down_due is None and (core.device_stalled or stuck):
             core.note(NoteKind.DEVICE_STALLED, outstanding=stuck)

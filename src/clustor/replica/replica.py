@@ -18,6 +18,7 @@ from clustor.raft.leadership import Refused as GroupRefused
 from clustor.raft.membership import Configuration
 from clustor.raft.messages import Message
 from clustor.raft.output import (
+    LogAppend,
     Output,
     PersistHardState,
     RoleChange,
@@ -49,6 +50,7 @@ from clustor.replica.snapshots import Snapshots
 from clustor.replica.transfer import Transfer
 from clustor.replica.types import (
     DiskToken,
+    DiskWork,
     Home,
     NotLeader,
     ReadToken,
@@ -101,6 +103,7 @@ class Replica:
             settings.keys, self.group, self.log, self._reader, self.log_damaged
         )
         self._writing = Writing(settings, self.group, self.log, self._disk)
+        self._unplanned: list[LogAppend] = []
         self._unapplied: list[Entry] = []  # a follower's: nobody waits for them
         self._probe_due_ms = 0
         self._proposals = Proposals(settings.profile.payload_bytes_max, settings.waiting_bytes_max)
@@ -219,7 +222,8 @@ class Replica:
 
     def propose(self, request_id: RequestId, command: bytes) -> None:
         """Let a command wait for the next entry; its outcome comes with an output."""
-        if self.leads:
+        core = self.group.core
+        if core.role is Role.LEADER and self.failed is None and not self._mending:
             self._proposals.add(request_id, command)
         else:
             self._proposals.outcomes.append(NotLeader([request_id], self.leader_id))
@@ -328,12 +332,20 @@ class Replica:
 
     # Output.
 
-    def take(self) -> ReplicaOutput:
-        """Return all that must happen now, once; equal inputs give equal outputs."""
+    def take(self, *, plan_later: bool = False) -> ReplicaOutput:
+        """Return all that must happen now, once; equal inputs give equal outputs.
+
+        With `plan_later` the plan of an append may be missing: `take_disk` gives it, before the
+        next input. To encode and to seal takes time, in which the peers can have the messages.
+        """
         output = ReplicaOutput()
+        assert not self._unplanned, "take_disk comes before the next output"
         if self.ready:
             self._propose_waiting()
-            self._carry(self.group.take(), output)
+            found = self.group.take()
+            if plan_later and not self._writing.may_delay and _only_appends(found):
+                self._unplanned, found.appends = found.appends, []
+            self._carry(found, output)
             output.delay = self._writing.write_due()
             self._snapshots.advance(self.machine, self.applied_index)
             output.transfers, self._snapshots.transfers = self._snapshots.transfers, []
@@ -345,6 +357,14 @@ class Replica:
             self._failure_told = True
             output.failed, output.role = self.failed, self._role
         return output
+
+    def take_disk(self) -> list[DiskWork]:
+        """Return the plans that `take` has left for later."""
+        batches, self._unplanned = self._unplanned, []
+        if self.ready:
+            for batch in batches:
+                self._writing.append(batch)
+        return self._disk.take()
 
     def catch_up(self) -> bool:
         """Apply what a follower has put off; say whether there was something.
@@ -431,6 +451,17 @@ class Replica:
     def _role_changed(self, change: RoleChange) -> None:
         term = change.term if change.role is Role.LEADER else None
         self._proposals.lose(term, change.leader_id)
+
+
+def _only_appends(found: Output) -> bool:
+    """Say whether an output has appends, and nothing that must be planned in order with them."""
+    return (
+        bool(found.appends)
+        and found.hard_state is None
+        and found.install is None
+        and found.emit_snapshot is None
+        and found.compact_through is None
+    )
 
 
 def _commands(entry: Entry) -> list[bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from clustor.log.log import Log
+from clustor.log.types import DurabilityMode
 from clustor.raft.group import Group
 from clustor.raft.output import LogAppend
 from clustor.replica.appending import plan_batch
@@ -33,6 +34,12 @@ class Writing:
     def is_busy(self) -> bool:
         """Whether the disk has enough to do, so that the next batch had better fill."""
         return self._batches_out >= self._batches_out_max
+
+    @property
+    def may_delay(self) -> bool:
+        """Whether batches may be made to wait: Group-Fsync is in force, or some wait still."""
+        mode = self._group.core.hard.durability_mode
+        return bool(self._delaying) or mode is DurabilityMode.GROUP_FSYNC
 
     def append(self, batch: LogAppend) -> None:
         """Write a batch, or let it wait for others where Group-Fsync says so."""

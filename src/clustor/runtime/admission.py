@@ -13,6 +13,7 @@ from typing import Final
 from clustor.flow import (
     GAINS_BY_PROFILE,
     SAMPLE_PERIOD_MS,
+    AutoTuner,
     CreditLimits,
     Credits,
     DurabilityStatus,
@@ -28,6 +29,8 @@ from clustor.flow import (
     page_ids,
     retry_after_ms,
 )
+from clustor.log.types import IoWriterMode
+from clustor.raft.control_plane import CacheState
 from clustor.raft.group_fsync import QUARANTINE_FLAG
 from clustor.raft.membership import MemberKind
 from clustor.raft.progress import Progress
@@ -66,13 +69,16 @@ class Admission:
         self._numbers = numbers
         self._latency_max_ms = profile.device.latency_max_ms
         self._quorum_ms_max = profile.election_timeout_ms[1]
-        self.credits = Credits(GAINS_BY_PROFILE[profile.name], numbers.credits)
+        gains = GAINS_BY_PROFILE[profile.name]
+        self.credits = Credits(gains, numbers.credits)
+        self.tuner = AutoTuner(profile.name, gains)
         self._watch = self._new_watch()
         self.verdict = self._calm()
         self._term = 0
         self._now_ms = 0
         self._due_ms = 0
         self._clamped = False
+        self._under_way = False  # something was admitted since nothing was under way
         self._lacked: dict[ReplicaId, int] = {}  # bytes, when it was last looked at
         self._waits_from = (0, 0)  # an index, and when it was seen that it is not yet safe
         self._pressures: dict[ThrottleReason, float] = {}
@@ -93,14 +99,18 @@ class Admission:
 
     def admit(self, size_bytes: int) -> bool:
         """Take credits for one command, or refuse it; `refusal` then says why."""
+        self._under_way = True
         if self.credits.admit(1, size_bytes) or not self._replica.leads:
             return True
         self.refused_total += 1
         return False
 
     def measure(self) -> None:
-        """Count what is under way, after a turn."""
-        self.credits.measure(*self._replica.backlog())
+        """Count what is under way, after a turn; nothing to do where nobody asked."""
+        if self._under_way:
+            entries, size_bytes = self._replica.backlog()
+            self.credits.measure(entries, size_bytes)
+            self._under_way = entries > 0
 
     # Time.
 
@@ -118,14 +128,32 @@ class Admission:
         return self._look(now_ms) if self._replica.leads else None
 
     def _look(self, now_ms: int) -> str | None:
+        if self._is_idle():
+            self._waits_from = (self._replica.group.core.log.last_index, now_ms)
+            return None
         before = self.verdict.lag_class
         worst = max((lag.lag_bytes for lag in self.lags().values()), default=0)
         self.verdict = self._watch.sample(worst, now_ms)
         self._pressures = self._measure_pressures()
         self.credits.scale(self.verdict.credit_scale)
         self.credits.tick(now_ms, max(self._pressures.values()))
+        self._tune()
         self._carry_out(self.verdict)
         return None if self.verdict.lag_class is before else self._words()
+
+    def _is_idle(self) -> bool:
+        """Say whether there is nothing to see: most of a node's many groups do nothing."""
+        core = self._replica.group.core
+        last = core.log.last_index
+        return (
+            core.wal_committed_index == last
+            and self.verdict.lag_class is LagClass.NONE
+            and self.credits.pid.fraction == 1.0
+            and all(
+                progress.match_index == last or member == core.id
+                for member, progress in core.progress.items()
+            )
+        )
 
     def _rest(self) -> None:
         """Forget a term that was led: the next one looks anew."""
@@ -152,6 +180,14 @@ class Admission:
             ThrottleReason.FOLLOWER_LAG: (self._now_ms - since_ms) / self._quorum_ms_max,
             ThrottleReason.APPLY_BUDGET: unapplied / self._numbers.credits.entry_credit_max,
         }
+
+    def _tune(self) -> None:
+        group = self._replica.group
+        self.credits.pid.gains = self.tuner.sample(
+            self.credits.pid.error,
+            fixed_uring=group.core.io_writer_mode is IoWriterMode.FIXED_URING,
+            cache_fresh=group.access.cache is CacheState.FRESH,
+        )
 
     def _carry_out(self, verdict: LagVerdict) -> None:
         group = self._replica.group

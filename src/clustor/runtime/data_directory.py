@@ -143,6 +143,12 @@ def permit_rejoin(root: Path, epochs: dict[int, int]) -> None:
     write_durably(root / REJOIN_FILE, msgspec.json.encode(RejoinFile(epochs)) + b"\n")
 
 
+def withdraw_rejoin(root: Path) -> None:
+    """Take a permission back that was not used: it must not be found by a later loss."""
+    (root / REJOIN_FILE).unlink(missing_ok=True)
+    sync_directory(root)
+
+
 def write_durably(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Write a whole file: the old one or the new one after a crash."""
     temporary = path.with_name(path.name + ".tmp")

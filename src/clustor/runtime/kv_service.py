@@ -45,6 +45,7 @@ from clustor.runtime.kv_stream import (
     StreamViolation,
     WatchEvents,
     WatchRequest,
+    encode_replies,
     encode_reply,
 )
 from clustor.runtime.pki import NodeId
@@ -140,12 +141,16 @@ class KvService:
         client = self._clients[number]
         base = number << _ID_BITS
         groups: dict[int, HostedGroup] = cast("dict[int, HostedGroup]", self._groups)
+        touched: HostedGroup | None = None
         for request_id, partition, operation, body in requests:
             group = groups.get(partition)
             if group is None:
                 self._answer(client, request_id, Status.REFUSED, b"NoSuchGroup")
             elif operation == _COMMAND:
                 self._on_command(client, group, base | request_id, body)
+                if group is not touched:
+                    touched = group
+                    self._node.touch(group)
             elif operation == Operation.WATCH:
                 self._on_watch(client, group, (number, request_id), body)
             elif operation == Operation.CANCEL:
@@ -170,7 +175,6 @@ class KvService:
         if type(command) is not Put or command.ttl_ms or command.now_ms:
             body = _stamped(command, body)
         group.replica.propose(cast("RequestId", request), body)
-        self._node.touch(group)
 
     def _answer(self, client: Client, request_id: int, status: Status, body: bytes) -> None:
         client.stage(encode_reply(request_id, status, body))
@@ -290,11 +294,12 @@ class KvService:
             number = request_ids[first] >> _ID_BITS
             client = self._clients.get(number)
             at = first
+            ids: list[int] = []
             while at < len(request_ids) and request_ids[at] >> _ID_BITS == number:
-                if client is not None:
-                    client.stage(encode_reply(request_ids[at] & _ID_MASK, _APPLIED, replies[at]))
+                ids.append(request_ids[at] & _ID_MASK)
                 at += 1
             if client is not None:
+                client.stage(encode_replies(ids, _APPLIED, replies[first:at]))
                 client.release(at - first)
                 self._dirty[client] = None
             elif number == _NODE_ITSELF:

@@ -13,6 +13,7 @@ second says so, by no events: a client that hears nothing at all asks another no
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import Annotated, Final, TypeAlias
 
@@ -84,6 +85,17 @@ def encode_request(request_id: int, partition: int, operation: int, body: bytes)
 
 def encode_reply(request_id: int, status: int, body: bytes) -> bytes:
     return _REPLY.pack(_REPLY_HEAD_BYTES + len(body), request_id, status) + body
+
+
+def encode_replies(request_ids: Iterable[int], status: int, bodies: Iterable[bytes]) -> bytes:
+    """Encode many replies of one status, back to back."""
+    pack = _REPLY.pack
+    return b"".join(
+        [
+            pack(_REPLY_HEAD_BYTES + len(body), request_id, status) + body
+            for request_id, body in zip(request_ids, bodies, strict=True)
+        ]
+    )
 
 
 def take_requests(buffer: bytearray) -> list[Request]:

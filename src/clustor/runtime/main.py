@@ -100,7 +100,7 @@ def _arguments() -> argparse.Namespace:
 
 def _run(arguments: argparse.Namespace, extend: Extend | None) -> None:
     faulthandler.register(signal.SIGUSR1)  # `kill -USR1` shows where a node is
-    _check_self()
+    check_self()
     keep_freed_memory()
     cluster = read_cluster_file(arguments.cluster)
     node_id = NodeId(arguments.node)
@@ -117,7 +117,8 @@ def _run(arguments: argparse.Namespace, extend: Extend | None) -> None:
         uvloop.run(serve_node(cluster, node_id, data, arguments.cluster, extend))
 
 
-def _check_self() -> None:
+def check_self() -> None:
+    """Run the specification's vectors, or raise SelfTestFailed."""
     failed = [check.name for check in run_selftest() if not check.passed]
     if failed:
         raise SelfTestFailed("the self-test failed", vectors=", ".join(failed))

@@ -131,6 +131,7 @@ class SegmentedReader:
         if not view.segments or view.segments[-1].next_index <= from_index:
             return self._in_memory.read(view, from_index, bytes_max)
         return await self._elsewhere(
+            view,
             lambda: self._group.view(partition, from_index, bytes_max),
             lambda reader, seen: reader.read(seen, from_index, bytes_max),
         )
@@ -140,6 +141,7 @@ class SegmentedReader:
     ) -> PartitionLogIndex | None:
         """Return the first index whose batch is as new as `timestamp`; None where none is."""
         return await self._elsewhere(
+            self._group.view(partition),
             lambda: self._group.view(partition),
             lambda reader, seen: reader.find_time(seen, timestamp),
         )
@@ -166,6 +168,7 @@ class SegmentedReader:
 
     async def _elsewhere(
         self,
+        view: PartitionView,
         take_view: Callable[[], PartitionView],
         read: Callable[[PartitionReader, PartitionView], T],
     ) -> T:
@@ -175,14 +178,12 @@ class SegmentedReader:
         self._reads += 1
         try:
             loop = asyncio.get_running_loop()
-            for attempt in range(_VIEWS_MAX):
-                view = take_view()
+            for _ in range(_VIEWS_MAX - 1):
                 try:
                     return await loop.run_in_executor(self._pool, self._run, read, view)
                 except ViewExpired:
-                    if attempt == _VIEWS_MAX - 1:
-                        raise
-            raise AssertionError("the last attempt returned or raised")
+                    view = take_view()
+            return await loop.run_in_executor(self._pool, self._run, read, view)
         finally:
             self._reads -= 1
 

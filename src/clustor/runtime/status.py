@@ -37,6 +37,7 @@ class FlowStatus(msgspec.Struct, frozen=True):
     byte_credits: int
     reason: str | None
     refused_total: int
+    pid_auto_tune_state: str
 
 
 class GroupStatus(msgspec.Struct, frozen=True):
@@ -189,4 +190,5 @@ def _flow(hosted: HostedGroup) -> FlowStatus:
         byte_credits=credits_left.byte_credits,
         reason=admission.reason,
         refused_total=admission.refused_total,
+        pid_auto_tune_state=str(admission.tuner.state),
     )

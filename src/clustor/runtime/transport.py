@@ -156,9 +156,10 @@ class _Connection(asyncio.Protocol, ABC):
                 self.write(_hello())
             self._write_out()
             if plain:
-                was_ready = self.ready
-                self._reception.receive(plain)
-                if self.ready and not was_ready:
+                reception = self._reception
+                was_ready = reception.negotiated is not None
+                reception.receive(plain)
+                if not was_ready and self.ready:
                     self._stop_timeout()
                     self.became_ready()
         except (w.WireError, PeerRefused) as error:

@@ -31,6 +31,7 @@ from clustor.log.errors import ChecksumMismatch, UnsupportedFormat
 from clustor.segmented.metadata import Definition
 from clustor.segmented.piece import Piece
 from clustor.segmented.runs import ROW, ROW_BYTES, RUN_BYTES_MAX
+from clustor.segmented.types import U64_MAX
 
 EXPORT_VERSION: Final = 1
 EXPORT_RUN_BYTES: Final = 256 << 10
@@ -150,6 +151,8 @@ def decode_numbers(body: bytes, count: int | None = None) -> list[int]:
         raise ChecksumMismatch("a frame of an export cannot be read") from error
     if count is not None and len(numbers) != count:
         raise ChecksumMismatch("a frame of an export has other fields", fields=len(numbers))
+    if numbers and not 0 <= min(numbers) <= max(numbers) <= U64_MAX:
+        raise ChecksumMismatch("a frame of an export has impossible numbers")
     return numbers
 
 
@@ -161,8 +164,10 @@ def decode_partition(body: bytes) -> ExportedPartition:
         raise ChecksumMismatch("a partition of an export cannot be read") from error
     exported.definition.quorum_policy()
     exported.definition.master_policy()
-    if not 0 <= exported.start_index <= exported.next_index:
-        raise ChecksumMismatch("a partition ends before it starts", partition=exported.partition)
+    start, end = exported.start_index, exported.next_index
+    in_order = 0 <= start <= end <= U64_MAX and 0 <= exported.clean_next <= end
+    if not in_order or not 0 <= exported.partition <= U64_MAX:
+        raise ChecksumMismatch("an impossible partition", partition=exported.partition)
     return exported
 
 
@@ -171,9 +176,11 @@ def decode_run(body: bytes, reached: int, next_index: int) -> Piece:
     if len(body) < _COUNT.size:
         raise ChecksumMismatch("a run of an export is cut short")
     table_end = _COUNT.size + _COUNT.unpack_from(body)[0] * ROW_BYTES
+    if len(body) < table_end:
+        raise ChecksumMismatch("a run of an export is cut short")
     table, data = body[_COUNT.size : table_end], body[table_end:]
     lengths = 0
-    for first, count, length, _ in ROW.iter_unpack(table) if len(body) >= table_end else ():
+    for first, count, length, _ in ROW.iter_unpack(table):
         if first < reached or not count or first + count > next_index:
             raise ChecksumMismatch("a batch of an export has no place", first=first)
         reached, lengths = first + count, lengths + length

@@ -43,9 +43,10 @@ class Export(Iterator[bytes]):
         self._noted = [_note(store, store.partitions[at]) for at in ordered]
         self._gone = sorted(store.gone)
         self._group = store.record.group
-        epochs = {segment.dek_epoch for noted in self._noted for segment in noted.view.segments}
+        segments = (segment for noted in self._noted for segment in noted.view.segments)
+        pin = store.pins.pin(frozenset(segment.dek_epoch for segment in segments))
         # Whoever forgets to close a half-read export must not keep its files for ever.
-        self._unpin = weakref.finalize(self, store.unpin, store.pin(epochs))
+        self._unpin = weakref.finalize(self, store.pins.unpin, pin)
         self._frames = self._read(reader)
 
     def __next__(self) -> bytes:

@@ -145,6 +145,14 @@ class SegmentedGroup:
         self._segmented_durable_index = index
         self._tracker.acknowledge_through(replica, index)
 
+    def committed(self, index: LogIndex) -> None:
+        """Take Raft's word that a majority has the log durably through `index`.
+
+        Replicas that do not lead hear of no single acknowledgements; the leader may pass those on
+        to `acknowledge_through` for the policies that ask for more than a majority.
+        """
+        self._tracker.committed(index)
+
     def acknowledge_through(self, replica: ReplicaId, index: LogIndex) -> AckOutcome:
         """Take a replica's word that its log is durable through `index`."""
         return self._tracker.acknowledge_through(replica, index)

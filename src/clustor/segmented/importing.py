@@ -135,7 +135,6 @@ class Import:
             raise SegmentedMisuse("an export of another group", group=group)
         self._raft_index = LogIndex(raft_index)
         self._image.durable_raft_index = raft_index
-        self._image.gone = set(self._store.gone)
 
     def _start_partition(self, exported: ExportedPartition) -> None:
         self._finish_partition()
@@ -176,4 +175,6 @@ class Import:
         self._finish_partition()
         if decode_numbers(body, 2) != [len(self._image.partitions), self._batches]:
             raise ChecksumMismatch("an export does not hold what it counts")
+        if self._image.gone & self._image.partitions.keys():
+            raise ChecksumMismatch("an export has a partition that is gone")
         self._whole = True

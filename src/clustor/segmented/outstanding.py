@@ -59,10 +59,6 @@ class Outstanding:
             return None
         return self.rafts[self._position(needed)]
 
-    def first_tracked(self) -> int:
-        """Return the lowest index that is outstanding, or the next one."""
-        return self.firsts[self._head] if self._head < len(self.firsts) else self.next_index
-
     def satisfy(self, predicate: Predicate, vector: AckVector, class_index: int) -> bool:
         """Advance `quorum_next`; say whether it moved. `class_index` is the vector's quorum."""
         before = self.quorum_next

@@ -129,3 +129,16 @@ def predicate_of(policy: QuorumPolicy, replicas: Replicas, registry: PolicyRegis
             return lambda mask: rule(replicas.of_mask(mask), replicas.members)
         case _:
             assert_never(policy)
+
+
+def is_met_by_majority(policy: QuorumPolicy, replicas: Replicas) -> bool:
+    """Say whether any majority of the members, whichever it is, is a quorum of this policy."""
+    match policy:
+        case Majority():
+            return True
+        case Threshold(acks):
+            return acks <= len(replicas.members) // 2 + 1
+        case FixedSet() | Custom():
+            return False
+        case _:
+            assert_never(policy)

@@ -191,12 +191,3 @@ class FileCipher:
 
     def _bound(self, encoded_head: bytes, offset: int) -> bytes:
         return self._header + _OFFSET.pack(offset) + encoded_head
-
-
-def decode_rows(plaintext: bytes, head: RunHead) -> list[tuple[int, int, int, int]]:
-    """Decode the table of an authentic run: `(first_index, count, length, timestamp)` each."""
-    table_bytes = head.batch_count * ROW_BYTES
-    rows = list(ROW.iter_unpack(memoryview(plaintext)[:table_bytes]))
-    if sum(row[2] for row in rows) != head.payload_bytes:
-        raise ChecksumMismatch("a run's table does not fit its bytes", first_index=head.first_index)
-    return rows

@@ -54,6 +54,7 @@ from clustor.segmented.metadata import (
 )
 from clustor.segmented.nonces import Sequences
 from clustor.segmented.piece import BLOCK_BYTES_MIN, FRESH_MAX
+from clustor.segmented.pins import Pins
 from clustor.segmented.runs import PARTS_DIRECTORY, ROW_BYTES, index_file, part_file
 from clustor.segmented.types import TopicPartitionId
 
@@ -114,9 +115,7 @@ class Store:
         # in the order of that index, so the first one is the one that holds the log back most.
         self._dirty: dict[int, int] = {}
         self._names_changed = False
-        self._pins: dict[int, set[int]] = {}
-        self._pin_number = 0
-        self._put_off: list[Step] = []  # deletions of files that somebody still reads
+        self.pins = Pins()
         self._out: deque[Receipt] = deque()
         self._receipts = 0
 
@@ -138,21 +137,11 @@ class Store:
             for files in self.partitions.values()
             for segment in (*files.segments, *files.readable)
         }
-        return needed.union(*self._pins.values())
+        return needed | self.pins.dek_epochs()
 
     def has_keys(self, segments: Iterable[SegmentMeta]) -> bool:
         """Say whether files that are still to be committed could be read afterwards."""
         return {segment.dek_epoch for segment in segments} <= set(self.keys.dek_epochs())
-
-    def pin(self, dek_epochs: set[int]) -> int:
-        """Keep every file that there is until `unpin`; return what to unpin."""
-        self._pin_number += 1
-        self._pins[self._pin_number] = dek_epochs
-        return self._pin_number
-
-    def unpin(self, pin: int) -> None:
-        """Let go what was kept; the next plan with a commit deletes it."""
-        self._pins.pop(pin, None)
 
     def files(self, partition: int) -> PartitionFiles:
         found = self.partitions.get(partition)
@@ -243,11 +232,6 @@ class Store:
                 expected=files.next_index,
                 raft_index=raft_index,
             )
-
-    @property
-    def dirty_count(self) -> int:
-        """How many partitions the next whole checkpoint would sync."""
-        return len(self._dirty)
 
     # Plans
 
@@ -410,7 +394,7 @@ class Store:
             commit = self._plan_rewrite()
         else:
             commit = self._plan_batches(before, changes)
-        return StorePlan((*steps, *commit, *self._deletions(after)), receipt)
+        return StorePlan((*steps, *commit, *self.pins.due(after)), receipt)
 
     def _plan_batches(self, before: int, changes: Sequence[PartitionChange]) -> Plan:
         steps: list[Step] = []
@@ -426,17 +410,6 @@ class Store:
         data = encode_metadata(self._image)
         self._metadata_bytes = self._rewritten_bytes = len(data)
         return plan_replace(METADATA_FILE, data)
-
-    def _deletions(self, steps: Sequence[Step]) -> Sequence[Step]:
-        """Return the deletions that may be carried out, put off while a pin keeps the files.
-
-        They are void files already: what a crash leaves of them is removed by the next start.
-        """
-        self._put_off += steps
-        if self._pins or not self._put_off:
-            return ()
-        due, self._put_off = self._put_off, []
-        return (*due, SyncDirectory(PARTS_DIRECTORY))
 
 
 def _delete(partition: TopicPartitionId, file_seq: int) -> Plan:

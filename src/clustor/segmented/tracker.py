@@ -7,8 +7,6 @@ an acknowledgement or a checkpoint of ten thousand partitions touches no heap.
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,12 +15,14 @@ from heapq import heappop, heappush, heapreplace, nsmallest
 from clustor.segmented.acks import AckRuns, AckVector
 from clustor.segmented.envelope import Row
 from clustor.segmented.errors import EntryOutOfOrder, SegmentedMisuse, UnknownPartition
+from clustor.segmented.history import History
 from clustor.segmented.outstanding import Outstanding
 from clustor.segmented.quorum import (
     PolicyRegistry,
     Predicate,
     QuorumPolicy,
     Replicas,
+    is_met_by_majority,
     predicate_of,
 )
 from clustor.segmented.types import Batch, PartitionLogIndex, ReplicaId, TopicPartitionId
@@ -69,7 +69,8 @@ class Tracker:
         self._policies: list[QuorumPolicy] = []
         self._predicates: list[Predicate] = []
         self._class_indices: list[int] = []  # the vector's quorum for each policy
-        self._history = _History()
+        self._history = History()
+        self._committed_index = 0
         self._covered_index = 0
         self._unjoined: set[int] = set()  # partitions ahead of a log that ends before that index
 
@@ -201,6 +202,7 @@ class Tracker:
         for known in self._partitions.values():
             known.cut(from_index)
         self._class_indices = [min(at, from_index - 1) for at in self._class_indices]
+        self._committed_index = min(self._committed_index, from_index - 1)
         if from_index <= self._covered_index:
             # Void entries of a partition may have been needed by nobody and forgotten already,
             # so what replaces them is taken as the log gives it.
@@ -222,6 +224,16 @@ class Tracker:
         self._predicates = [
             predicate_of(policy, self._replicas, self._registry) for policy in self._policies
         ]
+        self._advance_classes()
+
+    def committed(self, raft_index: int) -> None:
+        """Note that Raft has committed through `raft_index`: a majority has it durably.
+
+        That settles every policy which asks for no more. A replica that does not lead hears of
+        little else, and would keep its log for ever.
+        """
+        through = min(raft_index, self._history.last_index)
+        self._committed_index = max(self._committed_index, through)
         self._advance_classes()
 
     def acknowledge_through(self, replica: ReplicaId, raft_index: int) -> AckOutcome:
@@ -332,59 +344,21 @@ class Tracker:
             predicate = predicate_of(policy, self._replicas, self._registry)
             self._policies.append(policy)
             self._predicates.append(predicate)
-            self._class_indices.append(self._vector.quorum_index(predicate))
+            self._class_indices.append(self._quorum_index(policy, predicate))
         return self._policies.index(policy)
 
     def _advance_classes(self) -> None:
         # Never back: a quorum that was once there has been promised to a client.
         self._class_indices = [
-            max(before, self._vector.quorum_index(predicate))
-            for before, predicate in zip(self._class_indices, self._predicates, strict=True)
+            max(before, self._quorum_index(policy, predicate))
+            for before, policy, predicate in zip(
+                self._class_indices, self._policies, self._predicates, strict=True
+            )
         ]
 
-
-class _History:
-    """Size and time of each log entry that may still be held, found by raft index."""
-
-    def __init__(self) -> None:
-        self._rafts = array("Q")
-        self._ends = array("Q")  # bytes of all entries so far, this one included
-        self._time_rafts = array("Q")  # where the caller's time changed
-        self._times = array("q")
-        self._head = 0
-        self.last_index = 0
-
-    def append(self, raft_index: int, log_bytes: int, now: int) -> None:
-        self.last_index = raft_index
-        before = self._ends[-1] if self._ends else 0
-        self._rafts.append(raft_index)
-        self._ends.append(before + log_bytes)
-        if not self._times or self._times[-1] != now:
-            self._time_rafts.append(raft_index)
-            self._times.append(now)
-
-    def bytes_from(self, raft_index: int) -> int:
-        if not self._rafts:
-            return 0
-        at = bisect_left(self._rafts, raft_index)
-        return self._ends[-1] - (self._ends[at - 1] if at else 0)
-
-    def time_of(self, raft_index: int) -> int:
-        at = bisect_right(self._time_rafts, raft_index) - 1
-        return self._times[max(at, 0)] if self._times else 0
-
-    def cut(self, from_index: int) -> None:
-        keep = bisect_left(self._rafts, from_index)
-        del self._rafts[keep:], self._ends[keep:]
-        keep = bisect_left(self._time_rafts, from_index)
-        del self._time_rafts[keep:], self._times[keep:]
-        self.last_index = min(self.last_index, from_index - 1)
-
-    def drop_before(self, raft_index: int) -> None:
-        # One older row stays: it is the zero of the sizes and the time of what follows.
-        gone = bisect_left(self._rafts, raft_index) - 1
-        if gone > 1024:
-            del self._rafts[:gone], self._ends[:gone]
-            gone = bisect_right(self._time_rafts, raft_index) - 1
-            if gone > 0:
-                del self._time_rafts[:gone], self._times[:gone]
+    def _quorum_index(self, policy: QuorumPolicy, predicate: Predicate) -> int:
+        """Return through where the whole log is on a policy's quorum."""
+        acknowledged = self._vector.quorum_index(predicate)
+        if is_met_by_majority(policy, self._replicas):
+            return max(acknowledged, self._committed_index)
+        return acknowledged

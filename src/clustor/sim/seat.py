@@ -205,10 +205,11 @@ class Seat:
 
     def turn(self) -> None:
         """Take what the replica wants, and carry it out."""
-        output = self.running.take()
+        output = self.running.take(plan_later=True)
         self.judge.on_output(self, output)
         if self.members_before[-1] is not self.running.group.core.config:
             self.members_before.append(self.running.group.core.config)
+        output.disk += self.running.take_disk()
         self._submit(output)
         cluster = self.cluster
         for to, message in output.messages:

@@ -80,6 +80,7 @@ class Detach(_Command, tag=2):
     gracefully: bool
     expiry_seconds: Count | None = None  # MQTT 5 lets a DISCONNECT change it
     attachment: int = 0  # the connection that ends, as `Attached` said; 0 for whatever is there
+    unsent: list[int] = []  # packet ids in flight that never left the connection
 
 
 class SubscriptionSpec(msgspec.Struct, array_like=True):
@@ -99,6 +100,7 @@ class Subscribe(_Command, tag=3):
     client_id: bytes
     epoch: int
     subscriptions: list[SubscriptionSpec]
+    window: Count = 1  # how many messages may be in flight, if this makes the session
 
 
 class Unsubscribe(_Command, tag=4):

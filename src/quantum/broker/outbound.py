@@ -157,6 +157,16 @@ class Outbound:
         if self.unsent and packet_id in self.unsent:
             self.unsent.remove(packet_id)
 
+    def unsend(self, packet_ids: list[int]) -> None:
+        """Let messages wait again that are in flight for us and never left."""
+        for packet_id in reversed(packet_ids):
+            delivery = self.in_flight.get(packet_id)
+            if delivery is not None and delivery.state == SENT:
+                del self.in_flight[packet_id]
+                delivery.packet_id = 0
+                self.queue.appendleft(delivery)
+        self.unsent = [each for each in self.unsent if each in self.in_flight]
+
     def unfinished(self) -> Iterator[Delivery]:
         """All that the client has not acknowledged, in order."""
         yield from self.in_flight.values()

@@ -128,7 +128,8 @@ def _acknowledge(state: State, session: Session, kind: int, packet_id: PacketId)
     if kind == PUBACK:
         outbound.on_puback(packet_id)
     elif kind == PUBREC:
-        if outbound.on_pubrec(packet_id):
+        # A client that holds a message of which nothing is known here can let go, too.
+        if outbound.on_pubrec(packet_id) or packet_id not in outbound.in_flight:
             state.emit(SendPubrel(session.client_id, packet_id))
     elif kind == REFUSED:
         outbound.on_refused(packet_id)

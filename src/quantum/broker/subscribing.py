@@ -44,6 +44,7 @@ def apply_subscribe(state: State, command: Subscribe) -> bytes:
     session = state.sessions.get(command.client_id)
     if session is None and command.epoch == 0:
         session = make_session(state, command.client_id)
+        session.outbound.set_window(command.window)
     if session is None or (command.epoch and command.epoch != session.epoch):
         gone = [SESSION_GONE] * len(command.subscriptions)
         return _encode(Subscribed(0, 0, gone, []))

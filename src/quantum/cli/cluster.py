@@ -80,7 +80,7 @@ def up(
         prepare_broker(data, development_tenant(tenant_prgs))
         if tenant_prgs:
             names = frozenset(server_name_owners(TenantsFile(data).read()))
-            prepare_server(data, utc_now(), names)  # before the nodes, which would do it all at once
+            prepare_server(data, utc_now(), names)  # before the nodes do, all at once
     except NodeError as error:
         fail(str(error), exit_of_node(error))
     typer.echo(

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from clustor.runtime.cluster_file import CLUSTER_FILE, read_cluster_file
-from clustor.runtime.data_directory import permit_rejoin
+from clustor.runtime.data_directory import permit_rejoin, withdraw_rejoin
 from clustor.runtime.development import NODES_MAX, forget_node, node_directory, prepare_node
 from clustor.runtime.errors import NodeError
 from clustor.runtime.pki import NodeId, utc_now
@@ -107,9 +107,13 @@ def rejoin_node(
         cluster = read_cluster_file(data / CLUSTER_FILE)
         cluster.node(NodeId(node))
         changes = GroupChanges(addresses_of(None, data, but=node), timeout)
-        permit_rejoin(node_directory(data, NodeId(node)), _epochs(changes, node))
-        lost = _rejoining(changes.wait_for_node(node))
-        if not lost:
+        directory = node_directory(data, NodeId(node))
+        permit_rejoin(directory, _epochs(changes, node))
+        try:
+            started = changes.wait_for_node(node)
+        finally:
+            withdraw_rejoin(directory)
+        if not any(group["rejoining"] for group in started["groups"]):
             raise ChangeFailed(f"node {node} has lost nothing")
         changes.remove(node, f"the disk of node {node} was lost")
         _report(node, changes.add(node), as_json)
@@ -203,10 +207,6 @@ def _epochs(changes: GroupChanges, node: int) -> dict[int, int]:
             raise ChangeFailed(f"another change of group {partition} is under way")
         epochs[partition] = group["routing_epoch"]
     return epochs
-
-
-def _rejoining(node: dict[str, Any]) -> list[int]:
-    return [group["partition_id"] for group in node["groups"] if group["rejoining"]]
 
 
 def _of_group(group: Group) -> dict[str, Any]:

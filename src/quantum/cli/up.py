@@ -15,11 +15,12 @@ from clustor.raft.errors import DataLost
 from clustor.replica import ReplicaError
 from clustor.runtime.disk import DiskError
 from clustor.runtime.errors import NodeError
+from clustor.runtime.main import check_self
 from clustor.runtime.memory import keep_freed_memory
 from quantum.cli.config import load_or_fail
-from quantum.cli.exits import Exit, fail
+from quantum.cli.exits import Exit, exit_of, fail
 from quantum.cli.node_exits import exit_of_node
-from quantum.edge.errors import EdgeError
+from quantum.edge.errors import CertificatesUnusable, EdgeError, ListenFailed
 from quantum.serving.up import serve_alone
 
 
@@ -59,15 +60,22 @@ def up(
     settings = load_or_fail(flags, config).settings
     level = logging.INFO if verbose else logging.WARNING
     logging.basicConfig(level=level, format="%(asctime)s %(message)s", stream=sys.stderr)
-    keep_freed_memory()
     try:
+        check_self()
+        keep_freed_memory()
         uvloop.run(serve_alone(settings, _say))
-    except EdgeError as error:
+    except ListenFailed as error:
         fail(f"{error}; choose another with --mqtt, --mqtts or --ws", Exit.PORT_TAKEN)
+    except CertificatesUnusable as error:
+        fail(str(error), Exit.CERTIFICATE)
+    except EdgeError as error:
+        fail(str(error), Exit.USAGE)
     except NodeError as error:
         fail(str(error), exit_of_node(error))
-    except (ReplicaError, DataLost, LogError, DiskError) as error:
+    except (ReplicaError, DataLost, DiskError) as error:
         fail(str(error), Exit.REPLICA)
+    except LogError as error:
+        fail(str(error), exit_of(error))
 
 
 def _say(line: str) -> None:

@@ -32,9 +32,9 @@ class Settings:
         ListenAddress("127.0.0.1", 8083), kinds.address(plaintext=True), "MQTT over WebSocket"
     )
     admin: ListenAddress | None = _setting(
-        ListenAddress("127.0.0.1", 9080), kinds.address(plaintext=True), "status and metrics"
+        ListenAddress("127.0.0.1", 9080), kinds.address(plaintext=True), "status and commands"
     )
-    tenant_prgs: int = _setting(3, kinds.count(1, 1024), "partitions of the tenant `dev`")
+    tenant_prgs: int = _setting(3, kinds.count(1, 512), "partitions of the tenant `dev`")
 
     connections_max: int = _setting(100_000, kinds.count(1, 10_000_000), "clients at once")
     connections_per_second: int = _setting(

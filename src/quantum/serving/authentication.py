@@ -24,7 +24,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The client is not let in, or must go."""
+    """The client is not let in, or must go, for a reason that CONNACK and DISCONNECT know."""
 
     reason: ReasonCode = ReasonCode.NOT_AUTHORIZED
 

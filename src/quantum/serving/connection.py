@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from quantum.broker import (
-    PUBACK,
-    PUBCOMP,
     PUBREC,
     Attach,
     Attached,
@@ -25,7 +23,6 @@ from quantum.broker import (
     encode_command,
 )
 from quantum.broker import Unsubscribe as UnsubscribeCommand
-from quantum.broker.receiving import REFUSED
 from quantum.broker.types import NEVER_EXPIRES
 from quantum.edge.ports import Peer, Wire
 from quantum.mqtt import (
@@ -37,42 +34,30 @@ from quantum.mqtt import (
     Disconnect,
     Packet,
     PacketReader,
+    PacketType,
     PeerFault,
-    Pingreq,
     Properties,
     ProtocolVersion,
     ProtocolViolation,
-    Puback,
-    Pubcomp,
-    Publish,
-    Pubrec,
-    Pubrel,
     ReasonCode,
-    Suback,
-    Subscribe,
-    Unsuback,
-    Unsubscribe,
     UnsupportedProtocol,
     connect_return_code,
     decode_packet,
     encode_packet,
 )
-from quantum.mqtt.hot import PINGREQ as PINGREQ_BYTE
-from quantum.mqtt.hot import PUBACK as PUBACK_BYTE
 from quantum.mqtt.hot import PUBCOMP as PUBCOMP_BYTE
-from quantum.mqtt.hot import PUBREC as PUBREC_BYTE
 from quantum.mqtt.hot import PUBREL as PUBREL_BYTE
-from quantum.mqtt.hot import SLOW, Row, encode_ack, scan
+from quantum.mqtt.hot import encode_ack, scan
 from quantum.mqtt.primitives import encode_variable
 from quantum.serving.authentication import Accepted, Challenge, Talk, Verdict
-from quantum.serving.delivery import Outgoing, system_message
-from quantum.serving.inbound import Inbound, qos_1_record
-from quantum.serving.outward import UPPER_HALF, Outward, answer_stray_pubrec
-from quantum.serving.policy import PublishGate, identity_digest, is_publish
-from quantum.serving.subscribing import SubscribePlan, plan_subscribe, plan_unsubscribe
+from quantum.serving.conversation import Conversation
+from quantum.serving.delivery import Outgoing
+from quantum.serving.outward import Outward, answer_stray_pubrec
+from quantum.serving.permit import Permit
+from quantum.serving.policy import identity_digest
 from quantum.serving.terms import Terms, agree, announce, refuse_will, will_spec
-from quantum.tenancy import ClientAccess, Rate, Resource
-from quantum.tenancy import Verdict as RateVerdict
+from quantum.tenancy import Rate
+from quantum.tenancy import Verdict as TenantVerdict
 from quantum.tenancy.credits import WHOLE
 
 if TYPE_CHECKING:
@@ -83,13 +68,9 @@ if TYPE_CHECKING:
     from quantum.serving.tenant import Tenant
 
 _V5: Final = ProtocolVersion.V5
-_PINGRESP: Final = b"\xd0\x00"
 _GRACE: Final = 1.5
 _NEVER_MS: Final = 1 << 62
-_ALLOWED_TOPICS_MAX: Final = 1_024
-_NOTED_MAX: Final = 64
 _decode_attached = msgspec.msgpack.Decoder(Attached).decode
-_decode_subscribed = msgspec.msgpack.Decoder(Subscribed).decode
 
 
 class Phase(IntEnum):
@@ -108,46 +89,43 @@ class Connection:
     """A handler for the listeners; see the module."""
 
     __slots__ = (
-        "_access",
         "_arrived",
         "_attachment",
         "_connect",
+        "_conversation",
         "_deadline_ms",
         "_early",
         "_ended",
         "_entered",
         "_expiry_seconds",
-        "_gate",
         "_gracefully",
         "_holds",
-        "_inbound",
         "_keep_alive_ms",
         "_new_expiry_seconds",
-        "_noted",
-        "_operations",
         "_out",
-        "_outward",
-        "_owners",
         "_peer",
+        "_permit",
         "_reader",
         "_relay",
-        "_service",
         "_talk",
         "_tenant",
         "_terms",
-        "_version",
         "_wire",
         "client_id",
         "epoch",
         "is_v5",
         "last_seen_ms",
+        "operations",
+        "outward",
         "phase",
         "prg",
         "queued_bytes",
+        "service",
+        "version",
     )
 
     def __init__(self, service: BrokerService) -> None:
-        self._service = service
+        self.service = service
         self.phase = Phase.NEW
         limits = service.limits
         self._reader = PacketReader(limits.packet_bytes_max, limits.connect_bytes_max)
@@ -157,7 +135,7 @@ class Connection:
         self._tenant: Tenant | None = None
         self.prg: Prg | None = None
         self._connect: Connect | None = None
-        self._version = ProtocolVersion.V311
+        self.version = ProtocolVersion.V311
         self.is_v5 = False
         self.client_id: bytes = b""
         self.epoch = 0
@@ -172,18 +150,13 @@ class Connection:
         self._deadline_ms = _NEVER_MS
         self._early = b""  # the CONNECT packet, for the node that will serve it
         self._out: list[bytes] = []
-        self._inbound: Inbound | None = None
-        self._outward: Outward | None = None
-        self._operations = 0  # commands about this session that are on their way
+        self._conversation: Conversation | None = None
+        self.outward: Outward | None = None
+        self.operations = 0  # commands about this session that are on their way
         self._arrived = False  # another node sent this connection here
         self._ended = False
         self._gracefully = False  # its will is not wanted
-        self._access: ClientAccess | None = None  # None: everything is allowed
-        self._owners: dict[bytes, Prg] = {}
-        """Topics that this client may publish to, and who owns them; the tenant's own table
-        where nothing is forbidden."""
-        self._gate: PublishGate | None = None  # None: nothing is counted
-        self._noted: set[bytes] = set()  # refusals that were written down
+        self._permit: Permit | None = None
         self._entered = False  # it is counted among its tenant's connections
         self._holds = 0  # for how many reasons it is not read
         self.queued_bytes = 0
@@ -193,20 +166,19 @@ class Connection:
 
     def opened(self, wire: Wire, peer: Peer) -> None:
         self._wire, self._peer = wire, peer
-        self.last_seen_ms = self._service.tick_ms
+        self.last_seen_ms = self.service.tick_ms
         self._deadline_ms = self.last_seen_ms + self.limits.connect_wait_ms
-        self._service.joined(self)
+        self.service.joined(self)
 
     def received(self, data: bytes) -> None:
-        self.last_seen_ms = self._service.tick_ms
+        self.last_seen_ms = self.service.tick_ms
         if self.phase is Phase.LIVE:
             self._reader.receive(data)
             self._pull()
         elif self._relay is not None:
             self._relay.received(data)
         elif self.phase is Phase.NEW:
-            self._reader.receive(data)
-            self._pull_first()
+            self._receive_first(data)
         elif self.phase is Phase.AUTHENTICATING:
             self._reader.receive(data)
             self._pull_authentication()
@@ -230,7 +202,7 @@ class Connection:
         self._holds -= 1
         if self._holds or self.phase is not Phase.LIVE:
             return
-        self.last_seen_ms = self._service.tick_ms  # its silence was ours
+        self.last_seen_ms = self.service.tick_ms  # its silence was ours
         if self._reader.buffered_bytes:
             self._pull()
         if not self._holds and self._wire is not None:
@@ -245,8 +217,8 @@ class Connection:
     def writable_again(self) -> None:
         if self._relay is not None:
             self._relay.report()
-        elif self.phase is Phase.LIVE and self._outward is not None:
-            self._outward.send_more()
+        elif self.phase is Phase.LIVE and self.outward is not None:
+            self.outward.send_more()
 
     def lost(self) -> None:
         if self._relay is not None:
@@ -257,15 +229,18 @@ class Connection:
 
     # The first packet.
 
-    def _pull_first(self) -> None:
+    def _receive_first(self, data: bytes) -> None:
+        """Take bytes of what must be a CONNECT; its first byte alone may tell that it is none."""
+        is_begin = not self._reader.buffered_bytes
+        self._reader.receive(data)
         try:
+            if is_begin and data[0] >> 4 != PacketType.CONNECT:
+                why = "the first packet is no CONNECT"  # [MQTT-3.1.0-1]
+                raise ProtocolViolation(ReasonCode.PROTOCOL_ERROR, why)
             taken = self._reader.next_packet()
             if taken is None:
                 return
             first_byte, body = taken
-            if first_byte >> 4 != 1:
-                why = "the first packet is no CONNECT"  # [MQTT-3.1.0-1]
-                raise ProtocolViolation(ReasonCode.PROTOCOL_ERROR, why)
             packet = decode_packet(
                 first_byte, body, ProtocolVersion.V311, direction=Direction.TO_SERVER
             )
@@ -278,7 +253,7 @@ class Connection:
 
     def _on_bad_connect(self, fault: PeerFault) -> None:
         """Say why where the client can hear it ([MQTT-3.1.4-1], 4.13.1)."""
-        self._service.count_fault(fault)
+        self.service.count_fault(fault)
         if isinstance(fault, UnsupportedProtocol):
             if fault.protocol_name in (b"MQTT", b"MQIsdp"):
                 self._use(_V5 if fault.level > ProtocolVersion.V311 else ProtocolVersion.V311)
@@ -289,14 +264,14 @@ class Connection:
         self._drop(fault.reason)
 
     def _use(self, version: ProtocolVersion) -> None:
-        self._version, self.is_v5 = version, version is _V5
+        self.version, self.is_v5 = version, version is _V5
 
     def _on_connect(self, connect: Connect) -> None:
         self._connect = connect
         self._use(connect.version)
         self._accept_terms(agree(connect, self.limits))
         assert self._peer is not None
-        tenant = self._service.tenants.get(self._peer.tenant)
+        tenant = self.service.tenants.get(self._peer.tenant)
         if tenant is None:
             self._refuse(ReasonCode.NOT_AUTHORIZED, "no such tenant")
             return
@@ -314,7 +289,7 @@ class Connection:
             self._refuse(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "no client id")
             return False
         elif not self.client_id:
-            self.client_id = self._service.draw_client_id()
+            self.client_id = self.service.draw_client_id()
         reason = refuse_will(connect.will) if connect.will is not None else None
         if reason is not None:
             self._refuse(reason, "the will is not accepted")
@@ -322,61 +297,37 @@ class Connection:
         return self._check_method(connect.properties.authentication_method)
 
     def _check_rules(self, connect: Connect) -> bool:
-        """Look up what the client may do; a will is a publish like any other (§10.2)."""
-        self._access = self.home.guard.access(self.identity, self.client_id)
+        self._permit = Permit(self, self.home)
         will = connect.will
-        if will is None or self._access is None or self._access.publish(will.topic).allowed:
+        if will is None or self._permit.may_publish(will.topic):
             return True
         self.home.guard.note("WILL_REFUSED", self.client_id, self.identity, will.topic)
         self._refuse(ReasonCode.NOT_AUTHORIZED, "the will's topic is not allowed")
         return False
 
+    @property
+    def permit(self) -> Permit:
+        """What the client may do."""
+        assert self._permit is not None
+        return self._permit
+
     def policy_changed(self) -> None:
-        """Go on under other rules of the tenant."""
-        guard = self.home.guard
-        self._access = guard.access(self.identity, self.client_id)
-        self._owners = self.home.owners if self._access is None else {}
-        self._gate = guard.gate(self._service.tick_ms)
+        """Go on under other rules of the tenant; what they forbid ends."""
+        self._permit = Permit(self, self.home)
         self._end_forbidden()
 
     def _end_forbidden(self) -> None:
-        """End the subscriptions that the rules do not allow any more."""
-        prg, access = self.prg, self._access
-        if access is None or prg is None or not self.epoch:
+        prg = self.prg
+        session = None if prg is None else prg.broker.state.sessions.get(self.client_id)
+        if prg is None or session is None or not self.epoch:
             return
-        session = prg.broker.state.sessions.get(self.client_id)
-        held = () if session is None else session.subscriptions
-        forbidden = [each for each in held if not access.subscribe(each).allowed]
+        forbidden = self.permit.forbidden(list(session.subscriptions))
         if forbidden:
+            guard = self.home.guard
             for topic_filter in forbidden:
-                self._note_refusal("SUBSCRIPTION_ENDED", topic_filter)
+                guard.note("SUBSCRIPTION_ENDED", self.client_id, self.identity, topic_filter)
             command = UnsubscribeCommand(prg.now_ms(), self.client_id, self.epoch, forbidden)
-            self._command(encode_command(command), lambda _reply: None)
-
-    def owner_if_allowed(self, topic: bytes) -> Prg | None:
-        """Return who owns a topic; None where the client may not publish to it.
-
-        Raises ProtocolViolation where the tenant's policy sends such clients away (C14).
-        """
-        access = self._access
-        if access is None:
-            return self.home.owner(topic)
-        if not access.publish(topic).allowed:
-            self._note_refusal("PUBLISH_REFUSED", topic)
-            if self.home.guard.disconnects:
-                why = "publishing to this topic is not allowed"
-                raise ProtocolViolation(ReasonCode.NOT_AUTHORIZED, why)
-            return None
-        if len(self._owners) >= _ALLOWED_TOPICS_MAX:
-            self._owners.clear()
-        owner = self._owners[topic] = self.home.owner(topic)
-        return owner
-
-    def _note_refusal(self, what: str, name: bytes) -> None:
-        """Write a refusal down, each name once and not without end."""
-        if name not in self._noted and len(self._noted) < _NOTED_MAX:
-            self._noted.add(name)
-            self.home.guard.note(what, self.client_id, self.identity, name)
+            self.command(encode_command(command), lambda _reply: None)
 
     @property
     def identity(self) -> str | None:
@@ -386,7 +337,7 @@ class Connection:
     def _check_method(self, method: str | None) -> bool:
         if method is None:
             return True
-        authenticator = self._service.authenticators.get(method)
+        authenticator = self.service.authenticators.get(method)
         if authenticator is None:
             self._refuse(ReasonCode.BAD_AUTHENTICATION_METHOD, "unknown authentication method")
             return False
@@ -407,7 +358,7 @@ class Connection:
         if prg.leading:
             self.prg = prg
             self._authenticate(prg)
-        elif node is not None and not self._service.is_local(node) and not self._arrived:
+        elif node is not None and not self.service.is_local(node) and not self._arrived:
             self._relay_to(node)
         else:
             self.home.when_led(prg.number, self._route)
@@ -423,7 +374,8 @@ class Connection:
         data = self._early + self._reader.take_all()
         assigned = b"" if self._connect.client_id else self.client_id
         self._early, self._connect, self._deadline_ms = b"", None, _NEVER_MS
-        self._relay = self._service.open_relay(self._wire, self._peer, node, assigned, data)
+        self._permit = None
+        self._relay = self.service.open_relay(self._wire, self._peer, node, assigned, data)
 
     # Who the client is. The node that serves it asks, before anything of its session is touched.
 
@@ -445,13 +397,13 @@ class Connection:
                 taken = self._reader.next_packet()
                 if taken is None:
                     return
-                packet = decode_packet(*taken, self._version, direction=Direction.TO_SERVER)
+                packet = decode_packet(*taken, self.version, direction=Direction.TO_SERVER)
                 if not isinstance(packet, Auth):
                     why = "only AUTH may come before CONNACK"
                     raise ProtocolViolation(ReasonCode.PROTOCOL_ERROR, why)
                 self._on_verdict(talk, talk.on_auth(packet))
         except PeerFault as fault:
-            self._service.count_fault(fault)
+            self.service.count_fault(fault)
             self._refuse(fault.reason_code, fault.reason)
 
     def _on_verdict(self, talk: Talk, verdict: Verdict) -> None:
@@ -461,7 +413,7 @@ class Connection:
             self._write_now(talk.challenge(verdict.data))
         elif isinstance(verdict, Accepted):
             if is_live:
-                self._send(talk.success())
+                self.send(talk.success())
             elif self.prg is not None and self.prg.leading:
                 self._attach(self.prg)
             else:
@@ -496,17 +448,17 @@ class Connection:
             self.client_id,
             connect.clean_start,
             self._expiry_seconds,
-            min(self._agreed.receive_maximum, self.limits.in_flight_max),
+            self.window,
             will_spec(connect.will, self.client_id),
             identity_digest(self.identity),
         )
-        self._command(encode_command(command), self._attached)
+        self.command(encode_command(command), self._attached)
 
     def _enter(self) -> bool:
         """Be counted among the tenant's connections, or be refused."""
-        guard, now_ms = self.home.guard, self._service.tick_ms
+        guard, now_ms = self.home.guard, self.service.tick_ms
         pace = guard.ask(Rate.CONNECTS, 1, now_ms)
-        if pace.verdict in (RateVerdict.REJECT, RateVerdict.DISCONNECT):
+        if pace.verdict in (TenantVerdict.REJECT, TenantVerdict.DISCONNECT):
             self._refuse(ReasonCode.CONNECTION_RATE_EXCEEDED, "too many connections in a while")
             return False
         self._entered = guard.enter(now_ms)
@@ -540,8 +492,8 @@ class Connection:
         self._connect = None
         self.phase = Phase.LIVE
         self._deadline_ms = _NEVER_MS
-        self._send(Connack(present, ReasonCode.SUCCESS, self._announce(connect)))
-        self.policy_changed()
+        self.send(Connack(present, ReasonCode.SUCCESS, self._announce(connect)))
+        self._end_forbidden()
         if self._reader.buffered_bytes:
             self._pull()
 
@@ -560,8 +512,13 @@ class Connection:
         return self._terms
 
     @property
+    def window(self) -> int:
+        """How many messages the machine may have in flight; `Outward` decides how many leave."""
+        return min(self._agreed.receive_maximum, self.limits.in_flight_max)
+
+    @property
     def limits(self) -> MqttLimits:
-        return self._service.limits
+        return self.service.limits
 
     @property
     def home(self) -> Tenant:
@@ -570,29 +527,33 @@ class Connection:
         return self._tenant
 
     @property
+    def is_live(self) -> bool:
+        return self.phase is Phase.LIVE
+
+    @property
     def outlives(self) -> bool:
         """Whether the session is in the log and outlives this connection."""
         return self._expiry_seconds > 0 and self.epoch > 0
 
     def now_ms(self) -> int:
-        return self._service.now_ms()
+        return self.service.now_ms()
 
     def count_dropped(self) -> None:
-        self._service.dropped += 1
+        self.service.dropped += 1
         self.home.dropped += 1
 
-    def _command(self, command: bytes, completion: Completion) -> None:
+    def command(self, command: bytes, completion: Completion) -> None:
         """Log something about this session; the partition knows that it is not settled."""
         prg = self.prg
         assert prg is not None
-        self._operations += 1
+        self.operations += 1
         settled = prg.unsettle(self.client_id)
 
         def completed(reply: bytes | None) -> None:
-            self._operations -= 1
+            self.operations -= 1
             settled()
             completion(reply)
-            if self._ended and self._operations == 0:
+            if self._ended and self.operations == 0:
                 self._detach()
 
         prg.propose(command, completed)
@@ -619,7 +580,7 @@ class Connection:
 
     def end_soon(self, reason: ReasonCode, why: str) -> None:
         """Disconnect when the call that noticed it is over."""
-        self._service.soon(lambda: self.disconnect(reason, why))
+        self.service.soon(lambda: self.disconnect(reason, why))
 
     def disconnect(self, reason: ReasonCode, why: str) -> None:
         """Say why, where the protocol has words for it, and close."""
@@ -627,13 +588,13 @@ class Connection:
             return
         if self.is_v5 and self.phase is Phase.LIVE:
             text = Properties(reason_string=why) if self._agreed.wants_reasons else NO_PROPERTIES
-            self._send(Disconnect(reason, text))
+            self.send(Disconnect(reason, text))
         self.flush()
         self._drop(why)
 
     def _drop(self, why: str) -> None:
         """Close without a word."""
-        self._service.note_end(self.client_id, why)
+        self.service.note_end(self.client_id, why)
         wire, self._wire = self._wire, None
         if wire is not None:
             wire.close()
@@ -650,16 +611,16 @@ class Connection:
         if self.phase is Phase.CLOSED:
             return
         self.phase = Phase.CLOSED
-        self._service.left(self)
+        self.service.left(self)
         if self._tenant is not None:
             self.note_queued(0)
             if self._entered:
-                self._tenant.guard.leave(self._service.tick_ms)
+                self._tenant.guard.leave(self.service.tick_ms)
         prg = self.prg
         if prg is not None and prg.connections.get(self.client_id) is self:
             del prg.connections[self.client_id]
         self._ended = True
-        if self._operations == 0:
+        if self.operations == 0:
             self._detach()
 
     def _detach(self) -> None:
@@ -675,6 +636,7 @@ class Connection:
             self._gracefully,
             self._new_expiry_seconds,
             self._attachment,
+            self.outward.unsent() if self.outward is not None else [],
         )
         settled = prg.unsettle(self.client_id)
         prg.propose(encode_command(command), lambda _reply: settled())
@@ -702,177 +664,29 @@ class Connection:
         try:
             while self.phase is Phase.LIVE and not self._holds:
                 window = reader.window()
-                if window is None or self._must_wait():
+                if window is None or self.permit.must_wait():
                     return
                 buffer, start = window
                 rows, end = scan(buffer, start, reader.packet_bytes_max, self.is_v5)
                 reader.consume(end)
-                if self._gate is None:
-                    self._on_rows(buffer, rows)
+                if self.permit.gate is None:
+                    self._talk_on().on_rows(buffer, rows)
                 else:
-                    self._on_counted_rows(self._gate, buffer, rows)
+                    self.permit.on_rows(self._talk_on(), buffer, rows)
                 if self.home.share is not None:
                     self.home.share.bring(end - start)
         except PeerFault as fault:
-            self._service.count_fault(fault)
+            self.service.count_fault(fault)
             self.home.count_fault(fault)
             self.disconnect(fault.reason_code, fault.reason)
 
-    def _must_wait(self) -> bool:
-        """Leave what is here for later if its tenant had its share of this turn, or is too fast."""
-        share, gate = self.home.share, self._gate
-        if share is not None and share.is_used:
-            share.hold(self)
-            return True
-        if gate is None:
-            return False
-        now_ms = self._service.tick_ms
-        rest_ms = gate.rest_ms(now_ms)
-        if rest_ms:
-            self.home.rest(self, now_ms + rest_ms)
-        return rest_ms > 0
-
-    def _on_counted_rows(self, gate: PublishGate, buffer: bytes, rows: list[Row]) -> None:
-        """Take packets of a client whose publishes are counted (quantumqtt §§11.2, 11.3)."""
-        now_ms = self._service.tick_ms
-        admitted = gate.admit(buffer, rows, self.home.retained_bytes(), now_ms)
-        refuses = admitted.refuses_all or admitted.refuses_retained
-        if not refuses and not admitted.disconnects:
-            self._on_rows(buffer, rows)
-            return
-        self._note_refusal("PUBLISH_OVER_QUOTA", b"")
-        if admitted.disconnects or not self.is_v5:  # before MQTT 5 there are no words for it
-            raise ProtocolViolation(ReasonCode.QUOTA_EXCEEDED, "too many publishes in a while")
-        for row in rows:
-            if self.phase is not Phase.LIVE:
-                return
-            wanted = admitted.refuses_all or buffer[row[2]] & 1
-            if is_publish(buffer, row) and wanted:
-                self._refuse_row(buffer, row)
-            else:
-                self._on_rows(buffer, [row])
-
-    def _refuse_row(self, buffer: bytes, row: Row) -> None:
-        """Answer a publish with Quota exceeded; nothing of it is carried out."""
-        if self._inbound is None:
-            self._inbound = Inbound(self)
-        first, packet_id, start, _, _, payload_at, end = row
-        if first == SLOW:
-            body = buffer[payload_at:end]
-            packet = decode_packet(
-                buffer[start], body, self._version, direction=Direction.TO_SERVER
-            )
-            assert isinstance(packet, Publish)
-            self._inbound.refuse_publish(packet, ReasonCode.QUOTA_EXCEEDED)
-        else:
-            self._inbound.refuse((first & 6) >> 1, packet_id, ReasonCode.QUOTA_EXCEEDED)
-
-    def _on_rows(self, buffer: bytes, rows: list[Row]) -> None:
-        """Take packets in order; QoS 1 publishes for one partition become one run."""
-        owners = self._owners
-        inbound = self._inbound
-        if inbound is None:
-            inbound = self._inbound = Inbound(self)
-        records: list[bytes] = []
-        packet_ids: list[int] = []
-        topics: list[bytes] = []
-        run_owner: Prg | None = None
-        for first, packet_id, start, topic_at, topic_end, payload_at, end in rows:
-            if first in _QOS_1:
-                topic = buffer[topic_at:topic_end]
-                owner = owners.get(topic) or inbound.owner_of(topic)
-                if owner is not run_owner and run_owner is not None:
-                    inbound.add_run(run_owner, records, packet_ids, topics)
-                    records, packet_ids, topics = [], [], []
-                run_owner = owner
-                if owner is None:
-                    inbound.refuse_topic(topic, 1, packet_id)
-                    continue
-                payload = buffer[payload_at:end]
-                records.append(qos_1_record(topic, payload, first, packet_id, self))
-                packet_ids.append(packet_id)
-                topics.append(topic)
-                continue
-            if run_owner is not None:
-                inbound.add_run(run_owner, records, packet_ids, topics)
-                records, packet_ids, topics, run_owner = [], [], [], None
-            if first == SLOW:
-                body = buffer[payload_at:end]
-                packet = decode_packet(
-                    buffer[start], body, self._version, direction=Direction.TO_SERVER
-                )
-                self._on_packet(inbound, packet)
-            elif first >= PUBACK_BYTE:
-                self._on_short(inbound, first, packet_id)
-            else:
-                topic, payload = buffer[topic_at:topic_end], buffer[payload_at:end]
-                self._on_plain_publish(inbound, first, packet_id, topic, payload)
-            if self.phase is not Phase.LIVE:
-                return
-        if run_owner is not None:
-            inbound.add_run(run_owner, records, packet_ids, topics)
-
-    def _on_plain_publish(
-        self, inbound: Inbound, first: int, packet_id: int, topic: bytes, payload: bytes
-    ) -> None:
-        """Take a QoS 0 or QoS 2 publish without properties."""
-        if not first & 6:
-            inbound.on_publish_0(topic, payload, first & 1)
-            return
-        owner = self._owners.get(topic) or inbound.owner_of(topic)
-        if owner is None:
-            inbound.refuse_topic(topic, 2, packet_id)
-        else:
-            inbound.on_publish_2(owner, topic, payload, first, packet_id)
-
-    def _on_short(self, inbound: Inbound, first: int, packet_id: int) -> None:
-        """Take one of the packets that say nothing but a packet id, or not even that."""
-        if first == PUBACK_BYTE:
-            self._on_puback(packet_id)
-        elif first == PUBREL_BYTE:
-            self._on_pubrel(inbound, packet_id)
-        elif first == PUBREC_BYTE:
-            self._on_pubrec(packet_id)
-        elif first == PUBCOMP_BYTE:
-            self._on_pubcomp(packet_id)
-        else:
-            assert first == PINGREQ_BYTE
-            self.stage(_PINGRESP)
-
-    def _on_packet(self, inbound: Inbound, packet: Packet) -> None:
-        match packet:
-            case Publish():
-                inbound.on_publish(packet)
-            case Subscribe():
-                self._on_subscribe(packet)
-            case Unsubscribe():
-                self._on_unsubscribe(packet)
-            case Pingreq():
-                self.stage(_PINGRESP)
-            case Disconnect():
-                self._on_disconnect(packet)
-            case Puback() | Pubrec() if packet.reason_code.is_failure:
-                self._on_negative(packet.packet_id)
-            case Puback():
-                self._on_puback(packet.packet_id)
-            case Pubrec():
-                self._on_pubrec(packet.packet_id)
-            case Pubrel():
-                self._on_pubrel(inbound, packet.packet_id)
-            case Pubcomp():
-                self._on_pubcomp(packet.packet_id)
-            case Auth():
-                self._on_auth(packet)
-            case _:
-                raise ProtocolViolation(ReasonCode.PROTOCOL_ERROR, "a packet out of place")
-
-    def _on_auth(self, packet: Auth) -> None:
+    def on_auth(self, packet: Auth) -> None:
         if self._talk is None:  # [MQTT-4.12.0-6]
             why = "AUTH without an authentication method"
             raise ProtocolViolation(ReasonCode.PROTOCOL_ERROR, why)
         self._on_verdict(self._talk, self._talk.on_auth(packet))
 
-    def _on_disconnect(self, packet: Disconnect) -> None:
+    def on_disconnect(self, packet: Disconnect) -> None:
         expiry = packet.properties.session_expiry_interval
         if expiry is not None:
             if expiry and not self._expiry_seconds:
@@ -889,60 +703,27 @@ class Connection:
 
     def release_answers(self) -> None:
         """Let the answers to publishes leave whose turn it is."""
-        if self._inbound is not None and self.phase is Phase.LIVE:
-            self._inbound.release_answers()
+        if self._conversation is not None and self.phase is Phase.LIVE:
+            self._conversation.inbound.release_answers()
 
     def answer_pubrec(self, packet_id: int, reason: int) -> None:
         """A QoS 2 publish of a session in the log is where it belongs, or was refused."""
         if self.phase is Phase.LIVE:
-            if self._inbound is None:
-                self._inbound = Inbound(self)
-            self._inbound.on_pubrec(packet_id, reason)
+            self._talk_on().inbound.on_pubrec(packet_id, reason)
 
-    def _on_pubrel(self, inbound: Inbound, packet_id: int) -> None:
-        """End a QoS 2 exchange; one that is not known is over already, and that is fine."""
-        inbound.release(packet_id)
-        if self.outlives:
-            assert self.prg is not None
-            self.prg.release(self, packet_id)
-        else:
-            self.stage(encode_ack(PUBCOMP_BYTE, packet_id))
+    def _talk_on(self) -> Conversation:
+        if self._conversation is None:
+            self._conversation = Conversation(self)
+        return self._conversation
 
     def send_pubcomp(self, packet_id: int) -> None:
         if self.phase is Phase.LIVE:
             self.stage(encode_ack(PUBCOMP_BYTE, packet_id))
 
-    # What the client says of what it got.
-
-    def _on_puback(self, packet_id: int) -> None:
-        if packet_id < UPPER_HALF:
-            self._end_kept(PUBACK, packet_id)
-        elif self._outward is not None:
-            self._outward.on_puback(packet_id)
-
-    def _on_pubrec(self, packet_id: int) -> None:
-        if packet_id < UPPER_HALF:
-            self.acknowledge(PUBREC, packet_id)
-        elif self._outward is None or not self._outward.on_pubrec(packet_id):
-            answer_stray_pubrec(self, packet_id)
-
-    def _on_pubcomp(self, packet_id: int) -> None:
-        if packet_id < UPPER_HALF:
-            self._end_kept(PUBCOMP, packet_id)
-        elif self._outward is not None:
-            self._outward.on_pubcomp(packet_id)
-
-    def _on_negative(self, packet_id: int) -> None:
-        """The client refused a message: the exchange is over (MQTT 5, 4.3.3)."""
-        if packet_id < UPPER_HALF:
-            self._end_kept(REFUSED, packet_id)
-        elif self._outward is not None:
-            self._outward.on_refused(packet_id)
-
-    def _end_kept(self, kind: int, packet_id: int) -> None:
-        self.acknowledge(kind, packet_id)
-        if self._outward is not None:
-            self._outward.settle_kept(packet_id)
+    def learn_session(self, found: Subscribed) -> None:
+        """A first subscription made a session of what only this connection knew."""
+        if not self.epoch and found.epoch:
+            self.epoch, self._attachment = found.epoch, found.attachment
 
     def kept_utilization(self) -> int:
         """How full the queue is that the machine keeps for this client, in thousandths."""
@@ -960,96 +741,6 @@ class Connection:
             self.prg.acknowledge(self.client_id, kind, packet_id)
         elif kind == PUBREC:
             answer_stray_pubrec(self, packet_id)
-
-    # Subscriptions.
-
-    def _on_subscribe(self, packet: Subscribe) -> None:
-        assert self.prg is not None
-        plan = self._plan_subscribe(packet)
-
-        def subscribed(reply: bytes | None) -> None:
-            if reply is not None:
-                found = _decode_subscribed(reply)
-                self._learn_session(found)
-                suback = plan.answer(found.reasons)
-                self._answer_when_taken(found, suback)
-                self._answer_system(plan, suback)
-
-        if not plan.specs:  # nothing of it concerns the log
-            self._send(plan.answer([]))
-            return
-        if plan.is_shared and not self.epoch:
-            self._make_session(self.prg)
-        command = plan.command(self.prg.now_ms(), self.client_id, self.epoch)
-        self._command(encode_command(command), subscribed)
-
-    def _plan_subscribe(self, packet: Subscribe) -> SubscribePlan:
-        """Read a SUBSCRIBE, and ask the tenant's policy about it."""
-        home, now_ms, count = self.home, self._service.tick_ms, len(packet.subscriptions)
-        pace = home.guard.ask(Rate.SUBSCRIBES, count, now_ms)
-        if pace.verdict is RateVerdict.DISCONNECT:
-            raise ProtocolViolation(ReasonCode.QUOTA_EXCEEDED, "too many subscriptions in a while")
-        if pace.verdict is RateVerdict.THROTTLE and pace.wait_ms:
-            home.rest(self, now_ms + pace.wait_ms)
-        held = home.subscription_count()
-        room = pace.verdict is not RateVerdict.REJECT and home.guard.has_room(
-            Resource.SUBSCRIPTION_FILTERS, held, count, now_ms
-        )
-        plan = plan_subscribe(packet, self._version, self._access, room)
-        for line, refused in zip(packet.subscriptions, plan.refused, strict=True):
-            if refused is ReasonCode.NOT_AUTHORIZED:
-                self._note_refusal("SUBSCRIBE_REFUSED", line.topic_filter)
-                if home.guard.disconnects:
-                    why = "subscribing to this filter is not allowed"
-                    raise ProtocolViolation(ReasonCode.NOT_AUTHORIZED, why)
-        return plan
-
-    def _make_session(self, prg: Prg) -> None:
-        """Let the log know a session that only this connection knew, with its window.
-
-        The machine keeps the queues of those who share a subscription, however short they live.
-        """
-        window = min(self._agreed.receive_maximum, self.limits.in_flight_max)
-        command = Attach(prg.now_ms(), self.client_id, False, 0, window)  # noqa: FBT003
-
-        def made(reply: bytes | None) -> None:
-            if reply is not None:
-                attached = _decode_attached(reply)
-                self.epoch, self._attachment = attached.epoch, attached.attachment
-
-        self._command(encode_command(command), made)
-
-    def _answer_system(self, plan: SubscribePlan, suback: Suback) -> None:
-        """Send what `$SYS` says now, as if it were retained."""
-        for topic, payload, identifiers in plan.system_answers(suback, self.home):
-            self.deliver(Outgoing(system_message(topic, payload)), 0, 1, identifiers)
-
-    def _on_unsubscribe(self, packet: Unsubscribe) -> None:
-        assert self.prg is not None
-        plan = plan_unsubscribe(packet)
-        if not self.epoch and not self._operations:
-            self._send(plan.answer_unknown())
-            return
-
-        def unsubscribed(reply: bytes | None) -> None:
-            if reply is not None:
-                found = _decode_subscribed(reply)
-                self._answer_when_taken(found, plan.answer(found.reasons))
-
-        command = plan.command(self.prg.now_ms(), self.client_id, self.epoch)
-        self._command(encode_command(command), unsubscribed)
-
-    def _learn_session(self, found: Subscribed) -> None:
-        """A first subscription made a session of what only this connection knew."""
-        if not self.epoch and found.epoch:
-            self.epoch, self._attachment = found.epoch, found.attachment
-
-    def _answer_when_taken(self, found: Subscribed, answer: Suback | Unsuback) -> None:
-        """Answer when every partition that may own such a topic knows."""
-        if found.awaited and self.prg is not None:
-            self.prg.when_taken(found.awaited, lambda: self._send_live(answer))
-        else:
-            self._send_live(answer)
 
     # Towards the client.
 
@@ -1078,9 +769,9 @@ class Connection:
             self._sender().send_kept(delivery, again=again)
 
     def _sender(self) -> Outward:
-        if self._outward is None:
-            self._outward = Outward(self, self._agreed)
-        return self._outward
+        if self.outward is None:
+            self.outward = Outward(self, self._agreed)
+        return self.outward
 
     def send_pubrel(self, packet_id: int) -> None:
         if self.phase is Phase.LIVE:
@@ -1091,24 +782,24 @@ class Connection:
         """Whether the client reads what is sent to it."""
         return self._wire is not None and self._wire.writable
 
-    def _send_live(self, packet: Packet) -> None:
+    def send_live(self, packet: Packet) -> None:
         if self.phase is Phase.LIVE:
-            self._send(packet)
+            self.send(packet)
 
-    def _send(self, packet: Packet) -> None:
+    def send(self, packet: Packet) -> None:
         """Send a packet, shorter if the client asks for that, or end ([MQTT-3.1.2-24])."""
-        data = encode_packet(packet, self._version)
+        data = encode_packet(packet, self.version)
         limit = self._terms.packet_bytes_max if self._terms is not None else 0
         if limit and len(data) > limit:
             if isinstance(packet, Disconnect | Connack) and packet.reason_code.is_failure:
-                data = encode_packet(type(packet)(reason_code=packet.reason_code), self._version)
+                data = encode_packet(type(packet)(reason_code=packet.reason_code), self.version)
             if len(data) > limit:
-                self._service.soon(lambda: self._drop("an answer is larger than the client takes"))
+                self.service.soon(lambda: self._drop("an answer is larger than the client takes"))
                 return
         self.stage(data)
 
     def _write_now(self, packet: Packet) -> None:
-        self._send(packet)
+        self.send(packet)
         self.flush()
 
     def stage(self, data: bytes) -> None:
@@ -1118,7 +809,7 @@ class Connection:
     def pieces(self) -> list[bytes]:
         """Return the list of what leaves at the end of this turn, to append to."""
         if not self._out:
-            self._service.dirty(self)
+            self.service.dirty(self)
         return self._out
 
     def flush(self) -> None:
@@ -1127,6 +818,3 @@ class Connection:
             out, self._out = self._out, []
             if self._wire is not None:
                 self._wire.write(b"".join(out))
-
-
-_QOS_1: Final = frozenset({0x32, 0x33, 0x3A, 0x3B})

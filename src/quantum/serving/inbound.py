@@ -160,7 +160,7 @@ class Inbound:
             return None
         if has_too_many_levels(topic):
             return None
-        return self._connection.owner_if_allowed(topic)
+        return self._connection.permit.owner(topic)
 
     def refuse(self, qos: int, packet_id: int, reason: ReasonCode) -> None:
         """Answer a publish that is not carried out."""

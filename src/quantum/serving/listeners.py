@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,11 +20,14 @@ from quantum.edge import (
     over_websocket,
     require_loopback,
 )
+from quantum.edge.listener_files import connections_possible, raise_file_limit
 from quantum.edge.tls_development import prepare_server
 from quantum.serving.service import BrokerService
 
 _PORT_MAX: Final = 65_535
 _OWN_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+
+journal = logging.getLogger("quantum.edge")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +79,15 @@ class Listeners:
         self._default = tenant
         self._doors = doors
         self._data = data
+        possible = connections_possible(doors.connections_max, raise_file_limit())
+        if possible < doors.connections_max:
+            journal.info("the system's limit of open files allows %d clients at once", possible)
         limits = EdgeLimits(
             admission=AdmissionLimits(
-                connections_max=doors.connections_max,
+                connections_max=possible,
                 per_second=float(doors.connections_per_second),
+                burst=doors.connections_per_second,
+                waiting_max=possible,
             ),
             first_answer_seconds=float(doors.first_packet_seconds),
         )

@@ -112,6 +112,10 @@ class Outward:
                 self._send(delivery, again=False)
             self._connection.note_queued(self._queue.weight if self._queue.queue else 0)
 
+    def unsent(self) -> list[int]:
+        """Name the machine's messages that it believes in flight and that never left."""
+        return [delivery.packet_id for delivery, again in self._held if not again]
+
     @property
     def _under_way(self) -> int:
         return len(self._kept) + len(self._queue.in_flight)

@@ -191,7 +191,7 @@ class TenantGuard:
 class Admitted:
     """What is done about the publishes among the packets that were just read."""
 
-    __slots__ = ("disconnects", "refuses_all", "refuses_retained")
+    __slots__ = ("disconnects", "is_whole", "refuses_all", "refuses_retained")
 
     def __init__(
         self,
@@ -203,6 +203,7 @@ class Admitted:
         self.refuses_all = refuses_all
         self.refuses_retained = refuses_retained
         self.disconnects = disconnects
+        self.is_whole = not (refuses_all or refuses_retained or disconnects)
 
 
 class PublishGate:

@@ -36,13 +36,8 @@ class SubscribePlan:
     specs: list[SubscriptionSpec]
     refused: list[ReasonCode | None]  # one for each line; None: the log decides
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether a line is a shared subscription."""
-        return any(spec.share for spec in self.specs)
-
-    def command(self, now_ms: int, client_id: bytes, epoch: int) -> SubscribeCommand:
-        return SubscribeCommand(now_ms, client_id, epoch, self.specs)
+    def command(self, now_ms: int, client_id: bytes, epoch: int, window: int) -> SubscribeCommand:
+        return SubscribeCommand(now_ms, client_id, epoch, self.specs, window)
 
     def answer(self, reasons: list[int]) -> Suback:
         """Make the SUBACK from what the log decided ([MQTT-3.8.4-5])."""

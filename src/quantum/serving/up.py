@@ -31,6 +31,7 @@ from quantum.serving.service import BrokerService
 from quantum.serving.views import BrokerPages
 
 _ONE: Final = NodeId(1)
+MQTT_PORT: Final = 1883
 _PORT_UNUSED: Final = 9_100  # one node has no peers; what is written down is not listened on
 
 journal = logging.getLogger("quantum.broker")
@@ -52,7 +53,7 @@ async def serve_alone(settings: Settings, say: Say) -> None:
         all_doors = replace(doors(settings), tenants=tenant_doors(service))
         listeners = Listeners(service, all_doors, settings.data, DEVELOPMENT_TENANT)
         await listeners.start()
-        _greet(say, settings, listeners)
+        when_all_led(service, lambda: _greet(say, settings, listeners))
         return listeners.stop_accepting
 
     await serve_node(cluster, _ONE, data, settings.data / CLUSTER_FILE, extend)
@@ -114,20 +115,32 @@ def _door(address: ListenAddress | None) -> Door | None:
     return None if address is None else Door(address.host, address.port)
 
 
+def when_all_led(service: BrokerService, then: Callable[[], None]) -> None:
+    """Call `then` once every partition is served here."""
+
+    def look() -> None:
+        for tenant in service.tenants.values():
+            for prg in tenant.prgs:
+                if not prg.leading:
+                    tenant.when_led(prg.number, look)
+                    return
+        then()
+
+    look()
+
+
 def _greet(say: Say, settings: Settings, listeners: Listeners) -> None:
     """Say where it listens, and what to try."""
-    kinds = {"mqtt": "MQTT, plaintext", "mqtts": "MQTT over TLS", "ws": "MQTT over WebSocket"}
-    say(f"Quantum serves the tenant {DEVELOPMENT_TENANT!r} from {settings.data}")
+    kinds = {"mqtt": "MQTT", "mqtts": "MQTTS", "ws": "WebSocket"}
+    say("Quantum is ready (development mode: plaintext on loopback only)")
     for name, (_, door) in listeners.open.items():
-        say(f"  {kinds.get(name, name):<22} {door.host}:{door.port}")
-    if settings.admin is not None:
-        say(f"  {'status':<22} {settings.admin.host}:{settings.admin.port}")
-    say("development mode: plaintext is for this machine only")
+        say(f"  {kinds.get(name, name):<10} {door.host}:{door.port}")
+    say(f"  {'admin':<10} {settings.admin}")
+    say(f"  {'data':<10} {settings.data}")
     if "mqtt" in listeners.open:
-        _, door = listeners.open["mqtt"]
-        port = "" if door.port == 1883 else f" -p {door.port}"
-        ours = "" if door.port == 1883 else f" --port {door.port}"
-        say("try, each in a terminal of its own:")
-        say(f"  mosquitto_sub{port} -t 'hello/#' -v")
-        say(f"  mosquitto_pub{port} -t hello/world -q 1 -m 'fsynced before PUBACK'")
-        say(f"  quantum pub{ours} hello/world 'once, exactly' --qos 2")
+        port = listeners.open["mqtt"][1].port
+        ours = "" if port == MQTT_PORT else f" --port {port}"
+        say("Try it:")
+        say(f"  mosquitto_sub -p {port} -t 'hello/#' -v")
+        say(f"  mosquitto_pub -p {port} -q 1 -t hello/world -m 'fsynced before PUBACK'")
+        say(f"  quantum pub hello/world 'once, exactly' --qos 2{ours}")

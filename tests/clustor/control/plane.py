@@ -37,8 +37,10 @@ from clustor.control import (
     encode_call,
     sign,
     sign_proofs,
+    verdicts_of,
 )
 from clustor.kv import StoreId
+from clustor.log.types import PartitionId
 
 OPERATOR = "spiffe://test/operator"
 OBSERVER = "spiffe://test/observer"
@@ -192,8 +194,13 @@ class Plane:
             for each in proofs
         ]
         command = PublishProofs(node_id=node_id, proofs=sign_proofs(PROOF_KEY, "p1", stamped))
-        verdicts: dict[str, str] = self.done(command, by=node_identity(node_id))["verdicts"]
-        return verdicts
+        return self.verdicts(command)
+
+    def verdicts(self, command: PublishProofs) -> dict[str, str]:
+        """Publish, and return what became of each proof, by partition."""
+        result = self.done(command, by=node_identity(command.node_id))
+        partitions = [PartitionId(signed.proof.partition_id) for signed in command.proofs]
+        return {str(each): str(v) for each, v in verdicts_of(partitions, result).items()}
 
     def break_glass(self, token_id: str, scope: OverrideScope, ttl_ms: int = 300_000) -> None:
         self.done(

@@ -31,14 +31,15 @@ from clustor.control import (
     scan,
 )
 from clustor.control.draft import scan_records
-from clustor.kv import Compacted, Events, Key, Record, Revision, StoreId
+from clustor.kv import Events, Key, Record, Revision, StoreId
 from clustor.log.types import PartitionId
-from clustor.raft.control_plane import CacheState
+from clustor.raft.control_plane import CacheState, ControlPlaneView
 from clustor.raft.profiles import ControlPlaneNumbers
 from tests.clustor.control.plane import Plane, node_identity, proof, settled_plane
 
 NUMBERS = ControlPlaneNumbers()
 P1 = PartitionId(1)
+STORE = StoreId(b"control")
 UNIX_MS = 1_000_000  # when the monotonic clock shows 0: the plane's own start
 
 
@@ -61,12 +62,9 @@ def poll(
     limit: int = 1_000,
 ) -> None:
     assert cache.cursor is not None
-    found = plane.machine.kv.events_since(cache.cursor.revision, limit=limit)
-    if isinstance(found, Events):
-        cache.polled(found, asked=now, confirmed=confirmed)
-    else:
-        assert isinstance(found, Compacted)
-        cache.expired_cursor()
+    kv = plane.machine.kv
+    found = kv.events_since(cache.cursor.revision, limit=limit)
+    cache.polled(found, store_id=kv.store_id, asked=now, confirmed=confirmed)
 
 
 def objects(store: Plane | ControlCache) -> dict[Key, bytes]:
@@ -112,11 +110,11 @@ def test_what_was_seen_before_is_passed_over() -> None:
     plane.add_tenant("b")
     events = plane.machine.kv.events_since(start.revision, limit=100)
     assert isinstance(events, Events)
-    cache.polled(events, asked=at(1), confirmed=True)
+    cache.polled(events, store_id=STORE, asked=at(1), confirmed=True)
     plane.done(DeleteTenant(tenant_id="b"))
     plane.done(SetFollowerReads(partition_id=1, capability=True))
     poll(cache, plane, at(2))
-    cache.polled(events, asked=at(3), confirmed=True)
+    cache.polled(events, store_id=STORE, asked=at(3), confirmed=True)
     assert objects(cache) == objects(plane)
     assert cache.cursor == Cursor(plane.machine.kv.store_id, plane.machine.kv.revision)
 
@@ -131,6 +129,50 @@ def test_a_compacted_history_makes_the_copy_list_again_and_it_serves_meanwhile()
     assert cache.state(at(11)) is CacheState.FRESH
     list_all(cache, plane, at(12))
     assert objects(cache) == objects(plane)
+
+
+def test_another_store_makes_the_copy_list_again() -> None:
+    cache, _ = fresh()
+    cache.polled(
+        Events([], Revision(1), more=False),
+        store_id=StoreId(b"stranger"),
+        asked=at(1),
+        confirmed=True,
+    )
+    assert not is_whole(cache)
+
+
+def test_a_history_that_was_wound_back_makes_the_copy_list_again() -> None:
+    """After a restore from a backup; proofs that go back do not: a group keeps the highest."""
+    cache, plane = fresh()
+    backup = settled_plane()
+    backup.publish(proof(1, 10))
+    plane.publish(proof(1, 10))
+    plane.publish(proof(1, 20))
+    plane.add_tenant("b")
+    poll(cache, plane, at(1))
+    poll(cache, backup, at(2), confirmed=False)
+    assert is_whole(cache), "a replica that is behind says nothing"
+    view = ControlPlaneView(NUMBERS)
+    told(view, cache, at(3))
+    poll(cache, backup, at(4))
+    assert not is_whole(cache)
+    list_all(cache, backup, at(5))
+    assert objects(cache) == objects(backup)
+    told(view, cache, at(6))
+    assert view.proof == proof(1, 20).proven()
+    assert not view.conflict
+
+
+def is_whole(cache: ControlCache) -> bool:
+    return cache.cursor is not None
+
+
+def told(view: ControlPlaneView, cache: ControlCache, now: Moment) -> None:
+    word = cache.word_for(P1, now)
+    assert word is not None
+    for update in word.updates:
+        view.update(update, now.monotonic_ms)
 
 
 # Age.
@@ -225,7 +267,8 @@ def test_a_proof_whose_signature_is_not_good_is_withheld_and_counted() -> None:
         held, proof=msgspec.structs.replace(held.proof, last_durable_index=11)
     )
     record = Record(forged.key(), canonical(forged), Revision(99), Revision(99), 1, 0)
-    cache.polled(Events([record], Revision(99), more=False), asked=at(1), confirmed=True)
+    events = Events([record], Revision(99), more=False)
+    cache.polled(events, store_id=STORE, asked=at(1), confirmed=True)
     for _ in range(3):
         word = cache.word_for(P1, at(2))
         assert word is not None

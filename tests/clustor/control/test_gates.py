@@ -32,11 +32,17 @@ from clustor.control import (
     unavailable_reason,
 )
 from clustor.log.group_fsync import GroupFsyncClause, GroupFsyncConditions, group_fsync_clause
-from clustor.log.types import IoWriterMode
+from clustor.log.types import IoWriterMode, LogIndex
 from clustor.raft.control_plane import CacheState, ControlPlaneUpdate, ControlPlaneView
 from clustor.raft.fallback import FallbackFacts, blocking_reason
 from clustor.raft.profiles import ControlPlaneNumbers
-from clustor.raft.reads import FailedClause, ReadRefusal, refusal_for, standing_clause
+from clustor.raft.reads import (
+    FailedClause,
+    ReadRefusal,
+    follower_clause,
+    refusal_for,
+    standing_clause,
+)
 from clustor.raft.types import CommitVisibility
 
 FRESH, CACHED, STALE, EXPIRED = CacheState
@@ -66,20 +72,21 @@ def test_section_14_2_mode_truth_table(
 
 
 @pytest.mark.parametrize(
-    ("cache", "admin", "grants", "incremental", "warning"),
+    ("cache", "admin", "grants", "kept", "incremental", "warning"),
     [
-        (FRESH, True, True, True, False),
-        (CACHED, True, True, True, True),
-        (STALE, True, False, False, True),
-        (EXPIRED, False, False, False, True),
+        (FRESH, True, True, True, True, False),
+        (CACHED, True, False, True, True, True),
+        (STALE, True, False, False, False, True),
+        (EXPIRED, False, False, False, False, True),
     ],
 )
 def test_section_14_2_allowed_operations(
-    cache: CacheState, admin: bool, grants: bool, incremental: bool, warning: bool
+    cache: CacheState, admin: bool, grants: bool, kept: bool, incremental: bool, warning: bool
 ) -> None:
     row = MODE_TRUTH_TABLE[cache]
     assert row.admin_calls is admin
     assert row.capability_grants is grants
+    assert row.capabilities_kept is kept
     assert row.incremental_snapshots is incremental
     assert row.cache_warning is warning
 
@@ -103,6 +110,14 @@ def test_section_14_2_is_what_a_group_does(cache: CacheState) -> None:
     )
     refusal = None if clause is FailedClause.NONE else refusal_for(clause)
     assert refusal == row.read_index
+    follower = follower_clause(
+        capability=True,
+        cache_state=cache,
+        strict_fallback=latched,
+        local_wal_durable_index=LogIndex(1),
+        applied_index_floor=LogIndex(1),
+    )
+    assert (follower is None) == row.capabilities_kept
 
 
 # Clustor §10.3: read availability.

@@ -25,6 +25,7 @@ from clustor.control import (
     judge,
     scan,
     sign_proofs,
+    verdicts_of,
 )
 from clustor.raft.control_plane import CacheState
 from clustor.raft.fallback import BlockingReason, FallbackState
@@ -231,7 +232,7 @@ def test_one_node_without_the_control_plane_is_no_matter_for_the_others() -> Non
     ]
     world.cut_links(*(side.node_id for side in others))
     world.run(GRACE_MS + 500)
-    assert [world.cache_state(side) for side in others] == [CacheState.EXPIRED] * 2
+    assert [world.cache_state(side) for side in others] == [CacheState.EXPIRED] * 3
     assert isinstance(world.reads(leader), ReadReady)
     assert not leader.fallback.asserted
 
@@ -359,7 +360,7 @@ def publish_as(world: World, node_id: int, **change: int) -> ProofVerdict:
     fresh = msgspec.structs.replace(held, updated_at=world.now.unix_ms, **change)
     command = PublishProofs(node_id=node_id, proofs=sign_proofs(PROOF_KEY, "p1", [fresh]))
     result = world.call(command, by=node_identity(node_id))
-    return ProofVerdict(result["verdicts"][str(DATA)])
+    return verdicts_of([DATA], result)[DATA]
 
 
 def test_a_late_proof_of_an_earlier_leader_changes_nothing() -> None:
@@ -464,15 +465,19 @@ def run_mixture(seed: int, faults: int) -> None:
             world.writes(leader)
         world.run(rng.choice([100, 400, 1_000, 2_500]))
     _heal(world)
-    world.run_until(world.healthy, 15_000)
+    world.run_until(lambda: _serves(world), 20_000)
     assert isinstance(world.reads(world.led()), ReadReady)
     world.run_until(lambda: len({m.digest() for m in world.control_machines()}) == 1, 5_000)
 
 
 def _break_something(world: World, rng: Random) -> None:
-    kind = rng.choice(["links", "some links", "control apart", "crash", "mend", "data apart"])
+    kind = rng.choice(
+        ["links", "some links", "control apart", "crash", "mend", "data apart", "move"]
+    )
     if kind == "links":
-        world.cut_links(*rng.sample(range(1, 4), rng.randint(1, 3)))
+        world.cut_links(*rng.sample(range(1, 5), rng.randint(1, 4)))
+    elif kind == "move":
+        world.try_move(*rng.choice([(1, 2, 3), (2, 3, 4)]))
     elif kind == "some links":
         side = world.sides[rng.choice([1, 2, 3, CONTROL_NODES + 1])]
         side.reaches = set(rng.sample([1, 2, 3], rng.randint(1, 2)))
@@ -486,6 +491,16 @@ def _break_something(world: World, rng: Random) -> None:
             world.control.crash(node)
     else:
         _heal(world)
+
+
+def _serves(world: World) -> bool:
+    """Healthy and fresh, under members that the control plane recorded, and no move left open."""
+    leader = world.data_leader()
+    if leader is None or not world.healthy() or world.placement().previous is not None:
+        return False
+    if world.cache_state(leader) is not CacheState.FRESH:
+        return False  # it may turn Stale before its next poll
+    return leader.node.up.group.leadership.membership_acknowledged()
 
 
 def _heal(world: World) -> None:

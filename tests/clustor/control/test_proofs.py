@@ -148,6 +148,16 @@ def test_a_batch_gets_a_verdict_for_each_of_its_proofs() -> None:
     }
 
 
+def test_an_answer_names_only_what_was_not_published() -> None:
+    plane = settled_plane()
+    command = PublishProofs(
+        node_id=1,
+        proofs=sign_proofs(PROOF_KEY, "p1", [proof(1, 5, at=START_MS), proof(9, 5, at=START_MS)]),
+    )
+    answer = plane.done(command, by=node_identity(1))
+    assert answer == {"published": 1, "others": {"9": "UnknownPartition"}}
+
+
 def test_an_epoch_that_was_never_given_out_is_refused() -> None:
     plane = settled_plane()
     assert plane.publish(proof(1, 5, epoch=1)) == {"1": "DurabilityModeEpochConflict"}
@@ -164,7 +174,7 @@ def test_a_wrong_key_publishes_nothing() -> None:
     stamped = [proof(1, 5, at=START_MS)]
     for key, key_id in [(RELEASE_KEY, "p1"), (PROOF_KEY, "r1"), (PROOF_KEY, "none")]:
         command = PublishProofs(node_id=1, proofs=sign_proofs(key, key_id, stamped))
-        assert plane.done(command, by=node_identity(1)) == {"verdicts": {"1": "BadSignature"}}
+        assert plane.verdicts(command) == {"1": "BadSignature"}
     assert find(plane.machine.kv, PublishedProof, 1) is None
 
 
@@ -218,11 +228,11 @@ def test_keys_overlap_and_the_last_one_stays() -> None:
     late = PublishProofs(
         node_id=1, proofs=sign_proofs(PROOF_KEY, "p1", [proof(1, 2, at=plane.now_ms)])
     )
-    assert plane.done(late, by=node_identity(1)) == {"verdicts": {"1": "BadSignature"}}
+    assert plane.verdicts(late) == {"1": "BadSignature"}
     fresh = PublishProofs(
         node_id=1, proofs=sign_proofs(RELEASE_KEY, "p2", [proof(1, 2, at=plane.now_ms)])
     )
-    assert plane.done(fresh, by=node_identity(1)) == {"verdicts": {"1": "Published"}}
+    assert plane.verdicts(fresh) == {"1": "Published"}
     assert proof_verifies(plane.machine.kv, held.proof, held.controlplane_signature), (
         "what a key signed in its time stays good"
     )

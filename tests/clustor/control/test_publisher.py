@@ -9,7 +9,7 @@ from clustor.control.proofs import PROOFS_MAX, PublishedProof
 from clustor.log.types import PartitionId
 from clustor.raft.profiles import ControlPlaneNumbers
 from clustor.raft.types import DurabilityTuple
-from tests.clustor.control.plane import PROOF_KEY, node_identity, proof, settled_plane
+from tests.clustor.control.plane import PROOF_KEY, proof, settled_plane
 
 NUMBERS = ControlPlaneNumbers(durability_proof_ttl_ms=100_000)
 P1, P2 = PartitionId(1), PartitionId(2)
@@ -122,8 +122,7 @@ def test_what_the_leader_signs_the_machine_publishes(publisher: ProofPublisher) 
     publisher.wish(P1, tuple_at(9))
     batch = taken(publisher, 0)
     command = signed_command(batch, PROOF_KEY, "p1", plane.now_ms)
-    result = plane.done(command, by=node_identity(1))
-    assert result == {"verdicts": {"1": "Published"}}
+    assert plane.verdicts(command) == {"1": "Published"}
     held = find(plane.machine.kv, PublishedProof, 1)
     assert held is not None
     assert (held.proof.proven(), held.proof.updated_at) == (tuple_at(9), plane.now_ms)

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from random import Random
 
+import msgspec
 import pytest
 
 from clustor.control import (
     Feature,
     GateState,
     Members,
+    MembershipFacts,
+    ModeName,
     Placement,
     ReportNode,
     SetFeatureGate,
     WriterMode,
     digest_of,
+    durability_transition,
     feature_is_on,
     find,
+    membership_report,
     membership_request,
 )
+from clustor.log.types import DurabilityMode, DurabilityModeEpoch
 from clustor.raft.control_plane import CacheState
 from clustor.raft.membership import (
     Configuration,
@@ -26,6 +32,7 @@ from clustor.raft.membership import (
     leave_joint,
     membership_digest,
 )
+from clustor.raft.transition import Transition
 from clustor.raft.types import ReplicaId, RoutingEpoch
 from tests.clustor.control.plane import node_identity, settled_plane
 from tests.clustor.control.samples import ROWS, manifest
@@ -50,6 +57,14 @@ def placed(members: Members, epoch: int = 5) -> Placement:
     )
 
 
+def facts(
+    current: Configuration, epoch: int, *, is_idle: bool = True, wants_record: bool = False
+) -> MembershipFacts:
+    return MembershipFacts(
+        current, RoutingEpoch(epoch), DurabilityModeEpoch(0), is_idle, wants_record
+    )
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_the_change_leads_from_any_members_to_any_others(seed: int) -> None:
     rng = Random(seed)
@@ -66,7 +81,7 @@ def test_the_change_leads_from_any_members_to_any_others(seed: int) -> None:
         voters=ids(*before[0]), learners=ids(*before[1]), observers=ids(*before[2])
     )
     members = Members(voters=tuple(after[0]), learners=tuple(after[1]), observers=tuple(after[2]))
-    request = membership_request(placed(members), current, RoutingEpoch(4))
+    request = membership_request(placed(members), facts(current, 4))
     if request is None:
         reached = current
     else:
@@ -80,9 +95,57 @@ def test_the_change_leads_from_any_members_to_any_others(seed: int) -> None:
 def test_an_old_placement_and_a_change_under_way_are_left_alone() -> None:
     current = Configuration(voters=ids(1, 2, 3))
     goal = placed(Members(voters=(2, 3, 4)))
-    assert membership_request(goal, current, RoutingEpoch(5)) is None
+    assert membership_request(goal, facts(current, 5)) is None
+    assert membership_request(goal, facts(current, 4, is_idle=False)) is None
     joint = Configuration(voters=ids(2, 3, 4), outgoing=ids(1, 2, 3))
-    assert membership_request(goal, joint, RoutingEpoch(4)) is None
+    assert membership_request(goal, facts(joint, 4)) is None
+
+
+OLD, NEW = Members(voters=(1, 2, 3)), Members(voters=(2, 3, 4))
+REPORTS = {
+    # placed, before it, the group's members, the group's epoch, it asks → what is reported
+    "a change not begun": (NEW, OLD, OLD, 4, False, None),
+    "a change that arrived": (NEW, OLD, NEW, 5, True, NEW),
+    "arrived, and its record was lost": (NEW, OLD, NEW, 5, False, NEW),
+    "rolled back": (NEW, OLD, OLD, 5, False, OLD),
+    "taken back before it began": (OLD, NEW, OLD, 3, False, OLD),
+    "recorded": (NEW, None, NEW, 5, False, None),
+    "recorded, but the group did not hear": (NEW, None, NEW, 5, True, NEW),
+    "members of neither side": (NEW, OLD, Members(voters=(1, 2)), 5, True, None),
+}
+
+
+@pytest.mark.parametrize(
+    ("goal", "before", "members", "epoch", "asks", "reported"),
+    REPORTS.values(),
+    ids=REPORTS.keys(),
+)
+def test_what_a_leader_reports(
+    goal: Members,
+    before: Members | None,
+    members: Members,
+    epoch: int,
+    asks: bool,
+    reported: Members | None,
+) -> None:
+    placement = msgspec.structs.replace(placed(goal), previous=before)
+    current = Configuration(voters=ids(*members.voters))
+    report = membership_report(placement, facts(current, epoch, wants_record=asks), 2)
+    assert (report is not None) == (reported is not None)
+    if report is not None and reported is not None:
+        assert report.membership_digest == digest_of(reported)
+        assert (report.routing_epoch, report.node_id) == (5, 2)
+    idle = facts(current, epoch, wants_record=asks, is_idle=False)
+    assert membership_report(placement, idle, 2) is None
+
+
+def test_a_leader_fences_the_mode_that_was_placed_once() -> None:
+    placement = msgspec.structs.replace(
+        placed(OLD), durability_mode=ModeName.GROUP_FSYNC, durability_mode_epoch=3
+    )
+    fence = durability_transition(placement, DurabilityModeEpoch(2))
+    assert fence == Transition(DurabilityMode.GROUP_FSYNC, DurabilityModeEpoch(3))
+    assert durability_transition(placement, DurabilityModeEpoch(3)) is None
 
 
 def test_what_the_preflight_found_goes_with_the_placement() -> None:

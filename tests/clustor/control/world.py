@@ -8,6 +8,7 @@ lost. The seed is the whole run.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -21,26 +22,34 @@ from clustor.control import (
     Cursor,
     Done,
     Members,
+    MembershipFacts,
     Moment,
+    Placement,
     PlacePartition,
     ProofPublisher,
-    ProofVerdict,
     RegisterNode,
     decode_answer,
     encode_call,
+    find,
+    membership_report,
+    membership_request,
     signed_command,
+    verdicts_of,
 )
 from clustor.control.draft import scan_records
-from clustor.kv import Events, Get, Key, StoreId, encode_command
+from clustor.kv import Get, Key, StoreId, encode_command
 from clustor.log.types import PartitionId
 from clustor.raft.control_plane import CacheState
+from clustor.raft.errors import MembershipRefused
 from clustor.raft.fallback import StrictFallback
 from clustor.raft.profiles import (
     CONSISTENCY_PROFILE,
     ControlPlaneNumbers,
     FallbackNumbers,
+    MembershipNumbers,
     Profile,
 )
+from clustor.raft.reconfiguration import Phase
 from clustor.raft.types import ReplicaId
 from clustor.replica import (
     Applied,
@@ -64,6 +73,9 @@ NUMBERS = ControlPlaneNumbers(
 PROFILE: Profile = replace(
     CONSISTENCY_PROFILE,
     control_plane=NUMBERS,
+    membership=MembershipNumbers(
+        catchup_index_slack=8, catchup_slack_bytes=512, catchup_timeout_ms=1_000, finalize_window=4
+    ),
     fallback=FallbackNumbers(
         local_only_demote_ms=8_000,
         recampaign_backoff_ms=1_000,
@@ -79,9 +91,9 @@ READ_MS_MAX = 600
 class Group(Cluster):
     """A group whose control plane is the world's, not the harness's own stand-in."""
 
-    def __init__(self, size: int, *, seed: int, control: bool) -> None:
+    def __init__(self, size: int, *, seed: int, control: bool, spares: int = 0) -> None:
         self._makes_control = control
-        super().__init__(size, seed=seed, profile=PROFILE)
+        super().__init__(size, seed=seed, profile=PROFILE, spares=spares)
 
     def settings(self) -> ReplicaSettings:
         self.control_is_down = True  # the stand-in stays silent
@@ -107,6 +119,7 @@ class Side:
     publisher: ProofPublisher
     reaches: set[int] = field(default_factory=set)  # replicas of the control plane
     next_poll_ms: int = 0
+    next_report_ms: int = 0
     publishes: bool = True
     seen_outputs: int = 0
 
@@ -131,11 +144,11 @@ class World:
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
         self.control = Group(3, seed=seed, control=True)
-        self.data = Group(3, seed=seed + 1, control=False)
+        self.data = Group(3, seed=seed + 1, control=False, spares=1)
         self._asked: dict[RequestId, Asked] = {}
         self._requests = 1_000
         self.sides = {
-            **{n: self._side(n, self.data, DATA, n) for n in (1, 2, 3)},
+            **{n: self._side(n, self.data, DATA, n) for n in (1, 2, 3, 4)},
             **{
                 CONTROL_NODES + n: self._side(n, self.control, CONTROL, CONTROL_NODES + n)
                 for n in (1, 2, 3)
@@ -301,9 +314,7 @@ class World:
             cache.listed(cursor, scan_records(kv, b""), asked=asked, confirmed=confirmed)
         else:
             found = kv.events_since(cache.cursor.revision, limit=50)
-            if not isinstance(found, Events):
-                return  # behind what we know already
-            cache.polled(found, asked=asked, confirmed=confirmed)
+            cache.polled(found, store_id=kv.store_id, asked=asked, confirmed=confirmed)
         self.tell(side)
 
     def tell(self, side: Side) -> None:
@@ -315,7 +326,39 @@ class World:
             replica.group.proof_conflict_reconciled()
         for update in word.updates:
             replica.control_plane(update)
+        if word.membership_ack is not None:
+            replica.membership_acknowledged(word.membership_ack)
+        if replica.leads:
+            self._steer(side)
         side.group.turn(side.node)
+
+    def _steer(self, side: Side) -> None:
+        """Let a leader follow the placement, and report where it has come."""
+        if side.partition == CONTROL:
+            return  # its replicas have other numbers than its nodes; it does not move here
+        placement = find(side.cache, Placement, side.partition)
+        if placement is None or self.now.monotonic_ms < side.next_report_ms:
+            return
+        group = side.node.up.group
+        facts = MembershipFacts(
+            group.core.hard.membership,
+            group.core.hard.routing_epoch,
+            group.core.hard.durability_mode_epoch,
+            is_idle=group.leadership.reconfiguration.phase is Phase.IDLE,
+            wants_record=not group.leadership.membership_acknowledged(),
+            proven=group.access.control.proof,
+        )
+        request = membership_request(placement, facts)
+        report = membership_report(placement, facts, side.node_id)
+        if request is not None:
+            with contextlib.suppress(MembershipRefused):
+                side.node.up.change_membership(request)
+        elif report is not None:
+            side.next_report_ms = self.now.monotonic_ms + ANSWER_MS_MAX
+            self._requests += 1
+            caller = Caller(identity=node_identity(side.node_id))
+            call = encode_call(caller, f"m{self._requests}", self.now.unix_ms, report)
+            self.ask(side, call, lambda _reply: None)
 
     def _publish(self, side: Side) -> None:
         if not side.publishes:
@@ -333,10 +376,7 @@ class World:
             if not isinstance(answer, Done):
                 side.publisher.failed(batch.request_id)
                 return
-            verdicts = {
-                PartitionId(int(partition)): ProofVerdict(verdict)
-                for partition, verdict in answer.result["verdicts"].items()
-            }
+            verdicts = verdicts_of([each for each, _ in batch.wishes], answer.result)
             side.publisher.answered(batch.request_id, verdicts, self.now.monotonic_ms)
 
         self.ask(side, call, then)
@@ -408,6 +448,34 @@ class World:
 
         self.run_until(answered, READ_MS_MAX + 200)
         return found[0]
+
+    def placement(self) -> Placement:
+        """Return the data group's placement as the control plane has it now."""
+        machine = max(self.control_machines(), key=lambda each: each.kv.revision)
+        held = find(machine.kv, Placement, DATA)
+        assert held is not None, "not one replica of the control plane is up"
+        return held
+
+    def move(self, *voters: int) -> None:
+        """Place the data group anew."""
+        self.call(self._moving(voters))
+
+    def try_move(self, *voters: int) -> None:
+        """Ask for a move, whatever comes of it."""
+        if not any(find(machine.kv, Placement, DATA) for machine in self.control_machines()):
+            return  # nobody is there to be asked, or none who has read its log yet
+        self._requests += 1
+        caller = Caller(identity=OPERATOR)
+        call = encode_call(caller, f"op{self._requests}", self.now.unix_ms, self._moving(voters))
+        self.ask(None, call, lambda _reply: None)
+
+    def _moving(self, voters: tuple[int, ...]) -> PlacePartition:
+        return PlacePartition(
+            partition_id=DATA,
+            members=Members(voters=voters),
+            load=1,
+            expected_routing_epoch=self.placement().routing_epoch,
+        )
 
     def cut_links(self, *node_ids: int) -> None:
         """Take the control plane from these nodes."""

@@ -24,6 +24,7 @@ from clustor.log.ledger import (
     NonceReservationRange,
     Truncation,
     decode_record,
+    encode_proof,
     encode_record,
     scan_ledger,
 )
@@ -151,6 +152,15 @@ def test_ledger_records_round_trip(
     seq, nth, mode, epoch = head
     record = LedgerRecord(seq, nth, mode, DurabilityModeEpoch(epoch), body)
     assert decode_record(encode_record(record)) == record
+
+
+@given(HEADS, st.builds(DurabilityRecord, U64, U64, U64))
+def test_a_proof_has_the_bytes_of_any_record(
+    head: tuple[int, int, IoWriterMode, int], proof: DurabilityRecord
+) -> None:
+    seq, nth, mode, epoch = head
+    record = LedgerRecord(seq, nth, mode, DurabilityModeEpoch(epoch), proof)
+    assert encode_proof(seq, nth, mode, epoch, proof) == encode_record(record)
 
 
 def _ledger(*nth_in_write: int) -> list[bytes]:

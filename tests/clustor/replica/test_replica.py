@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
 from clustor.kv import Found, Get, Key, KvMachine, Written, decode_reply, encode_command
+from clustor.log.steps import Sync, Write
 from clustor.raft.errors import DataLost
+from clustor.raft.messages import AppendEntries, DurabilityAck
 from clustor.raft.types import ReplicaId
 from clustor.replica import (
     Applied,
@@ -166,3 +170,67 @@ def test_a_failed_disk_stops_the_replica_and_the_others_go_on() -> None:
     assert not leader.up.leads
     others = [node for node in cluster.nodes.values() if node is not leader]
     assert any(node.up.leads for node in others)
+
+
+def test_messages_can_leave_before_the_leaders_own_plan_is_made() -> None:
+    cluster = Cluster(3)
+    leader = cluster.leader()
+    cluster.settle()
+    leader.up.propose(RequestId(1), put("a", "x"))
+    output = leader.up.take(plan_later=True)
+    assert output.disk == []
+    sent = [message for _, message in output.messages if isinstance(message, AppendEntries)]
+    assert [len(message.entries) for message in sent] == [1, 1]
+    (work,) = leader.up.take_disk()
+    assert [type(step) for step in work.plan] == [Write, Sync, Write, Sync]
+    assert leader.up.take_disk() == []
+    leader.works.append(work)
+    cluster.mail += ((leader.id, to, message) for to, message in output.messages)
+    cluster.settle()
+    assert isinstance(leader.outcomes[0], Applied)
+
+
+def test_a_plan_that_was_left_is_taken_before_the_next_output() -> None:
+    cluster = Cluster(3)
+    leader = cluster.leader()
+    cluster.settle()
+    leader.up.propose(RequestId(1), put("a", "x"))
+    leader.up.take(plan_later=True)
+    with pytest.raises(AssertionError, match="take_disk"):
+        leader.up.take()
+
+
+def test_a_follower_acknowledges_before_it_applies() -> None:
+    cluster = Cluster(3)
+    leader = cluster.leader()
+    follower = next(node for node in cluster.nodes.values() if node is not leader)
+    for number in range(2):
+        cluster.propose(leader, (number, put("a", str(number))))
+        if number == 0:
+            cluster.settle()
+    messages = [message for _, to, message in cluster.mail if to == follower.id]
+    follower.up.receive(cast("AppendEntries", messages[-1]))
+    (work,) = follower.up.take().disk
+    follower.disk.execute(work.plan)
+    follower.up.disk_done(work.token, 1.0)
+    kinds = [type(message) for _, message in follower.up.take().messages]
+    assert kinds == [DurabilityAck]
+    assert value(cluster, follower.id, "a") is None, "the first put, committed by the second"
+    assert follower.up.catch_up()
+    assert value(cluster, follower.id, "a") == b"0"
+    assert not follower.up.catch_up()
+
+
+def test_a_tick_applies_what_nobody_asked_for() -> None:
+    cluster = Cluster(3)
+    leader = cluster.leader()
+    follower = next(node for node in cluster.nodes.values() if node is not leader)
+    cluster.propose(leader, (1, put("a", "x")))
+    cluster.settle()
+    cluster.propose(leader, (2, put("b", "y")))
+    messages = [message for _, to, message in cluster.mail if to == follower.id]
+    follower.up.receive(cast("AppendEntries", messages[-1]))
+    follower.up.take()
+    assert value(cluster, follower.id, "a") is None
+    follower.up.tick(cluster.now_ms)
+    assert value(cluster, follower.id, "a") == b"x"

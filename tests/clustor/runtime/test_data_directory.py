@@ -9,7 +9,12 @@ import pytest
 
 from clustor.log.types import PartitionId
 from clustor.runtime.cluster_file import read_cluster_file
-from clustor.runtime.data_directory import REJOIN_FILE, open_data_directory, permit_rejoin
+from clustor.runtime.data_directory import (
+    REJOIN_FILE,
+    open_data_directory,
+    permit_rejoin,
+    withdraw_rejoin,
+)
 from clustor.runtime.development import (
     forget_node,
     node_directory,
@@ -147,6 +152,10 @@ def test_a_permission_to_start_empty_holds_for_one_start(tmp_path: Path) -> None
     assert data.take_rejoin() == {}
     permit_rejoin(tmp_path, {1: 4, 7: 2})
     assert data.take_rejoin() == {1: 4, 7: 2}
+    assert data.take_rejoin() == {}
+    permit_rejoin(tmp_path, {1: 5})
+    withdraw_rejoin(tmp_path)
+    withdraw_rejoin(tmp_path)
     assert data.take_rejoin() == {}
     (tmp_path / REJOIN_FILE).write_text("{")
     with pytest.raises(DataDirectoryRefused):

@@ -10,6 +10,7 @@ from clustor.runtime.kv_stream import (
     REPLY_BYTES_MAX,
     REQUEST_BYTES_MAX,
     StreamViolation,
+    encode_replies,
     encode_reply,
     encode_request,
     take_replies,
@@ -44,6 +45,14 @@ def test_replies_come_out_as_they_went_in(sent: list[tuple[int, int, bytes]], st
         found += take_replies(buffer)
     assert found == sent
     assert not buffer
+
+
+@given(sent=st.lists(st.tuples(ids, bodies)), status=st.integers(0, 255))
+def test_replies_together_are_the_replies_one_by_one(
+    sent: list[tuple[int, bytes]], status: int
+) -> None:
+    together = encode_replies([each for each, _ in sent], status, [body for _, body in sent])
+    assert together == b"".join(encode_reply(each, status, body) for each, body in sent)
 
 
 @pytest.mark.parametrize("length", [0, 12, REQUEST_BYTES_MAX + 1, 2**32 - 1])

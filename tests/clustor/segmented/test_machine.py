@@ -25,6 +25,7 @@ from tests.clustor.segmented.harness import (
     flush,
     now,
     read_back,
+    reinstall,
     retain,
     rotate_key,
     run,
@@ -96,6 +97,11 @@ class SegmentedMachine(RuleBasedStateMachine):
     @rule(partition=partitions, tombstone_ms=st.sampled_from([0, 100]))
     def compact(self, partition: int, tombstone_ms: int) -> None:
         self._do(compact(partition, tombstone_ms))
+
+    @rule()
+    @precondition(lambda self: self.pending is None)
+    def take_in_its_own_export(self) -> None:
+        self._do(reinstall())
 
     @rule()
     def rotate_key(self) -> None:

@@ -93,6 +93,18 @@ def test_what_is_frozen_does_not_follow(rows: list[tuple[int, int, int]]) -> Non
     assert len(listed(piece)) == len(batches) + 40
 
 
+def test_a_part_ends_exactly_where_it_is_full_and_is_none_behind_the_end() -> None:
+    piece, batches = built([(2, 10, 0)] * 40)
+    whole = 10 + ROW_BYTES
+    for wanted in (1, 2, 15, 16, 17, 40):
+        for bytes_max in (whole * wanted, whole * wanted - 1, whole * (wanted - 1) + 1):
+            part = piece.part(7, bytes_max)
+            assert part is not None and listed(part) == batches[:wanted]
+    assert piece.part(piece.next_index, 1) is None
+    last = piece.part(piece.next_index - 1, 1)
+    assert last is not None and listed(last) == batches[-1:]
+
+
 def test_a_long_piece_is_few_objects() -> None:
     piece, _ = built([(1, 10, 0)] * 10_000)
     assert len(piece.fresh) < 32

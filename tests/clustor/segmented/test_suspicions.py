@@ -9,10 +9,13 @@ from clustor.log.steps import Delete, FileName, Truncate
 from clustor.log.types import DekEpoch, Entry, LogIndex, Term
 from clustor.segmented import (
     Automatic,
+    Custom,
     FindingKind,
+    FixedSet,
     Majority,
     PartitionReader,
     PolicyRegistry,
+    QuorumPolicy,
     ReplicaId,
     SegmentedConfig,
     SegmentedMisuse,
@@ -275,3 +278,36 @@ def test_a_crash_leaves_the_log_where_a_partition_needs_it_even_in_the_middle_of
     found.replay()
     found.group.acknowledge_through(ME, world.log.durable_index)
     check_after_crash(now(world))
+
+
+def test_a_replica_that_does_not_lead_may_let_its_log_go() -> None:
+    """It hears of no acknowledgements but its own; that Raft committed is enough for most."""
+    policies: list[tuple[TopicPartitionId, QuorumPolicy]] = [
+        (TopicPartitionId(0), Majority()),
+        (TopicPartitionId(1), Threshold(2)),
+        (TopicPartitionId(2), Threshold(3)),
+        (TopicPartitionId(3), FixedSet(frozenset({ReplicaId(1)}))),
+        (TopicPartitionId(4), Custom("both ends")),
+    ]
+    tracker = tracker_of(*policies)
+    for index in (1, 2, 3):
+        tracker.appended(index, [(at, index - 1, 1, 1, 0) for at in range(5)], 5, 0)
+    for at in range(5):
+        tracker.durable(TopicPartitionId(at), 3)
+    tracker.committed(2)
+    assert [tracker.quorum_next(at) for at in range(5)] == [2, 2, 0, 0, 0]
+    assert tracker.min_required() == 1
+    for stricter in (2, 3, 4):
+        tracker.forget(TopicPartitionId(stricter))
+    assert tracker.min_required() == 3
+    tracker.committed(10)
+    assert tracker.min_required() is None
+    tracker.appended(4, [(0, 3, 1, 1, 0)], 1, 0)
+    assert tracker.quorum_next(0) == 3, "what came behind our end was not ours"
+    tracker.define(TopicPartitionId(9), Threshold(1), 0, 0)
+    tracker.appended(5, [(9, 0, 1, 1, 0)], 1, 0)
+    tracker.committed(5)
+    tracker.cut(5)
+    tracker.appended(5, [(9, 0, 1, 1, 0)], 1, 0)
+    tracker.committed(4)
+    assert tracker.quorum_next(9) == 0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
 from itertools import islice
 from random import Random
 
@@ -13,6 +15,7 @@ from clustor.log.errors import ChecksumMismatch, LogError, UnsupportedFormat
 from clustor.log.recovery import recover
 from clustor.log.steps import Delete
 from clustor.log.types import Entry, LogIndex, PartitionId, Term
+from clustor.replica.machine import StateMachine
 from clustor.segmented import (
     Automatic,
     Import,
@@ -30,7 +33,12 @@ from clustor.segmented import (
     open_for_import,
     recover_group,
 )
-from clustor.segmented.exchange import EXPORT_RUN_BYTES, ExportedPartition, FrameWriter
+from clustor.segmented.exchange import (
+    EXPORT_RUN_BYTES,
+    ExportedPartition,
+    FrameKind,
+    FrameWriter,
+)
 from clustor.segmented.metadata import Definition
 from clustor.segmented.runs import PARTS_DIRECTORY
 from clustor.sim.disk import SimDisk
@@ -141,8 +149,12 @@ def test_what_is_imported_is_what_was_exported_at_its_raft_index() -> None:
     assert other.group.propose(following) == world.group.propose(following)
 
 
-def test_replicas_with_the_same_batches_export_the_same_bytes() -> None:
+@pytest.mark.parametrize("run_bytes", [100, 1000, EXPORT_RUN_BYTES])
+def test_replicas_with_the_same_batches_export_the_same_bytes(
+    run_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However they flushed, checkpointed, restarted and rotated keys."""
+    monkeypatch.setattr("clustor.segmented.export.EXPORT_RUN_BYTES", run_bytes)
     calm, busy = World.new(), World.new()
     rng = Random(3)
     for nth in range(30):
@@ -227,6 +239,80 @@ def test_memory_is_bounded_by_a_run_and_bytes_may_be_cut_anywhere() -> None:
         cuts.append(whole[: rng.choice((1, 15, 17, 4000, 300_000))])
         whole = whole[len(cuts[-1]) :]
     assert taken_in(world, cuts).contents == world.contents
+
+
+class PartitionsMachine:
+    """A machine of a replica whose whole state is its partitions: each command is a batch."""
+
+    def __init__(self, store_id: bytes) -> None:
+        self.keys, self.disk = new_keys(), SimDisk()
+        self.group, plan = create_group(
+            GROUP, StoreId(store_id), self.keys, SMALL, members=ALONE, registry=PolicyRegistry()
+        )
+        self.disk.execute(plan)
+        wanted = {TopicPartitionId(at): (Majority(), Automatic()) for at in range(2)}
+        defined = self.group.plan_define(wanted)
+        self.disk.execute(defined.steps)
+        self.group.stored(defined.receipt)
+
+    def apply_batch(self, index: int, commands: Sequence[bytes], /) -> list[bytes]:
+        drawn = [batch(at[0] % 2, bytes(at)) for at in commands]
+        entry = Entry(Term(1), LogIndex(index), self.group.propose(drawn))
+        self.group.appended([entry], 0)
+        self.group.apply([entry])
+        self.group.committed(entry.index)
+        if index % 3 == 0:
+            plan = self.group.plan_checkpoint()
+            self.disk.execute(plan.steps)
+            self.group.stored(plan.receipt)
+        return [b"ok"] * len(commands)
+
+    def snapshot(self) -> Iterator[bytes]:
+        return self.group.export(PartitionReader(self.disk, self.keys, SMALL))
+
+    def restore(self, chunks: Iterable[bytes], /) -> None:
+        incoming = self.group.start_import()
+        for chunk in chunks:
+            self.disk.execute(incoming.feed(chunk))
+        self.disk.execute(incoming.plan_commit())
+        log = World.new(partitions=0).log
+        log.plan_install(LogIndex(incoming.raft_index or 0), Term(1))
+        found = recover_group(
+            self.disk,
+            self.keys,
+            SMALL,
+            log,
+            members=ALONE,
+            registry=PolicyRegistry(),
+            committed_index=log.durable_index,
+            now=0,
+        )
+        assert found is not None
+        self.disk.execute(found.plan)
+        self.group = found.group
+
+    def digest(self) -> bytes:
+        return sha256(b"".join(self.snapshot())).digest()
+
+    @property
+    def applied_index(self) -> int:
+        return self.group.applied_index
+
+
+def test_a_machine_of_a_replica_can_be_made_of_it() -> None:
+    first: StateMachine = PartitionsMachine(b"the first one...")
+    second: StateMachine = PartitionsMachine(b"the second one..")
+    for index in range(1, 20):
+        first.apply_batch(index, [bytes([index]) * (index * 7), b"%d" % index])
+    snapshot = first.snapshot()
+    for index in range(20, 30):
+        first.apply_batch(index, [b"later"])
+    second.restore(snapshot)
+    assert second.applied_index == 19
+    for index in range(20, 30):
+        second.apply_batch(index, [b"later"])
+    assert second.digest() == first.digest()
+    assert second.applied_index == first.applied_index == 29
 
 
 # Crashes
@@ -331,6 +417,20 @@ def test_a_log_that_moved_first_is_refused_until_its_snapshot_is_in() -> None:
     assert open_for_import(SimDisk(), world.keys, SMALL) is None
 
 
+def test_an_older_snapshot_brings_back_what_was_removed_behind_it() -> None:
+    """For a store that must be filled anew: the log then removes it a second time."""
+    world = World.new()
+    run(world, append(batch(0, b"a"), batch(1, b"b")))
+    older, before = exported(world), world.contents
+    run(world, remove(1))
+    take_in(world, world.group.start_import(), older)
+    moment = Moment(world.disk, world.keys, world.witness, [before], world.clock)
+    after = check_after_crash(moment)
+    run(after, append(batch(1, b"goes on")))
+    run(after, remove(1))
+    check_after_crash(now(after))
+
+
 def test_after_its_commit_a_store_plans_no_more() -> None:
     world = history()
     incoming = world.group.start_import()
@@ -428,6 +528,40 @@ def test_frames_that_no_export_writes_are_refused() -> None:
     assert refused(begin + writer.partition(odd)) is UnsupportedFormat
     writer, begin = frames()
     assert refused(begin + writer.end(1, 0)) is ChecksumMismatch
+    for impossible in (
+        ExportedPartition(-1, 0, 3, 0, definition()),
+        ExportedPartition(1, 0, 3, 4, definition()),
+    ):
+        writer, begin = frames()
+        assert refused(begin + writer.partition(impossible)) is ChecksumMismatch
+    writer, begin = frames()
+    whole = begin + writer.partition(one) + writer.gone([1]) + writer.end(1, 0)
+    assert refused(whole) is ChecksumMismatch
+    writer, begin = frames()
+    assert refused(begin + writer.gone([-1])) is ChecksumMismatch
+
+
+ROW_OF = struct.Struct("<QIIq")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        struct.pack("<I", 0),
+        struct.pack("<I", 2) + ROW_OF.pack(0, 1, 0, 0),  # fewer rows than it says
+        struct.pack("<I", 1) + ROW_OF.pack(0, 1, 5, 0) + b"1234",  # fewer bytes
+        struct.pack("<I", 1) + ROW_OF.pack(0, 1, 3, 0) + b"1234",  # more bytes
+        struct.pack("<I", 1) + ROW_OF.pack(0, 0, 1, 0) + b"1",  # takes no index
+        struct.pack("<I", 1) + ROW_OF.pack(2, 2, 1, 0) + b"1",  # behind the partition's end
+        struct.pack("<I", 2) + ROW_OF.pack(1, 1, 0, 0) + ROW_OF.pack(0, 1, 0, 0),  # goes back
+    ],
+)
+def test_runs_that_no_export_writes_are_refused(body: bytes) -> None:
+    writer = FrameWriter()
+    begin = writer.begin(GROUP, 5)
+    one = writer.partition(ExportedPartition(1, 0, 3, 0, definition()))
+    assert refused(begin + one + writer._frame(FrameKind.RUN, body)) is ChecksumMismatch
 
 
 def test_an_import_that_is_abandoned_leaves_no_trace() -> None:

@@ -47,8 +47,19 @@ def test_qos_2_holds_its_packet_id_until_pubcomp() -> None:
 def test_the_wrong_acknowledgement_ends_nothing(qos: int, kind: int) -> None:
     desk = reader(window=1)
     publish(desk, b"1", qos=qos)
-    desk.acknowledge(kind, 1, 9)
+    desk.acknowledge(kind, 1)
     assert desk.effects == [] and len(desk.session(b"c").outbound) == 1
+
+
+def test_a_client_may_let_go_of_what_is_unknown_here() -> None:
+    desk = reader(window=1)
+    publish(desk, b"1", qos=1)
+    for kind in (PUBACK, PUBCOMP):
+        desk.acknowledge(kind, 9)
+        assert desk.effects == []
+    desk.acknowledge(PUBREC, 9)
+    assert desk.effects == [SendPubrel(b"c", 9)]
+    assert len(desk.session(b"c").outbound) == 1
 
 
 def test_a_refusal_of_the_client_ends_the_exchange() -> None:

@@ -42,16 +42,16 @@ def test_the_defaults_are_those_of_development() -> None:
 
 def test_flags_before_environment_before_file_before_defaults(tmp_path: Path) -> None:
     file = tmp_path / "q.toml"
-    file.write_text('mqtt = "127.0.0.1:1"\nws = "127.0.0.1:2"\nadmin = "off"\ntenant_prgs = 5\n')
+    file.write_text('mqtt = "127.0.0.1:1"\nws = "127.0.0.1:2"\nmqtts = "off"\ntenant_prgs = 5\n')
     environment = {"QUANTUM_MQTT": "127.0.0.1:3", "QUANTUM_WS": "127.0.0.1:4", "HOME": "/"}
     found = load({"mqtt": "127.0.0.1:5", "data": None}, environment, file)
     assert found.settings.mqtt == ListenAddress("127.0.0.1", 5)
     assert found.settings.ws == ListenAddress("127.0.0.1", 4)
-    assert found.settings.admin is None
+    assert found.settings.mqtts is None
     assert found.settings.tenant_prgs == 5
     assert found.settings.data == Path("var")
-    sources = [found.sources[name] for name in ("mqtt", "ws", "admin", "data")]
-    assert sources == ["--mqtt", "QUANTUM_WS", f"{file}: admin", "default"]
+    sources = [found.sources[name] for name in ("mqtt", "ws", "mqtts", "data")]
+    assert sources == ["--mqtt", "QUANTUM_WS", f"{file}: mqtts", "default"]
 
 
 def test_the_environment_may_name_the_file(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ BAD = {
     "no number": (
         {"QUANTUM_TENANT_PRGS": "many"},
         BadValue,
-        "QUANTUM_TENANT_PRGS is 'many', and must be a whole number from 1 to 1,024",
+        "QUANTUM_TENANT_PRGS is 'many', and must be a whole number from 1 to 512",
     ),
     "too small": (
         {"QUANTUM_PACKET_BYTES_MAX": "12"},

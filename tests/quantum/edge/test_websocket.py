@@ -158,6 +158,19 @@ async def test_an_upgrade_without_a_first_packet_is_cut() -> None:
         assert listener.lobby.counts.late == 1
 
 
+async def test_who_was_answered_may_stay_silent() -> None:
+    async with serving(Handlers(), first_answer_seconds=0.05) as (_, connect):
+        client = Client(*await connect())
+        await client.upgrade()
+        client.writer.write(binary(b"a"))
+        await client.frame()
+        silent = Client(*await connect())
+        await silent.upgrade()
+        assert await rest_of(silent.reader) == b""  # the deadline of both has passed
+        client.writer.write(binary(b"b"))
+        assert await client.frame() == (0x82, b"B")
+
+
 VIOLATIONS = {
     "a text frame": (frame(Opcode.TEXT, b"hi"), 1003),
     "an unmasked frame": (frame(Opcode.BINARY, b"hi", mask=False), 1002),

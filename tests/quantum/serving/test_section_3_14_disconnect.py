@@ -95,10 +95,24 @@ class TestProblemInformation:
         assert (found.properties.reason_string is not None) is told
 
     @pytest.mark.parametrize("asked", [True, False])
-    def test_other_answers_have_none(self, broker: Dialer, asked: bool) -> None:
+    def test_other_answers_have_no_properties(self, broker: Dialer, asked: bool) -> None:
+        """[MQTT-3.4.2-2] [MQTT-3.4.2-3] [MQTT-3.5.2-2] [MQTT-3.5.2-3] [MQTT-3.6.2-2]
+
+        [MQTT-3.6.2-3] [MQTT-3.7.2-2] [MQTT-3.7.2-3] [MQTT-3.9.2-1] [MQTT-3.9.2-2]
+        [MQTT-3.11.2-1] [MQTT-3.11.2-2]: so none makes them too large.
+        """
         client = connect(broker, request_problem_information=asked)
-        client.send(Publish(TopicName(b"$SYS/x"), b"", 1, packet_id=client.draw_id()))
-        assert client.receive_raw() == (0x40, b"\0\1\x87")
+        for sent, answer in {
+            "320b0006245359532f78" + "000100": "4003000187",
+            "340b0006245359532f78" + "000200": "5003000287",
+            "62020003": "70020003",
+            "50020004": "62020004",
+            "a206000500000174": "b00400050011",
+            "8207000600000174" + "00": "900400060000",
+        }.items():
+            client.send(bytes.fromhex(sent))
+            first, body = client.receive_raw() or (0, b"")
+            assert bytes((first, len(body))) + body == bytes.fromhex(answer)
 
 
 # Authentication.
@@ -166,7 +180,10 @@ class TestAuthentication:
         client.expect_refusal(ReasonCode.BAD_AUTHENTICATION_METHOD)
 
     def test_who_answers_is_let_in(self, echoing: Lab) -> None:
-        """[MQTT-4.12.0-2] [MQTT-4.12.0-3] [MQTT-4.12.0-5]: the method in every packet"""
+        """[MQTT-4.12.0-2] [MQTT-4.12.0-3] [MQTT-4.12.0-5]: the method in every packet
+
+        [MQTT-3.15.2-2] [MQTT-3.15.2-3]: and nothing that could make it too large
+        """
         client = begun(echoing)
         client.send(word(b"word"), Pingreq())
         connack = client.expect(Connack)
@@ -196,7 +213,7 @@ class TestAuthentication:
     def test_only_that_exchange_may_go_on_before_connack(
         self, echoing: Lab, packet: Pingreq | Auth
     ) -> None:
-        """[MQTT-3.1.2-30] [MQTT-4.12.0-5]"""
+        """[MQTT-3.1.2-30] [MQTT-4.12.0-5] [MQTT-3.14.0-1]"""
         client = begun(echoing)
         client.send(packet)
         client.expect_refusal(ReasonCode.PROTOCOL_ERROR)

@@ -33,7 +33,7 @@ def watching(broker: Dialer, name: bytes, qos: int = 2) -> Client:
 def test_mqtt_3_1_2_8_a_will_is_said_when_the_connection_breaks(
     broker: Dialer, version: ProtocolVersion
 ) -> None:
-    """[MQTT-3.1.2-7] [MQTT-3.1.2-8]"""
+    """[MQTT-3.1.2-7] [MQTT-3.1.2-8]; 3.1.1 [MQTT-3.1.2-8]"""
     watcher = watching(broker, last := topic("will"))
     connect(broker, version, will=will(last, b"gone", 1)).cut()
     message = watcher.take()
@@ -55,9 +55,18 @@ def test_mqtt_3_1_2_8_a_will_is_said_when_the_server_closes_for_an_error(
 
 @ALL
 def test_mqtt_3_1_2_10_a_goodbye_deletes_the_will(lab: Lab, version: ProtocolVersion) -> None:
-    """[MQTT-3.1.2-10] [MQTT-3.14.4-3]; 3.1.1 [MQTT-3.14.4-3]"""
+    """[MQTT-3.1.2-10] [MQTT-3.14.4-3]; 3.1.1 [MQTT-3.1.2-10] [MQTT-3.14.4-3]"""
     watcher = watching(lab, last := topic("will"))
     connect(lab, version, will=will(last)).leave()
+    lab.advance(10)
+    watcher.expect_quiet()
+
+
+@ALL
+def test_who_has_no_will_has_none_said(lab: Lab, version: ProtocolVersion) -> None:
+    """3.1.1 [MQTT-3.1.2-12]"""
+    watcher = watching(lab, b"#")
+    connect(lab, version).cut()
     lab.advance(10)
     watcher.expect_quiet()
 
@@ -94,7 +103,7 @@ def test_only_reason_0x00_deletes_the_will(broker: Dialer, reason: ReasonCode) -
 @pytest.mark.parametrize("retain", [False, True])
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_mqtt_3_1_2_12_to_15_qos_and_retain(broker: Dialer, qos: int, retain: bool) -> None:
-    """[MQTT-3.1.2-12] [MQTT-3.1.2-14] [MQTT-3.1.2-15]"""
+    """[MQTT-3.1.2-12] [MQTT-3.1.2-14] [MQTT-3.1.2-15]; 3.1.1 [MQTT-3.1.2-16] [MQTT-3.1.2-17]"""
     watcher = watching(broker, last := topic("will"))
     connect(broker, will=will(last, b"gone", qos, retain=retain)).cut()
     message = watcher.take()

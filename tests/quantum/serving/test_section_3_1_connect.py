@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import string
+
 import pytest
 
 from quantum.mqtt import (
@@ -36,7 +38,7 @@ ALL = pytest.mark.parametrize("version", [V31, V311, V5], ids=["3.1", "3.1.1", "
 
 @ALL
 def test_mqtt_3_1_0_1_the_first_packet_is_connect(broker: Dialer, version: ProtocolVersion) -> None:
-    """[MQTT-3.1.0-1]"""
+    """[MQTT-3.1.0-1]; 3.1.1 [MQTT-3.1.0-1]"""
     client = dial(broker, version)
     client.send(Pingreq())
     client.expect_end()
@@ -46,7 +48,7 @@ def test_mqtt_3_1_0_1_the_first_packet_is_connect(broker: Dialer, version: Proto
 def test_mqtt_3_1_0_2_a_second_connect_is_a_protocol_error(
     broker: Dialer, version: ProtocolVersion
 ) -> None:
-    """[MQTT-3.1.0-2]"""
+    """[MQTT-3.1.0-2]; 3.1.1 [MQTT-3.1.0-2]"""
     client = connect(broker, version)
     client.send(Connect(version, ClientId("again")))
     client.expect_disconnect(ReasonCode.PROTOCOL_ERROR)
@@ -73,7 +75,7 @@ class TestSessions:
     """[MQTT-3.1.2-4] to [MQTT-3.1.2-6], [MQTT-3.2.2-2], [MQTT-3.2.2-3]: state and its flag."""
 
     def test_clean_start_discards_what_was(self, broker: Dialer) -> None:
-        """[MQTT-3.1.2-4] [MQTT-3.2.2-2]"""
+        """[MQTT-3.1.2-4] [MQTT-3.1.4-4] [MQTT-3.2.2-2]"""
         name = unique("session")
         first = connect(broker, client_id=name, session_expiry_interval=100)
         assert not first.connack.session_present
@@ -101,7 +103,10 @@ class TestSessions:
         assert not client.connack.session_present
 
     def test_before_mqtt_5_clean_session_decides_both(self, broker: Dialer) -> None:
-        """3.1.1 [MQTT-3.1.2-4] [MQTT-3.1.2-5] [MQTT-3.1.2-6] [MQTT-3.2.2-1] to [MQTT-3.2.2-3]"""
+        """3.1.1 [MQTT-3.1.2-4] to [MQTT-3.1.2-6], 3.1.1 [MQTT-3.2.2-1] to [MQTT-3.2.2-3]
+
+        3.1.1 [MQTT-3.1.3-2] [MQTT-3.1.4-3] [MQTT-4.1.0-1]
+        """
         name = unique("session")
         assert not connect(broker, V311, client_id=name, clean=False).connack.session_present
         assert connect(broker, V311, client_id=name, clean=False).connack.session_present
@@ -126,7 +131,7 @@ class TestSessions:
         assert not connect(broker, client_id=name, clean=False).connack.session_present
 
     def test_a_session_ends_when_its_expiry_interval_has_passed(self, lab: Lab) -> None:
-        """[MQTT-3.1.2-23] §3.1.2.11.2"""
+        """[MQTT-3.1.2-23] [MQTT-4.1.0-2]"""
         for seconds, present in ((59, True), (61, False)):
             name = unique("session")
             connect(lab, client_id=name, session_expiry_interval=60).cut()
@@ -135,6 +140,7 @@ class TestSessions:
             assert again.connack.session_present is present
 
     def test_time_counts_from_the_end_of_the_connection(self, lab: Lab) -> None:
+        """[MQTT-4.1.0-1]; 3.1.1 [MQTT-4.1.0-2]"""
         name = unique("session")
         client = connect(lab, client_id=name, session_expiry_interval=60)
         lab.advance(1000)
@@ -182,6 +188,17 @@ class TestClientIds:
         client.send(Connect(version, ClientId(""), clean))
         client.expect_refusal(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID)
 
+    @ALL
+    def test_every_letter_and_digit_and_length_is_allowed(
+        self, broker: Dialer, version: ProtocolVersion
+    ) -> None:
+        """[MQTT-3.1.3-5]; 3.1.1 [MQTT-3.1.3-5]"""
+        letters = string.digits + string.ascii_letters
+        for start in range(0, len(letters), 20):
+            name = letters[start : start + 20]
+            connect(broker, version, client_id=name).expect_quiet()
+            connect(broker, version, client_id=name[0]).expect_quiet()
+
     def test_a_control_character_is_refused_with_its_reason(self, broker: Dialer) -> None:
         """[MQTT-3.1.3-8]"""
         client = dial(broker)
@@ -217,7 +234,10 @@ def test_takeover_keeps_a_session_and_its_messages(broker: Dialer) -> None:
 def test_mqtt_3_1_4_5_packets_behind_connect_are_processed(
     broker: Dialer, version: ProtocolVersion
 ) -> None:
-    """[MQTT-3.1.4-5] [MQTT-3.2.0-1]: CONNACK comes first, whatever else was sent"""
+    """[MQTT-3.1.4-5] [MQTT-3.2.0-1] [MQTT-3.2.0-2]: CONNACK comes first, and once
+
+    3.1.1 [MQTT-3.1.4-4] [MQTT-3.2.0-1]
+    """
     client = dial(broker, version)
     line = Subscription(TopicFilter(topic()))
     client.send(
@@ -232,7 +252,7 @@ def test_mqtt_3_1_4_5_packets_behind_connect_are_processed(
 def test_mqtt_3_1_4_6_nothing_behind_a_refused_connect_is_processed(
     broker: Dialer, version: ProtocolVersion
 ) -> None:
-    """[MQTT-3.1.4-6] [MQTT-3.2.2-7]"""
+    """[MQTT-3.1.4-6] [MQTT-3.2.2-7] [MQTT-3.14.0-1]; 3.1.1 [MQTT-3.1.4-5] [MQTT-3.2.2-5]"""
     client = dial(broker, version)
     refused = will(b"$SYS/mine")
     client.send(Connect(version, ClientId(unique("client")), will=refused), Pingreq())

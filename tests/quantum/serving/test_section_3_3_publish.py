@@ -41,7 +41,10 @@ QOS = pytest.mark.parametrize("qos", [0, 1, 2])
 def test_mqtt_3_8_4_8_a_message_comes_with_the_lower_qos(
     broker: Dialer, version: ProtocolVersion, qos: int, granted: int
 ) -> None:
-    """[MQTT-3.8.4-8] [MQTT-3.3.4-1]; 3.1.1 [MQTT-3.8.4-6] [MQTT-3.3.5-1]"""
+    """[MQTT-3.8.4-8] [MQTT-3.3.4-1] [MQTT-4.3.1-1] [MQTT-3.3.2-3]
+
+    3.1.1 [MQTT-3.8.4-6] [MQTT-3.3.5-1] [MQTT-4.3.1-1] [MQTT-3.3.2-3] [MQTT-4.5.0-1]
+    """
     reader = connect(broker, version)
     news = topic()
     assert reader.subscribe(news, granted) == granted
@@ -66,7 +69,7 @@ def test_versions_meet(
 
 @pytest.mark.parametrize("qos", [1, 2])
 def test_mqtt_3_3_1_3_dup_is_not_passed_on(broker: Dialer, qos: int) -> None:
-    """[MQTT-3.3.1-3]"""
+    """[MQTT-3.3.1-3]; 3.1.1 [MQTT-3.3.1-3]"""
     reader = connect(broker)
     reader.subscribe(news := topic(), 2)
     writer = connect(broker)
@@ -83,7 +86,7 @@ class TestRetained:
     def test_a_retained_message_meets_later_subscribers(
         self, broker: Dialer, qos: int, version: ProtocolVersion
     ) -> None:
-        """[MQTT-3.3.1-5] [MQTT-3.3.1-9]; 3.1.1 [MQTT-3.3.1-6] [MQTT-3.3.1-8]"""
+        """[MQTT-3.3.1-5] [MQTT-3.3.1-9]; 3.1.1 [MQTT-3.3.1-5] to [MQTT-3.3.1-8]"""
         connect(broker, version).publish(news := topic(), b"kept", qos, retain=True)
         if qos == 0:
             settle(broker, news)
@@ -92,6 +95,18 @@ class TestRetained:
         message = reader.take()
         assert (message.payload, message.retain, message.qos) == (b"kept", True, qos)
         reader.expect_quiet()
+
+    @ALL
+    def test_it_stays_when_its_publishers_session_ends(
+        self, broker: Dialer, version: ProtocolVersion
+    ) -> None:
+        """3.1.1 [MQTT-3.1.2-7]: retained messages are no part of a session"""
+        writer = connect(broker, version)
+        writer.publish(news := topic(), b"kept", 1, retain=True)
+        writer.leave()
+        reader = connect(broker, version)
+        reader.subscribe(news, 1)
+        assert reader.take().payload == b"kept"
 
     def test_a_newer_one_replaces_it(self, broker: Dialer) -> None:
         """[MQTT-3.3.1-5]"""
@@ -251,7 +266,7 @@ class TestAliases:
     def test_an_alias_out_of_range_ends(
         self, broker: Dialer, alias: int, reason: ReasonCode
     ) -> None:
-        """[MQTT-3.3.2-8] [MQTT-3.3.2-9]"""
+        """[MQTT-3.3.2-8] [MQTT-3.3.2-9] [MQTT-3.2.2-17]"""
         client = connect(broker)
         client.send(b"\x30\x08\0\1t\3\x23" + alias.to_bytes(2, "big") + b"x")
         client.expect_disconnect(reason)
@@ -490,6 +505,36 @@ def _qos_1(name: bytes, number: int) -> Packet:
     return Publish(TopicName(name), b"", 1, packet_id=PacketId(number))
 
 
+class TestFullQueues:
+    """quantumqtt §7.2, §13.4: a queue that is full is told to who publishes, not lost"""
+
+    def test_mqtt_5_tells_it_and_goes_on(self, lab: Lab) -> None:
+        """C11: 0x97 is legal in PUBACK and PUBREC"""
+        news, name = topic(), unique("reader")
+        reader = connect(lab, client_id=name, session_expiry_interval=100)
+        reader.subscribe(news, 1)
+        reader.cut()
+        writer = connect(lab)
+        answers = [writer.publish(news, b"%d" % n, 1) for n in range(1002)]
+        assert answers[:1000] == [ReasonCode.SUCCESS] * 1000
+        assert answers[1000:] == [ReasonCode.QUOTA_EXCEEDED] * 2
+        writer.expect_quiet()
+        again = connect(lab, client_id=name, clean=False, session_expiry_interval=100)
+        assert [int(again.take().payload) for _ in range(1000)] == list(range(1000))
+
+    def test_before_mqtt_5_the_connection_ends(self, lab: Lab) -> None:
+        """3.1.1 [MQTT-4.8.0-2]: unacknowledged, so the client will send it again"""
+        news = topic()
+        reader = connect(lab, session_expiry_interval=100)
+        reader.subscribe(news, 1)
+        reader.cut()
+        writer = connect(lab, V311)
+        for _ in range(1000):
+            writer.publish(news, b"x", 1)
+        writer.send(_qos_1(news, 1001))
+        writer.expect_end()
+
+
 class TestSizes:
     """[MQTT-3.1.2-24] [MQTT-3.1.2-25] [MQTT-3.2.2-15]"""
 
@@ -524,8 +569,8 @@ class TestSizes:
         client.expect_end()
 
     def test_the_reason_string_is_left_out_to_fit(self, broker: Dialer) -> None:
-        """[MQTT-3.14.2-3]"""
-        client = connect(broker, maximum_packet_size=24)
+        """[MQTT-3.14.2-3] [MQTT-3.14.2-4]"""
+        client = connect(broker, maximum_packet_size=20)
         client.send(Connect(V5, ClientId("again")))
         found = client.expect_disconnect(ReasonCode.PROTOCOL_ERROR)
         assert found.properties.reason_string is None

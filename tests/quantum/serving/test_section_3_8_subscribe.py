@@ -33,7 +33,10 @@ class TestSubscribe:
     def test_mqtt_3_8_4_suback_answers_each_line_in_order(
         self, broker: Dialer, version: ProtocolVersion
     ) -> None:
-        """[MQTT-3.8.4-1] [MQTT-3.8.4-2] [MQTT-3.8.4-5] to [MQTT-3.8.4-7] [MQTT-3.9.3-1]"""
+        """[MQTT-3.8.4-1] [MQTT-3.8.4-2] [MQTT-3.8.4-5] to [MQTT-3.8.4-7] [MQTT-3.9.3-1]
+
+        3.1.1 [MQTT-3.8.4-1] [MQTT-3.8.4-2] [MQTT-3.8.4-5] [MQTT-3.9.3-1]
+        """
         client = connect(broker, version)
         base = topic()
         lines = [line(base + b"/%d" % qos, qos) for qos in (2, 0, 1)]
@@ -122,7 +125,10 @@ class TestSubscribe:
 class TestUnsubscribe:
     @ALL
     def test_mqtt_3_10_4_unsuback_answers(self, broker: Dialer, version: ProtocolVersion) -> None:
-        """[MQTT-3.10.4-4] to [MQTT-3.10.4-6] [MQTT-3.11.3-1] [MQTT-3.11.3-2]"""
+        """[MQTT-3.10.4-4] to [MQTT-3.10.4-6] [MQTT-3.11.3-1] [MQTT-3.11.3-2]
+
+        3.1.1 [MQTT-3.10.4-4] to [MQTT-3.10.4-6]
+        """
         client, mine = connect(broker, version), topic()
         client.subscribe(mine)
         client.send(Unsubscribe(PacketId(77), (TopicFilter(topic()), TopicFilter(mine))))
@@ -140,7 +146,7 @@ class TestUnsubscribe:
     def test_mqtt_3_10_4_1_and_2_filters_are_compared_letter_by_letter(
         self, broker: Dialer, expiry: int
     ) -> None:
-        """[MQTT-3.10.4-1] [MQTT-3.10.4-2]"""
+        """[MQTT-3.10.4-1] [MQTT-3.10.4-2]; 3.1.1 [MQTT-3.10.4-1] [MQTT-3.10.4-2]"""
         client, base = connect(broker, session_expiry_interval=expiry), topic()
         client.subscribe(base + b"/+", 1)
         for other in (base + b"/a", base + b"/#", base.upper() + b"/+"):
@@ -154,7 +160,7 @@ class TestUnsubscribe:
 
     @pytest.mark.parametrize("expiry", [0, 60])
     def test_mqtt_3_10_4_3_what_was_begun_is_completed(self, broker: Dialer, expiry: int) -> None:
-        """[MQTT-3.10.4-3]"""
+        """[MQTT-3.10.4-3]; 3.1.1 [MQTT-3.10.4-3]"""
         client = connect(broker, session_expiry_interval=expiry)
         client.subscribe(news := topic(), 2)
         connect(broker).publish(news, b"x", 2)
@@ -178,7 +184,7 @@ class TestUnsubscribe:
 
 @ALL
 def test_mqtt_3_12_4_1_pingreq_is_answered(broker: Dialer, version: ProtocolVersion) -> None:
-    """[MQTT-3.12.4-1]"""
+    """[MQTT-3.12.4-1]; 3.1.1 [MQTT-3.12.4-1]"""
     client = connect(broker, version)
     client.send(Pingreq(), Pingreq())
     client.expect(Pingresp)

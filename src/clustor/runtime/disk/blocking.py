@@ -13,6 +13,7 @@ from clustor.log.steps import Plan
 from clustor.log.types import IoWriterMode
 from clustor.runtime.disk.errors import DiskClosed, DiskError, PlanAbandoned
 from clustor.runtime.disk.files import FileTable
+from clustor.runtime.disk.pace import Pace, is_small
 from clustor.runtime.disk.partition import Partition
 from clustor.runtime.disk.types import Completion, Downgrade, PlanToken, SyncDurations
 
@@ -41,10 +42,17 @@ class BlockingDisk:
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._queue: SimpleQueue[tuple[Partition, Plan, PlanToken, int] | None] = SimpleQueue()
         self._done: deque[Completion] = deque()
+        self._pace = Pace()
+        self._untold = 0  # plans that the owner gave and has not heard of again
         self._lock = threading.Lock()
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="disk-writer", daemon=True)
         self._thread.start()
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether a small plan that is submitted `alone` would be run at once now."""
+        return self._pace.is_quick and not self._untold
 
     def fileno(self) -> int:
         """Return an eventfd that is readable while completions wait."""
@@ -59,17 +67,26 @@ class BlockingDisk:
         return partition
 
     def submit(
-        self,
-        partition: Partition,
-        plan: Plan,
-        token: PlanToken,
-        *,
-        alone: bool = False,  # noqa: ARG002  # one thread writes, whoever waits for it
+        self, partition: Partition, plan: Plan, token: PlanToken, *, alone: bool = False
     ) -> Completion | None:
-        """Queue a plan for the writer thread."""
+        """Queue a plan for the writer thread.
+
+        Where the thread has nothing to do and the disk is quick, a small plan is run here.
+        """
         self._require_open()
+        if alone and self.is_quick and is_small(plan):
+            completion = self._run(partition, plan, token, partition.failures_seen)
+            self._tell(completion)
+            return completion
+        self._untold += 1
         self._queue.put((partition, plan, token, partition.failures_seen))
         return None
+
+    def _tell(self, completion: Completion) -> None:
+        """Note that the owner knows of it from here on."""
+        self._pace.sample(completion.sync_durations)
+        if completion.error is not None:
+            completion.partition.failures_seen += 1
 
     def completions(self) -> list[Completion]:
         """Take the plans that are over, and reset the eventfd."""
@@ -80,8 +97,8 @@ class BlockingDisk:
         taken: list[Completion] = []
         while self._done:
             completion = self._done.popleft()
-            if completion.error is not None:
-                completion.partition.failures_seen += 1
+            self._tell(completion)
+            self._untold -= 1
             taken.append(completion)
         return taken
 

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 NO_SLOT = -1
 _LOOKS_MAX = 64
+UNKNOWN = -1
 
 FileKey: TypeAlias = tuple[int, str]
 """A partition's number and the name of a file in it."""
@@ -29,12 +30,16 @@ class OpenFile:
     """
     length: int = 0
     """While it is not dirty: its length. A write that begins behind it leaves a gap to fill."""
+    reach: int = UNKNOWN
+    """Its length with all that was written to it; UNKNOWN where others may have changed it."""
     slot: int = NO_SLOT
     """Its place in the ring's table of registered files."""
 
     def on_synced(self) -> None:
         """Note that a sync has covered the whole file."""
-        self.length = os.fstat(self.descriptor).st_size
+        if self.reach == UNKNOWN:
+            self.reach = os.fstat(self.descriptor).st_size
+        self.length = self.reach
         self.dirty = False
 
     def on_range_synced(self, end: int) -> None:

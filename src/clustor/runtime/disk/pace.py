@@ -1,10 +1,10 @@
 """Whether the disk is quick enough to be waited for.
 
 A ring hands buffered writes to a worker thread of the kernel: waking it, and being woken by it,
-costs as much as the syncs of a small plan themselves (340 µs against 210 µs, measured). So a
-small plan that has the disk to itself is run where it is submitted, as long as syncs are quick.
-A disk that becomes slow holds its owner up once, by the sync that shows it; from then on the ring
-does the waiting, until syncs have been quick for a while again.
+costs nearly as much as the syncs of a small plan (340 µs against 210 µs, measured), and a thread
+of our own costs more. So a small plan that has the disk to itself is run where it is submitted,
+as long as syncs are quick. A disk that becomes slow holds its owner up once, by the sync that
+shows it; from then on ring or thread do the waiting, until syncs were quick for a while again.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from clustor.log.steps import (
 )
 from clustor.runtime.disk.bulk import SyncFailure, sync_all, trusts_syncfs
 from clustor.runtime.disk.errors import FileFenced, PathRefused, plan_failed
-from clustor.runtime.disk.files import FileTable, OpenFile
+from clustor.runtime.disk.files import UNKNOWN, FileTable, OpenFile
 from clustor.runtime.disk.paths import Directories, parts_of
 from clustor.runtime.disk.reserve import reserve
 from clustor.runtime.disk.types import SyncDurations
@@ -126,10 +126,13 @@ class Partition:
         """Write all of `data`, however the kernel divides it."""
         file = self.file(name)
         file.dirty = True
+        reach, file.reach = file.reach, UNKNOWN  # until all bytes are there
         written = os.pwrite(file.descriptor, data, offset)
         while written < len(data):
             rest = memoryview(data)[written:]
             written += os.pwrite(file.descriptor, rest, offset + written)
+        if reach != UNKNOWN:
+            file.reach = max(reach, offset + written) if written else reach
 
     def dirty_files(self, step: SyncFiles) -> list[tuple[str, OpenFile]]:
         """Return those of the step's files that have anything to sync."""
@@ -164,6 +167,7 @@ class Partition:
             case Truncate():
                 file = self.file(step.file)
                 file.dirty = True
+                file.reach = UNKNOWN
                 os.ftruncate(file.descriptor, step.size_bytes)
             case Rename():
                 self._rename(step)

@@ -50,6 +50,10 @@ class Disk(Protocol):
     def downgrades(self) -> Sequence[Downgrade]:
         """The better modes that were tried and given up, in order."""
 
+    @property
+    def is_quick(self) -> bool:
+        """Whether a small plan that is submitted `alone` would be run at once now."""
+
     def fileno(self) -> int:
         """Return an eventfd that is readable while completions wait."""
 

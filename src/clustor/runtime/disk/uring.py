@@ -15,7 +15,7 @@ from clustor.log.types import IoWriterMode
 from clustor.runtime.disk.blocking import OPEN_FILES_MAX
 from clustor.runtime.disk.bulk import SyncFailure, SyncThreads
 from clustor.runtime.disk.errors import DiskClosed, DiskError, PlanAbandoned, RingBroken
-from clustor.runtime.disk.files import NO_SLOT, FileTable, OpenFile
+from clustor.runtime.disk.files import NO_SLOT, UNKNOWN, FileTable, OpenFile
 from clustor.runtime.disk.pace import Pace, is_small
 from clustor.runtime.disk.partition import Partition
 from clustor.runtime.disk.ring import Ring
@@ -90,6 +90,11 @@ class UringDisk:
         self._pace = Pace()
         self._closed = False
 
+    @property
+    def is_quick(self) -> bool:
+        """Whether a small plan that is submitted `alone` would be run at once now."""
+        return self._pace.is_quick and self._is_idle()
+
     def fileno(self) -> int:
         """Return an eventfd that is readable while completions wait."""
         return self._event
@@ -110,7 +115,7 @@ class UringDisk:
         Where nothing at all is under way and the disk is quick, a small plan is run here.
         """
         self._require_open()
-        if alone and self._is_idle() and self._pace.is_quick and is_small(plan):
+        if alone and self.is_quick and is_small(plan):
             return self._run_here(partition, plan, token)
         job = _Job(partition, plan, token, partition.failures_seen)
         if partition.busy:
@@ -353,6 +358,7 @@ class UringDisk:
             step = job.plan[at]
             if isinstance(step, Write):
                 file.dirty = True
+                file.reach = UNKNOWN
                 buffer = ring.add_write(
                     file, step.offset, step.data, mark | link, sync=folds, last=link == last
                 )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clustor.log.steps import Create, FileName, Plan, Sync, Write
+from clustor.log.steps import Create, FileName, Plan, Sync, Truncate, Write
 from clustor.log.types import IoWriterMode
 from clustor.runtime.disk import (
     Disk,
@@ -20,7 +20,7 @@ from clustor.runtime.disk import (
 )
 from clustor.runtime.disk.pace import BYTES_MAX, QUICK_NS_MAX, Pace, is_small
 from tests.clustor.runtime.disk.harness import contents, opened, take, unwritten_pages
-from tests.clustor.runtime.disk.test_faults import replace_behind
+from tests.clustor.runtime.disk.test_faults import file_size_limit, replace_behind
 
 WAL = FileName("wal")
 LEDGER = FileName("ledger")
@@ -33,9 +33,9 @@ def quick() -> Pace:
     return pace
 
 
-@pytest.fixture
-def disk(root: Path) -> Iterator[Disk]:
-    with opened(IoWriterMode.FIXED_URING) as found:
+@pytest.fixture(params=[IoWriterMode.FIXED_URING, IoWriterMode.BLOCKING], ids=lambda m: m.name)
+def disk(request: pytest.FixtureRequest, root: Path) -> Iterator[Disk]:
+    with opened(request.param) as found:
         found._pace = quick()  # type: ignore[attr-defined]
         yield found
 
@@ -96,15 +96,19 @@ def test_a_small_plan_alone_is_over_and_durable_when_submit_returns(
     assert disk.completions() == []
 
 
-def test_the_ring_does_what_is_not_alone_or_comes_behind_it(
+def test_others_do_what_is_not_alone_or_comes_behind_it(
     disk: Disk, partition: Partition, root: Path
 ) -> None:
+    quick = [disk.is_quick]
     assert disk.submit(partition, APPEND, PlanToken(1)) is None
+    quick.append(disk.is_quick)  # something is under way
     assert disk.submit(partition, APPEND, PlanToken(2), alone=True) is None
     assert [each.token for each in take(disk, 2)] == [1, 2]
+    quick.append(disk.is_quick)
+    assert quick == [True, False, True]
 
 
-def test_the_ring_waits_for_a_slow_disk(disk: Disk, partition: Partition) -> None:
+def test_others_wait_for_a_slow_disk(disk: Disk, partition: Partition) -> None:
     disk._pace.sample([1000 * QUICK_NS_MAX])  # type: ignore[attr-defined]
     assert disk.submit(partition, APPEND, PlanToken(1), alone=True) is None
     assert take(disk, 1)[0].error is None
@@ -121,6 +125,8 @@ def test_a_failure_is_told_once_and_fences_as_ever(disk: Disk, partition: Partit
     well = disk.submit(partition, (Write(LEDGER, 0, b"x"), Sync(LEDGER)), PlanToken(3), alone=True)
     assert well is not None
     assert well.error is None
+    disk.submit(partition, (Write(LEDGER, 0, b"y"), Sync(LEDGER)), PlanToken(4))
+    assert take(disk, 1)[0].error is None, "what the owner was told of does not count again"
 
 
 def test_a_plan_behind_a_failure_that_nobody_was_told_of_is_not_run(
@@ -132,3 +138,37 @@ def test_a_plan_behind_a_failure_that_nobody_was_told_of_is_not_run(
     assert isinstance(failed.error, PlanFailed)
     assert isinstance(abandoned.error, PlanAbandoned)
     assert contents(root) == {"wal": b"", "ledger": b""}
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        (Write(WAL, 0, b"w" * 100), Sync(WAL)),
+        (Write(WAL, 0, b"w" * 100), Sync(WAL), Write(WAL, 50, b"over"), Sync(WAL)),
+        (Write(WAL, 500, b""), Sync(WAL)),
+        (Write(WAL, 0, b"w" * 100), Truncate(WAL, 40), Sync(WAL)),
+        (Write(WAL, 9, b"w"), Sync(WAL), Truncate(WAL, 700), Sync(WAL), Write(WAL, 2, b"w")),
+    ],
+    ids=["grown", "written over", "nothing, far out", "cut", "extended"],
+)
+def test_the_known_length_is_the_files_own(partition: Partition, root: Path, plan: Plan) -> None:
+    for _ in range(2):
+        partition.execute((*plan, Sync(WAL)))
+        file = partition.file(WAL)
+        assert not file.dirty
+        assert file.length == (root / "wal").stat().st_size
+
+
+def test_the_length_of_a_file_that_was_there_is_looked_up(disk: Disk, root: Path) -> None:
+    (root / "wal").write_bytes(bytes(1000))
+    partition = disk.open_partition(root)
+    partition.execute((Write(WAL, 0, b"w"), Sync(WAL)))
+    assert partition.file(WAL).length == 1000
+
+
+def test_a_refused_write_leaves_no_length_behind(partition: Partition) -> None:
+    partition.execute((Write(WAL, 0, b"w" * 100), Sync(WAL)))
+    with file_size_limit(200), pytest.raises(PlanFailed):
+        partition.execute((Write(WAL, 1000, b"w"), Sync(WAL)))
+    partition.execute((Sync(WAL),))
+    assert partition.file(WAL).length == 100
