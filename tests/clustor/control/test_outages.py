@@ -466,7 +466,8 @@ def run_mixture(seed: int, faults: int) -> None:
         world.run(rng.choice([100, 400, 1_000, 2_500]))
     _heal(world)
     world.run_until(lambda: _serves(world), 20_000)
-    assert isinstance(world.reads(world.led()), ReadReady)
+    # A batch of proofs that was lost is given up after a second; until then a read may time out.
+    world.run_until(lambda: isinstance(world.reads(world.led()), ReadReady), 5_000)
     world.run_until(lambda: len({m.digest() for m in world.control_machines()}) == 1, 5_000)
 
 

@@ -160,6 +160,15 @@ class Lab:
             self.service.on_tick()
             self.settle()
 
+    def lead(self, *, leads: bool) -> None:
+        """Let every partition have its leader here, in a new term, or none anywhere."""
+        for group in self.node.groups:
+            replica = group.replica
+            replica.leads, replica.leader_id = leads, NODE if leads else None
+            replica.group.core.hard.term += leads
+        self.node.is_due = True
+        self.settle()
+
     def dial(self) -> LabLine:
         """Open a connection."""
         return LabLine(self)

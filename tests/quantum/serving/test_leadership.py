@@ -1,0 +1,71 @@
+"""Clients of a partition that nobody leads, or that is led elsewhere from now on (C10, C11)."""
+
+from __future__ import annotations
+
+import pytest
+
+from quantum.mqtt import Connack, Connect, Pingreq, Pingresp, ProtocolVersion, ReasonCode
+from quantum.mqtt.types import ClientId
+from quantum.serving.limits import MqttLimits
+from tests.quantum.serving.client import V5, V31, V311, connect, dial, topic, unique
+from tests.quantum.serving.lab import Lab, LabLine
+
+ALL = pytest.mark.parametrize("version", [V31, V311, V5], ids=["3.1", "3.1.1", "5"])
+
+
+@ALL
+def test_a_client_waits_for_a_leader(lab: Lab, version: ProtocolVersion) -> None:
+    """What it sends meanwhile is taken when it is let in ([MQTT-3.1.4-5])."""
+    lab.lead(leads=False)
+    client = dial(lab, version)
+    client.send(Connect(version, ClientId(unique("client"))), Pingreq())
+    assert client.receive() is None
+    lab.advance(2)
+    lab.lead(leads=True)
+    client.expect(Connack)
+    client.expect(Pingresp)
+
+
+@ALL
+def test_a_client_does_not_wait_for_ever(lab: Lab, version: ProtocolVersion) -> None:
+    """0x88 is legal in CONNACK, and in nothing else (C11); before MQTT 5 it is return code 3."""
+    lab.lead(leads=False)
+    client = dial(lab, version)
+    client.send(Connect(version, ClientId(unique("client"))))
+    lab.advance(6)
+    client.expect_refusal(ReasonCode.SERVER_UNAVAILABLE)
+
+
+def test_who_sends_much_while_it_waits_is_ended() -> None:
+    lab = Lab(MqttLimits(packet_bytes_max=10_000))
+    lab.lead(leads=False)
+    client = dial(lab)
+    client.send(Connect(V5, ClientId(unique("client"))))
+    line = client.line
+    assert isinstance(line, LabLine)
+    for _ in range(11):
+        assert not line.is_closed
+        client.send(b"\xc0\0" * 500)
+    client.expect_end()
+
+
+@ALL
+def test_clients_are_told_that_their_partition_moved(lab: Lab, version: ProtocolVersion) -> None:
+    """0x9D is legal in DISCONNECT (C11)."""
+    client = connect(lab, version)
+    client.subscribe(topic(), 1)
+    lab.lead(leads=False)
+    client.expect_disconnect(ReasonCode.SERVER_MOVED)
+
+
+def test_a_session_is_there_under_the_next_leader(lab: Lab) -> None:
+    """[MQTT-4.1.0-1]: sessions are in the log, not in the leader"""
+    name, news = unique("client"), topic()
+    client = connect(lab, client_id=name, session_expiry_interval=60)
+    client.subscribe(news, 1)
+    lab.lead(leads=False)
+    lab.lead(leads=True)
+    connect(lab).publish(news, b"kept", 1)
+    again = connect(lab, client_id=name, clean=False, session_expiry_interval=60)
+    assert again.connack.session_present
+    assert again.take().payload == b"kept"
