@@ -87,10 +87,10 @@ class TurnShare:
     that floods delays the others by one share at most.
     """
 
-    __slots__ = ("_brought", "_level", "_soon")
+    __slots__ = ("_brought", "_held", "_soon")
 
     def __init__(self, soon: Soon) -> None:
-        self._level = Level(0, soon)
+        self._held: dict[Held, None] = {}
         self._soon = soon
         self._brought = 0
 
@@ -107,8 +107,13 @@ class TurnShare:
 
     def hold(self, held: Held) -> None:
         """Leave a connection unread for the rest of the turn."""
-        self._level.hold(held)
+        if held not in self._held:
+            self._held[held] = None
+            held.hold()
 
     def _begin(self) -> None:
+        """Begin a turn with those who waited; who is read only now comes behind them."""
         self._brought = 0
-        self._level.let_all_go()
+        waited, self._held = self._held, {}
+        for each in waited:
+            each.let_go()

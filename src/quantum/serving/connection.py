@@ -100,6 +100,7 @@ class Connection:
         "_expiry_seconds",
         "_gracefully",
         "_holds",
+        "_is_paused",
         "_keep_alive_ms",
         "_new_expiry_seconds",
         "_out",
@@ -159,6 +160,7 @@ class Connection:
         self._permit: Permit | None = None
         self._entered = False  # it is counted among its tenant's connections
         self._holds = 0  # for how many reasons it is not read
+        self._is_paused = False
         self.queued_bytes = 0
         """What waits here for a client that does not keep up."""
 
@@ -194,7 +196,8 @@ class Connection:
     def hold(self) -> None:
         """Stop reading; each call needs its `let_go`."""
         self._holds += 1
-        if self._holds == 1 and self._wire is not None:
+        if not self._is_paused and self._wire is not None:
+            self._is_paused = True
             self._wire.pause_reading()
 
     def let_go(self) -> None:
@@ -206,6 +209,7 @@ class Connection:
         if self._reader.buffered_bytes:
             self._pull()
         if not self._holds and self._wire is not None:
+            self._is_paused = False
             self._wire.resume_reading()
 
     def note_queued(self, queued_bytes: int) -> None:

@@ -96,25 +96,30 @@ class RateGuard:
     """One rate of one tenant, with its ladder.
 
     An overage begins with the first request that finds too few tokens, and ends when the
-    bucket is full again: a pause of a moment does not end it. It is throttled for ten seconds
-    and while the debt is within one burst, then rejected, and after a minute disconnected.
+    bucket is full again and no request was too much for as long as it takes to fill: a pause of
+    a moment does not end it, nor do rejections, which take no tokens. It is throttled for ten
+    seconds and while the debt is within one burst, then rejected, and after a minute
+    disconnected.
     """
 
-    __slots__ = ("_bucket", "_over_since_ms")
+    __slots__ = ("_bucket", "_calm_ms", "_over_at_ms", "_over_since_ms")
 
     def __init__(self, limit: RateLimit, now_ms: int) -> None:
         self._bucket = TokenBucket(limit.per_second, limit.burst, now_ms)
         self._over_since_ms: int | None = None
+        self._over_at_ms = now_ms
+        self._calm_ms = limit.burst * 1000 // limit.per_second
 
     def ask(self, amount: int, now_ms: int) -> RateDecision:
         """Decide about a request of so many tokens."""
         bucket = self._bucket
-        if self._over_since_ms is not None and bucket.is_full(now_ms):
+        if now_ms - self._over_at_ms >= self._calm_ms and bucket.is_full(now_ms):
             self._over_since_ms = None
         if bucket.take(amount, now_ms):
             return ADMITTED
         if self._over_since_ms is None:
             self._over_since_ms = now_ms
+        self._over_at_ms = now_ms
         lasted_ms = now_ms - self._over_since_ms
         if lasted_ms > DISCONNECT_AFTER_MS:
             return RateDecision(Verdict.DISCONNECT)

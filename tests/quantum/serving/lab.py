@@ -38,13 +38,14 @@ class LabReplica:
         self.group = SimpleNamespace(core=SimpleNamespace(hard=SimpleNamespace(term=1)))
         self._index = 0
         self._proposed: list[tuple[int, bytes]] = []
+        self.is_stuck = False  # its disk does not answer
 
     def propose(self, request: int, command: bytes) -> None:
         self._proposed.append((request, command))
 
     def take(self) -> ReplicaOutput:
         output = ReplicaOutput()
-        if self._proposed:
+        if self._proposed and not self.is_stuck:
             proposed, self._proposed = self._proposed, []
             self._index += 1
             replies = self.machine.apply_batch(self._index, [each for _, each in proposed])
