@@ -108,7 +108,7 @@ class Forwards:
     everything that is not answered can be sent again, to a new leader too.
     """
 
-    __slots__ = ("_open", "_origin", "_owner", "_records", "_sent", "waited_ticks")
+    __slots__ = ("_open", "_origin", "_owner", "_records", "_sent", "_weight", "waited_ticks")
 
     def __init__(self, origin: Prg, owner: int) -> None:
         self._origin = origin
@@ -116,6 +116,7 @@ class Forwards:
         self._open = OpenRuns(1)
         self._records: deque[bytes] = deque()  # of the publishes that are not answered
         self._sent = 0  # how many of them were sent
+        self._weight = 0  # their bytes
         self.waited_ticks = 0
 
     def __len__(self) -> int:
@@ -125,7 +126,9 @@ class Forwards:
         """Let publishes wait for the next turn."""
         self._open.add(run)
         self._records.extend(records)
-        self._origin.backlog.add(sum(map(len, records)))
+        weight = sum(map(len, records))
+        self._weight += weight
+        self._origin.backlog.add(weight)
 
     def send(self) -> None:
         """Send what was not sent yet, if the owner has a leader."""
@@ -152,12 +155,19 @@ class Forwards:
         answered = through - oldest + 1
         if answered <= 0 or first > oldest:
             return
-        done = [self._records.popleft() for _ in range(min(answered, len(self._records)))]
-        if self._origin.forwards.get(self._owner) is self:  # not those of a term that is over
-            self._origin.backlog.add(-sum(map(len, done)))
+        self._lighten(min(answered, len(self._records)))
+        for _ in range(min(answered, len(self._records))):
+            self._records.popleft()
         self._sent = max(0, self._sent - answered)
         self.waited_ticks = 0
         self._open.finish(through, refused)
+
+    def _lighten(self, answered: int) -> None:
+        """Take so many publishes' share off the backlog: exact when nothing is left."""
+        share = self._weight * answered // len(self._records)
+        self._weight -= share
+        if self._origin.forwards.get(self._owner) is self:  # not those of a term that is over
+            self._origin.backlog.add(-share)
 
     @property
     def is_waiting(self) -> bool:

@@ -13,7 +13,7 @@ from clustor.runtime.errors import DataDirectoryRefused
 from quantum.serving.broker_file import BROKER_FILE, TenantEntry, prepare_broker, read_broker_file
 from quantum.serving.listeners import Door, Doors, Listeners, tenant_doors
 from quantum.serving.policy import TenantsFile
-from quantum.tenancy import AclRefusal, InvalidTenants, RateLimit, describe_tenants
+from quantum.tenancy import AclRefusal, InvalidTenants, Principal, RateLimit, describe_tenants
 from tests.quantum.serving.client import connect
 from tests.quantum.serving.tenant_lab import TenantLab
 
@@ -53,7 +53,7 @@ def test_everything_that_can_be_said(tmp_path: Path) -> None:
     assert acme.policy.quotas.connections == 10
     assert acme.policy.rates.publishes == RateLimit(100, 200)
     assert acme.connection_rates.publish_bytes == RateLimit(1000, 1000)
-    assert acme.acl is not None and acme.acl.rules[0].principals == {"boss"}
+    assert acme.acl is not None and acme.acl.rules[0].principals == {Principal("boss")}
     assert found["empty"].acl is None and found["empty"].mqtt is None
 
 
