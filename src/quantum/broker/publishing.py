@@ -179,7 +179,7 @@ def _has_room(state: State, route: Route) -> bool:
 
 
 def _deliver_elsewhere(state: State, route: Route, message: Message) -> None:
-    item = Deliver(message.record)
+    item = Deliver(message)
     for prg in route.remotes:
         outbox = state.channels.to(prg)
         if message.qos or not outbox.is_full:
