@@ -105,8 +105,9 @@ class Outward:
         self._share_window()
         while self._held and self._under_way < self._slots.window:
             self._start_kept(self._held[0][0], again=self._held.popleft()[1])
-        if self._queue.queue:
-            for delivery in self._queue.take_ready(self._connection.now_ms()):
+        # Again, where what was ready is too large for the client and left its slots free.
+        while self._queue.queue and (ready := self._queue.take_ready(self._connection.now_ms())):
+            for delivery in ready:
                 self._send(delivery, again=False)
 
     def unsent(self) -> list[int]:
