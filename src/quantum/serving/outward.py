@@ -110,9 +110,9 @@ class Outward:
             for delivery in ready:
                 self._send(delivery, again=False)
 
-    def unsent(self) -> list[int]:
-        """Name the machine's messages that it believes in flight and that never left."""
-        return [delivery.packet_id for delivery, again in self._held if not again]
+    def unsent_from(self) -> int:
+        """Name the first message that the machine believes in flight and that never left, or 0."""
+        return next((delivery.packet_id for delivery, again in self._held if not again), 0)
 
     @property
     def _under_way(self) -> int:
