@@ -526,7 +526,7 @@ class Connection:
             self._gracefully,
             self._new_expiry_seconds,
             self._attachment,
-            self.outward.unsent() if self.outward is not None else [],
+            self.outward.unsent_from() if self.outward is not None else 0,
         )
         settled = prg.unsettle(self.client_id)
         prg.propose(encode_command(command), lambda _reply: settled())
