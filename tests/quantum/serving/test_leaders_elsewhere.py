@@ -24,9 +24,9 @@ class FarLab(Lab):
         node = cast("Any", self.node)
         node.transport = SimpleNamespace(connected=lambda: self.reachable)
         node.send_service = lambda _number, _peer, frame: self.sent.append(frame)
-        self.lead(by=OTHER_NODE)
+        self.lead_by(OTHER_NODE)
 
-    def lead(self, *, by: int) -> None:
+    def lead_by(self, by: int) -> None:
         replica = cast("Any", self.node.groups[0].replica)
         replica.leads, replica.leader_id = by == self.node.node_id, by
         replica.group.core.hard.term += 1
@@ -44,7 +44,7 @@ def test_a_client_waits_while_the_leader_cannot_be_reached(lab: FarLab) -> None:
     line = lab.dial()
     line.send(CONNECT)
     assert lab.sent == [] and not line.is_closed
-    lab.lead(by=lab.node.node_id)
+    lab.lead_by(lab.node.node_id)
     assert line.receive(4) == CONNACK
 
 
@@ -62,7 +62,7 @@ def test_a_client_of_a_leader_that_is_silent_is_let_go_when_another_leads(lab: F
     lab.reachable.append(OTHER_NODE)
     line = lab.dial()
     line.send(CONNECT)
-    lab.lead(by=lab.node.node_id)
+    lab.lead_by(lab.node.node_id)
     assert not line.is_closed, "the older leader may still say why"
     lab.advance(0.5)
     lab.advance(0.5)
