@@ -34,7 +34,7 @@ run: setup ## Start a development broker on this machine, durable under ./var
 test: setup-dev check ## Lint, types, walls, and the whole suite on the compiled and the plain sources
 	$(PY) -m pytest $(TESTS) -n 2 --dist worksteal -m "not soak" --ignore tests/interop --ignore tests/slipstream/test_clustor_kill.py
 	$(PY) -m pytest tests/interop tests/slipstream/test_clustor_kill.py -m "not soak"  # clusters want the disk for themselves
-	QUANTUM_PURE=1 $(PY) -m pytest tests/clustor/log -k "formats or vectors or fuzz or golden or test_log" -n 2 -q -m "not soak"
+	QUANTUM_PURE=1 $(PY) -m pytest tests/clustor/log tests/quantum/mqtt -k "formats or vectors or fuzz or golden or test_log or hot" -n 2 -q -m "not soak"
 
 check: setup-dev lint ## ruff, mypy and import-linter alone
 lint:
@@ -51,7 +51,7 @@ soak: setup-dev ## The long runs: 100,000 crash states, a million fuzzed inputs
 	$(PY) -m pytest $(TESTS) -m soak --timeout 0
 
 bench: setup-dev ## Print the benchmark tables, each beside a peer in the same run
-	@for bench in log raft segmented slipstream mqtt; do $(PY) -m bench.$$bench; done
+	@for bench in log raft segmented slipstream topics control mqtt; do $(PY) -m bench.$$bench; done
 
 lock: setup-dev ## Resolve the pinned dependencies anew
 	$(PIP) install uv

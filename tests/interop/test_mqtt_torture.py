@@ -182,7 +182,8 @@ def judge(subscribers: list[Subscriber], publishers: list[Publisher]) -> None:
             if (publisher, number) in seen:
                 continue  # a repetition at QoS 1 may come late
             seen.add((publisher, number))
-            assert number > last.get((publisher, topic), 0), "out of order"
+            before = last.get((publisher, topic), 0)
+            assert number > before, f"{subscriber.name}: {publisher}'s {number} behind {before}"
             last[publisher, topic] = number
     for client in (*subscribers, *publishers):
         assert client.sessions_lost == 0, f"{client.name} lost its session"

@@ -97,7 +97,7 @@ def apply_detach(state: State, command: Detach) -> bytes:
     if command.expiry_seconds is not None:
         expiry = min(command.expiry_seconds, state.settings.session_expiry_seconds_max)
         _set_expiry(state, session, expiry)
-    session.outbound.unsend(command.unsent)
+    session.outbound.unsend(command.unsent_from)
     _disconnect(state, session, gracefully=command.gracefully)
     return b""
 

@@ -72,7 +72,9 @@ class Outbox:
 
 def item_weight(item: Item) -> int:
     """How many bytes an item costs to keep, about."""
-    if isinstance(item, Deliver | Forward | Targeted | Returned):
+    if type(item) is Deliver:
+        return item.message.weight
+    if isinstance(item, Forward | Targeted | Returned):
         return len(item.record) + ITEM_BYTES
     return ITEM_BYTES
 

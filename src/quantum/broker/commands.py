@@ -80,7 +80,7 @@ class Detach(_Command, tag=2):
     gracefully: bool
     expiry_seconds: Count | None = None  # MQTT 5 lets a DISCONNECT change it
     attachment: int = 0  # the connection that ends, as `Attached` said; 0 for whatever is there
-    unsent: list[int] = []  # packet ids in flight that never left the connection
+    unsent_from: int = 0  # the first packet id in flight that never left the connection
 
 
 class SubscriptionSpec(msgspec.Struct, array_like=True):

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from quantum.broker.commands import Count, QosLevel
+from quantum.broker.message import Message
 
 NOTHING = 0
 WANTED = 1
@@ -27,7 +28,7 @@ class Forward(_Item, tag=1):
 class Deliver(_Item, tag=2):
     """A message for every session of the receiving partition that wants its topic."""
 
-    record: bytes
+    message: Message
 
 
 class Interest(_Item, tag=3):

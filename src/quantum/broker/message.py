@@ -11,15 +11,21 @@ message expiry, subscription identifiers).
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
+from msgspec import Meta
+
+from quantum.broker.types import TIME_MAX_MS
 
 HEAD: Final = struct.Struct("<IBHHHHI")
 HEAD_BYTES: Final = HEAD.size
 EXPIRY: Final = struct.Struct("<Q")
 LENGTH_BYTES: Final = 4
 _BEHIND_LENGTH: Final = HEAD_BYTES - LENGTH_BYTES
+
+FIELD_BYTES_MAX: Final = 0xFFFF
+"""The longest topic, client id or block of properties."""
 
 QOS_MASK: Final = 0x03
 RETAIN: Final = 0x04
@@ -31,18 +37,24 @@ unpack_head = HEAD.unpack_from
 _join = b"".join
 
 
-class Message(msgspec.Struct, array_like=True, eq=False, gc=False):
-    """A message as the broker keeps it. Nobody changes one that was published."""
+_Short: TypeAlias = Annotated[bytes, Meta(max_length=FIELD_BYTES_MAX)]
 
-    topic: bytes
+
+class Message(msgspec.Struct, array_like=True, eq=False, gc=False):
+    """A message as the broker keeps it. Nobody changes one that was published.
+
+    The bounds hold for what is decoded: they are those of a record.
+    """
+
+    topic: _Short
     payload: bytes
-    qos: int
+    qos: Annotated[int, Meta(ge=0, le=2)]
     retain: bool
-    properties: bytes
-    expires_at_ms: int  # 0: never
-    client_id: bytes
-    epoch: int
-    packet_id: int
+    properties: _Short
+    expires_at_ms: Annotated[int, Meta(ge=0, le=TIME_MAX_MS)]  # 0: never
+    client_id: _Short
+    epoch: Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)]
+    packet_id: Annotated[int, Meta(ge=0, le=0xFFFF)]
 
     @property
     def record(self) -> bytes:
@@ -95,6 +107,7 @@ def decode_record(data: bytes, start: int = 0) -> tuple[Message, int]:
         expires_at_ms = 0
         if flags & EXPIRES:
             (expires_at_ms,) = EXPIRY.unpack_from(data, at)
+            expires_at_ms = min(expires_at_ms, TIME_MAX_MS)
             at += EXPIRY.size
     except struct.error:
         raise ValueError("a record is cut short") from None

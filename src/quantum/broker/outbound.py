@@ -157,11 +157,18 @@ class Outbound:
         if self.unsent and packet_id in self.unsent:
             self.unsent.remove(packet_id)
 
-    def unsend(self, packet_ids: list[int]) -> None:
-        """Let messages wait again that are in flight for us and never left."""
-        for packet_id in reversed(packet_ids):
-            delivery = self.in_flight.get(packet_id)
-            if delivery is not None and delivery.state == SENT:
+    def unsend(self, first: int) -> None:
+        """Let messages wait again that are in flight for us and never left: one, and all behind.
+
+        Messages leave in order. Where one did not, none behind it did, known to the connection
+        or not: to leave those in flight would let them overtake it.
+        """
+        if first not in self.in_flight:
+            return
+        packet_ids = list(self.in_flight)
+        for packet_id in reversed(packet_ids[packet_ids.index(first) :]):
+            delivery = self.in_flight[packet_id]
+            if delivery.state == SENT:
                 del self.in_flight[packet_id]
                 delivery.packet_id = 0
                 self.queue.appendleft(delivery)

@@ -84,6 +84,7 @@ def _publish_all(state: State, data: bytes, at: int, refused: Refusals, number: 
             expires_at_ms = 0
             if flags & EXPIRES:
                 (expires_at_ms,) = EXPIRY.unpack_from(data, at)
+                expires_at_ms = min(expires_at_ms, TIME_MAX_MS)
                 at += EXPIRY.size
             topic_at = at + client
             properties_at = topic_at + topic_bytes
@@ -179,7 +180,7 @@ def _has_room(state: State, route: Route) -> bool:
 
 
 def _deliver_elsewhere(state: State, route: Route, message: Message) -> None:
-    item = Deliver(message.record)
+    item = Deliver(message)
     for prg in route.remotes:
         outbox = state.channels.to(prg)
         if message.qos or not outbox.is_full:

@@ -56,8 +56,7 @@ def apply_channel_items(state: State, command: ChannelItems) -> bytes:
 
 def _on_item(state: State, origin: int, item: Item) -> None:
     match item:
-        case Deliver(record):
-            message, _ = decode_record(record)
+        case Deliver(message):
             deliver_here(state, state.routes.route(message.topic), message)
         case Forward(record):
             publish_forward(state, origin, decode_record(record)[0])

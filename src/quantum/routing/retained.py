@@ -134,6 +134,9 @@ class RetainedIndex(Generic[V]):
                 return Page(found, None)
             if target == key:
                 run = cursor.take_before(pattern.past_run(key), limit - len(found))
+                if not run:  # a name that no client may use, NUL in it: the bound is before it
+                    run = [key]
+                    cursor.step()
                 found += [(_topic(one), values[one]) for one in run]
                 after = run[-1]
                 if len(found) == limit:

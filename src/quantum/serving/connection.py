@@ -362,8 +362,8 @@ class Connection:
         if prg.leading:
             self.prg = prg
             self._authenticate(prg)
-        elif node is not None and not self.service.is_local(node) and not self._arrived:
-            self._relay_to(node)
+        elif node is not None and self.service.reaches(node) and not self._arrived:
+            self._relay_to(prg, node)
         else:
             self.home.when_led(prg.number, self._route)
 
@@ -372,14 +372,14 @@ class Connection:
         self._arrived = True
         self.client_id = client_id
 
-    def _relay_to(self, node: int) -> None:
+    def _relay_to(self, prg: Prg, node: int) -> None:
         assert self._wire is not None and self._peer is not None and self._connect is not None
         self.phase = Phase.RELAYED
         data = self._early + self._reader.take_all()
         assigned = b"" if self._connect.client_id else self.client_id
         self._early, self._connect, self._deadline_ms = b"", None, _NEVER_MS
         self._permit = None
-        self._relay = self.service.open_relay(self._wire, self._peer, node, assigned, data)
+        self._relay = self.service.open_relay(self._wire, self._peer, prg, node, assigned, data)
 
     # Who the client is. The node that serves it asks, before anything of its session is touched.
 
@@ -640,7 +640,7 @@ class Connection:
             self._gracefully,
             self._new_expiry_seconds,
             self._attachment,
-            self.outward.unsent() if self.outward is not None else [],
+            self.outward.unsent_from() if self.outward is not None else 0,
         )
         settled = prg.unsettle(self.client_id)
         prg.propose(encode_command(command), lambda _reply: settled())

@@ -5,8 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from quantum.broker.message import Message
-from quantum.mqtt import NO_PROPERTIES, Properties, PropertyScope, encode_properties
+from quantum.broker.message import FIELD_BYTES_MAX, Message
+from quantum.mqtt import (
+    NO_PROPERTIES,
+    Properties,
+    PropertyScope,
+    ProtocolViolation,
+    ReasonCode,
+    encode_properties,
+)
 from quantum.mqtt.hot import SharedPublish
 from quantum.mqtt.primitives import encode_variable
 
@@ -80,4 +87,7 @@ def forwardable(properties: Properties) -> bytes:
     at = 0
     while block[at] > 127:
         at += 1
-    return block[at + 1 :]
+    found = block[at + 1 :]
+    if len(found) > FIELD_BYTES_MAX:
+        raise ProtocolViolation(ReasonCode.PACKET_TOO_LARGE, "too many bytes of properties")
+    return found

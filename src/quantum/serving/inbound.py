@@ -42,12 +42,13 @@ class _Exchange:
 class Inbound:
     """The publishes of one connection. Made when the first one comes."""
 
-    __slots__ = ("_aliases", "_answers", "_connection", "_exchanges", "_open")
+    __slots__ = ("_aliases", "_answers", "_connection", "_exchanges", "_is_over", "_open")
     # `_open` counts publishes without an answer, `_exchanges` those of QoS 2 without a PUBREL.
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._answers: deque[Run] = deque()
+        self._is_over = False  # a publish was refused, and there are no words for it
         self._open = 0
         self._exchanges: dict[int, _Exchange] = {}
         self._aliases: dict[int, bytes] = {}
@@ -104,7 +105,7 @@ class Inbound:
     def release_answers(self) -> None:
         """Let the answers leave whose turn it is ([MQTT-4.6.0-2], [MQTT-4.6.0-3])."""
         answers = self._answers
-        while answers and answers[0].done:
+        while answers and answers[0].done and not self._is_over:
             run = answers.popleft()
             self._connection.stage(
                 run.acks if run.refused is None else self._answers_with_reasons(run)
@@ -119,6 +120,7 @@ class Inbound:
         reasons = dict(run.refused or ())
         if not self._connection.is_v5:
             if any(reason >= ReasonCode.UNSPECIFIED_ERROR for reason in reasons.values()):
+                self._is_over = True  # what follows is sent again with it, in its order
                 self._connection.end_soon(ReasonCode.QUOTA_EXCEEDED, "a publish was refused")
                 return b""
             return run.acks

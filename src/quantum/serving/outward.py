@@ -107,14 +107,15 @@ class Outward:
         self._share_window()
         while self._held and self._under_way < self._slots.window:
             self._start_kept(self._held[0][0], again=self._held.popleft()[1])
-        if self._queue.queue:
-            for delivery in self._queue.take_ready(self._connection.now_ms()):
+        # Again, where what was ready is too large for the client and left its slots free.
+        while self._queue.queue and (ready := self._queue.take_ready(self._connection.now_ms())):
+            for delivery in ready:
                 self._send(delivery, again=False)
             self._connection.note_queued(self._queue.weight if self._queue.queue else 0)
 
-    def unsent(self) -> list[int]:
-        """Name the machine's messages that it believes in flight and that never left."""
-        return [delivery.packet_id for delivery, again in self._held if not again]
+    def unsent_from(self) -> int:
+        """Name the first message that the machine believes in flight and that never left, or 0."""
+        return next((delivery.packet_id for delivery, again in self._held if not again), 0)
 
     @property
     def _under_way(self) -> int:

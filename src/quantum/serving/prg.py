@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from clustor.replica import Applied, Refused, ReplicaOutput, RequestId
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 Completion: TypeAlias = Callable[[bytes | None], None]
 """Called once with a command's reply, or with None when it is not known, or never happened."""
 
-_FORGOTTEN: Final = (b"", None)
+_FORGOTTEN: Final = (0, b"", None)
 _TOO_LARGE: Final = "TooLarge"
 _ELAPSE_TICKS: Final = 10
 _RESEND_TICKS: Final = 50
@@ -72,11 +73,12 @@ class Prg:
         """Clients about whom something is on its way into the log, and how much."""
         self._starting = False
         self._next_request = 0
-        self._pending: dict[int, tuple[bytes, Completion | None]] = {}
-        self._stalled: deque[tuple[bytes, Completion | None, bool]] = deque()
+        self._pending: dict[int, tuple[int, bytes, Completion | None]] = {}
+        self._sequence = 0  # of the last command that was submitted
+        self._stalled: deque[tuple[int, bytes, Completion | None, bool]] = deque()
         """Commands that the group did not take now (it hands its leadership over, or has too much
-        to do): they wait for the next tick, and later ones wait behind them. The last field says
-        whether the group's admission has to be asked."""
+        to do): they wait for the next tick, and later ones wait behind them. The first field is
+        their place, the last one says whether the group's admission has to be asked."""
         self.backlog = Level(BACKLOG_BYTES_MAX, tenant.soon)
         """The bytes of all that waits for the log, here or with the owner of its topics."""
         self._commands: list[tuple[bytes, Completion | None]] = []
@@ -199,24 +201,34 @@ class Prg:
     ) -> None:
         """Give a command to the group. `asks`: a publish, which the group's admission may delay."""
         self.backlog.add(len(command))
+        self._sequence += 1
         if self._stalled or (asks and not self.group.admission.admit(len(command))):
-            self._stalled.append((command, completion, asks))
+            self._stalled.append((self._sequence, command, completion, asks))
         else:
-            self._propose(command, completion)
+            self._propose(self._sequence, command, completion)
 
     def _submit_stalled(self) -> None:
         """Give the group what it did not take before, in order, as far as it takes it now."""
-        for _ in range(len(self._stalled)):
-            command, completion, asks = self._stalled[0]
+        while self._stalled:
+            sequence, command, completion, asks = self._stalled[0]
             if asks and not self.group.admission.admit(len(command)):
-                return
+                break
             self._stalled.popleft()
-            self._propose(command, completion)
+            self._propose(sequence, command, completion)
         self.tenant.touch(self)
 
-    def _propose(self, command: bytes, completion: Completion | None) -> None:
+    def _stall_again(self, request_ids: list[RequestId]) -> None:
+        """Let refused commands wait, before whatever was submitted after them.
+
+        The order is kept because a run of publishes is finished by whichever of its commands is
+        applied last: one that overtook another would acknowledge both.
+        """
+        again = ((*self._pending.pop(request), False) for request in request_ids)
+        self._stalled = deque(sorted((*self._stalled, *again), key=itemgetter(0)))
+
+    def _propose(self, sequence: int, command: bytes, completion: Completion | None) -> None:
         self._next_request += 1
-        self._pending[self._next_request] = (command, completion)
+        self._pending[self._next_request] = (sequence, command, completion)
         self.group.replica.propose(RequestId(self._next_request), command)
 
     def _submit_releases(self, now_ms: int) -> None:
@@ -290,8 +302,7 @@ class Prg:
             if isinstance(outcome, Applied):
                 self._on_applied(outcome)
             elif isinstance(outcome, Refused) and outcome.reason != _TOO_LARGE:
-                again = (self._pending.pop(request) for request in outcome.request_ids)
-                self._stalled += [(*each, False) for each in again]
+                self._stall_again(outcome.request_ids)
             else:
                 self._on_failed(outcome.request_ids)
         if replica.leads and replica.group.core.hard.term != self.term:
@@ -304,7 +315,7 @@ class Prg:
         pending = self._pending
         effects = iter(self.broker.take_effects_each(applied.index))
         for request, reply in zip(applied.request_ids, applied.replies, strict=True):
-            command, completion = pending.pop(request, _FORGOTTEN)
+            _, command, completion = pending.pop(request, _FORGOTTEN)
             self.backlog.add(-len(command))
             if completion is not None:
                 completion(reply)
@@ -318,7 +329,7 @@ class Prg:
 
     def _on_failed(self, request_ids: list[RequestId]) -> None:
         for request in request_ids:
-            command, completion = self._pending.pop(request, _FORGOTTEN)
+            _, command, completion = self._pending.pop(request, _FORGOTTEN)
             self.backlog.add(-len(command))
             if completion is not None:
                 completion(None)
@@ -367,7 +378,7 @@ class Prg:
                 stream.send()
         if self._waiters:
             self._check_waiters()
-        if self._stalled and self._stalled[0][2]:
+        if self._stalled and self._stalled[0][3]:
             self._submit_stalled()  # what was applied made room
 
     def is_wanted(self, topic: bytes) -> bool:

@@ -12,6 +12,7 @@ from quantum.edge.ports import Handler, Wire
 from quantum.serving import link
 
 if TYPE_CHECKING:
+    from quantum.serving.prg import Prg
     from quantum.serving.service import BrokerService
 
 PAUSE_BYTES: Final = 256 << 10
@@ -22,11 +23,14 @@ TAKEN_BYTES: Final = 32 << 10
 class RelayEntry:
     """The client's end: on the node that it reached."""
 
-    __slots__ = ("_open", "_owed", "_paused", "_service", "_wire", "node", "number")
+    __slots__ = ("_open", "_owed", "_paused", "_service", "_wire", "node", "number", "prg")
 
-    def __init__(self, service: BrokerService, wire: Wire, node: int, number: int) -> None:
+    def __init__(
+        self, service: BrokerService, wire: Wire, prg: Prg, node: int, number: int
+    ) -> None:
         self._service = service
         self._wire = wire
+        self.prg = prg
         self.node = node
         self.number = number
         self._open = 0  # bytes that the other end has not taken

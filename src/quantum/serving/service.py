@@ -38,6 +38,9 @@ from quantum.tenancy import TenantDescription
 
 _CHECK_SLICES: Final = 50
 """Each connection's time is looked at once in so many ticks: half a second."""
+_WAITING_TICKS: Final = 10
+_MOVED_CHECKS: Final = 2
+"""A relay to a node that leads no more ends after half a second to a second."""
 
 journal = logging.getLogger("quantum.broker")
 
@@ -56,6 +59,8 @@ class BrokerService:
         self._slices: list[set[Connection]] = [set() for _ in range(_CHECK_SLICES)]
         self._next_slice = 0
         self._leaders: dict[Prg, int | None] = {}
+        self._moved: dict[Prg, int] = {}
+        """Partitions whose leader changed lately: relays to older leaders end after a while."""
         self._links_out: dict[int, link.LinkOut] = {}
         self._links_in: dict[int, link.LinkIn] = {}
         self._entries: dict[int, tuple[int, RelayEntry]] = {}
@@ -129,6 +134,7 @@ class BrokerService:
         leader = prg.leader_node
         if self._leaders[prg] != leader:
             self._leaders[prg] = leader
+            self._moved[prg] = _MOVED_CHECKS
             prg.tenant.leadership_changed(prg.number)
 
     def flush(self) -> None:
@@ -148,6 +154,11 @@ class BrokerService:
         for tenant in self.tenants.values():
             tenant.on_tick()
         self._next_slice = (self._next_slice + 1) % _CHECK_SLICES
+        if self._next_slice % _WAITING_TICKS == 0:
+            for tenant in self.tenants.values():
+                tenant.ask_again()
+        if self._moved and self._next_slice == 0:
+            self._end_strays()
         for connection in list(self._slices[self._next_slice]):
             connection.check_time(self.tick_ms)
         if self._next_slice == 0 and self._tenants_file is not None:
@@ -188,6 +199,17 @@ class BrokerService:
             for prg in tenant.prgs:
                 prg.peer_changed(None)
 
+    def _end_strays(self) -> None:
+        """End relays to nodes that lead no more; while they live they end them themselves."""
+        moved = {prg: checks - 1 for prg, checks in self._moved.items()}
+        self._moved = {prg: checks for prg, checks in moved.items() if checks}
+        for number, (node, entry) in list(self._entries.items()):
+            leader = entry.prg.leader_node
+            if moved.get(entry.prg) == 0 and leader is not None and leader != node:
+                del self._entries[number]
+                self.say(node, link.RelayEnd(number, opened_here=True), 32)
+                entry.end()
+
     # What the rooms above a node ask.
 
     def now_ms(self) -> int:
@@ -213,6 +235,10 @@ class BrokerService:
 
     def is_local(self, node: int | None) -> bool:
         return node == self._node.node_id
+
+    def reaches(self, node: int) -> bool:
+        """Say whether another node can be spoken to now: what is said to a dead one is lost."""
+        return not self.is_local(node) and NodeId(node) in self._node.transport.connected()
 
     def draw_client_id(self) -> bytes:
         """Return an id that no client has."""
@@ -242,13 +268,13 @@ class BrokerService:
         out.say(said, size)
         self._node.turn_soon()
 
-    def open_relay(
-        self, wire: Wire, peer: Peer, node: int, client_id: bytes, data: bytes
+    def open_relay(  # noqa: PLR0917  # a relay is all of these
+        self, wire: Wire, peer: Peer, prg: Prg, node: int, client_id: bytes, data: bytes
     ) -> RelayEntry:
         """Let another node serve a client that came here."""
         self._next_relay += 1
         number = self._next_relay
-        entry = RelayEntry(self, wire, node, number)
+        entry = RelayEntry(self, wire, prg, node, number)
         self._entries[number] = (node, entry)
         said = link.RelayOpen(
             number,

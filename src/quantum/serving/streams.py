@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from quantum.broker import ChannelItems, encode_command
 from quantum.broker.items import Deliver, Item, encode_item
-from quantum.broker.message import Message, decode_record
+from quantum.broker.message import Message
 
 if TYPE_CHECKING:
     from quantum.serving.prg import Prg
@@ -114,12 +114,9 @@ class StreamIn:
 
     def _unlogged(self, item: Item) -> Message | None:
         """Return the message of an item that nobody here has to remember."""
-        if not isinstance(item, Deliver):
+        if type(item) is not Deliver:
             return None
-        try:
-            message, _ = decode_record(item.record)
-        except ValueError:
-            return None
+        message = item.message
         return None if self._prg.broker.route(message.topic).kept else message
 
     def _log(self, items: list[tuple[int, Item]], held: list[Message]) -> None:

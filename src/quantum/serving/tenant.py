@@ -242,6 +242,14 @@ class Tenant:
         for waiting in self._waiting.pop(number, []):
             waiting()
 
+    def ask_again(self) -> None:
+        """Let what waits look again: a node may be reachable that was not."""
+        if self._waiting:
+            waiting, self._waiting = self._waiting, {}
+            for calls in waiting.values():
+                for call in calls:
+                    call()
+
     def when_led(self, number: int, then: Callable[[], None]) -> None:
         """Call `then` when something changed about who leads a partition."""
         self._waiting.setdefault(number, []).append(then)

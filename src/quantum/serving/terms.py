@@ -9,6 +9,7 @@ from quantum.broker import WillSpec, encode_record
 from quantum.broker.message import RETAIN
 from quantum.mqtt import (
     Connect,
+    PeerFault,
     Properties,
     ProtocolVersion,
     ReasonCode,
@@ -99,6 +100,10 @@ def refuse_will(will: Will) -> ReasonCode | None:
         return ReasonCode.TOPIC_NAME_INVALID
     if will.properties.payload_format_indicator == 1 and not is_text(will.payload):
         return ReasonCode.PAYLOAD_FORMAT_INVALID
+    try:
+        forwardable(will.properties)
+    except PeerFault as fault:
+        return fault.reason_code
     return None
 
 

@@ -31,7 +31,6 @@ from quantum.broker import (
     SendPubrec,
     SendPubrel,
     SendVolatile,
-    decode_record,
     decode_refusals,
     encode_command,
     encode_publishes,
@@ -290,7 +289,7 @@ class Partition:
     def _only_connections_want(self, item: Item) -> bool:
         if not isinstance(item, Deliver):
             return False
-        message, _ = decode_record(item.record)
+        message = item.message
         route = self.broker.route(message.topic)
         if route.kept:
             return False

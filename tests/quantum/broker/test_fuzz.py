@@ -33,6 +33,7 @@ from quantum.broker import (
 )
 from quantum.broker import items as stream
 from quantum.broker.items import encode_item
+from quantum.broker.message import Message
 from tests.quantum.broker.world import Plan, peopled_world
 
 SETTINGS = BrokerSettings(
@@ -77,6 +78,20 @@ class Strange:
         )
         return record if self._rng.random() < 0.9 else self.damaged(record)
 
+    def message(self) -> Message:
+        """Draw a message, now and then one that no record could hold."""
+        return Message(
+            self.name(),
+            self._rng.choice((b"", b"payload")),
+            self._rng.randrange(5),
+            self.flag(),
+            b"",
+            self._rng.choice((0, 500, 1 << 63)),
+            self.client(),
+            self._rng.choice((0, 3, 1 << 40)),
+            self._rng.choice((0, 3, 1 << 17)),
+        )
+
     def damaged(self, data: bytes) -> bytes:
         kind = self._rng.randrange(3)
         at = self._rng.randrange(len(data) + 1)
@@ -106,7 +121,7 @@ class Strange:
         qos = self._rng.randrange(4)
         drawn: Sequence[stream.Item] = (
             stream.Forward(self.record()),
-            stream.Deliver(self.record()),
+            stream.Deliver(self.message()),
             stream.Interest(self.name(), self._rng.randrange(4)),
             stream.WantRetained(self.client(), epoch, self.name(), qos, 0, self.name()),
             stream.Targeted(

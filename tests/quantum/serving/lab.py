@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
-from clustor.replica import Applied, ReplicaOutput
+from clustor.replica import Applied, Refused, ReplicaOutput
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.node import Node
 from quantum.broker import Broker
@@ -38,13 +38,23 @@ class LabReplica:
         self.group = SimpleNamespace(core=SimpleNamespace(hard=SimpleNamespace(term=1)))
         self._index = 0
         self._proposed: list[tuple[int, bytes]] = []
+        self._refused: list[tuple[int, bytes]] = []
         self.is_stuck = False  # its disk does not answer
 
     def propose(self, request: int, command: bytes) -> None:
         self._proposed.append((request, command))
 
+    def refuse(self) -> int:
+        """Refuse with the next output what was proposed and not applied; say how much it is."""
+        self._refused, self._proposed = self._proposed, []
+        return len(self._refused)
+
     def take(self) -> ReplicaOutput:
         output = ReplicaOutput()
+        if self._refused:
+            requests = cast("Any", [request for request, _ in self._refused])
+            output.replies.append(Refused(requests, "Busy"))
+            self._refused = []
         if self._proposed and not self.is_stuck:
             proposed, self._proposed = self._proposed, []
             self._index += 1

@@ -552,6 +552,17 @@ class TestSizes:
         assert [reader.take().payload for _ in range(3)] == [b"0", b"1", b"2"]
         reader.expect_quiet()
 
+    @pytest.mark.parametrize("expiry", [0, 60])
+    def test_what_waits_behind_it_is_not_held_up(self, lab: Lab, expiry: int) -> None:
+        reader = connect(
+            lab, maximum_packet_size=100, session_expiry_interval=expiry, receive_maximum=1
+        )
+        reader.subscribe(news := topic(), 1)
+        writer = connect(lab)
+        for payload in (b"first", b"x" * 200, b"x" * 200, b"last"):
+            writer.publish(news, payload, 1)
+        assert [reader.take().payload for _ in range(2)] == [b"first", b"last"]
+
     def test_others_get_it(self, broker: Dialer) -> None:
         small, large = connect(broker, maximum_packet_size=100), connect(broker)
         news = topic()

@@ -53,7 +53,7 @@ def test_everything_that_can_be_said(tmp_path: Path) -> None:
     assert acme.policy.quotas.connections == 10
     assert acme.policy.rates.publishes == RateLimit(100, 200)
     assert acme.connection_rates.publish_bytes == RateLimit(1000, 1000)
-    assert acme.acl is not None and acme.acl.rules[0].principals == {Principal("boss")}
+    assert acme.acl is not None and acme.acl.rules[0].principals == frozenset({Principal("boss")})
     assert found["empty"].acl is None and found["empty"].mqtt is None
 
 

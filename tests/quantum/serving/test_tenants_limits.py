@@ -264,6 +264,24 @@ class TestBackpressure:
         assert [reader.take().payload for _ in range(5)] == [b"0", b"1", b"2", b"3", b"4"]
         assert [writer.receive() is not None for _ in range(5)] == [True] * 5
 
+    def test_what_is_refused_later_does_not_fall_behind_what_was_not_admitted(self) -> None:
+        """One command is proposed, the next one waits for credits, then the first is refused."""
+        lab = TenantLab({"blue": {}}, prgs=1)
+        reader, writer = connect(lab.door("blue")), connect(lab.door("blue"))
+        reader.subscribe(b"t", 1)
+        lab.stick("blue", stuck=True)
+        writer.send(Publish(TopicName(b"t"), b"first", 1, packet_id=PacketId(1)))
+        group = lab.node.groups[0]
+        group.admission.is_open = False
+        writer.send(Publish(TopicName(b"t"), b"second", 1, packet_id=PacketId(2)))
+        refused = group.replica.refuse()
+        assert refused
+        lab.stick("blue", stuck=False)
+        group.admission.is_open = True
+        lab.tick(100)
+        assert [reader.take().payload for _ in range(2)] == [b"first", b"second"]
+        assert [writer.receive(), writer.receive()] == [Puback(PacketId(1)), Puback(PacketId(2))]
+
     def test_a_subscriber_that_never_reads_is_bounded(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -1,0 +1,86 @@
+"""`quantum up` in a process of its own: the broker that a newcomer starts, with all its doors."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from clustor.runtime.transport import Address
+from quantum.cli.admin_client import AdminUnreachable, fetch
+from tests.clustor.runtime.waiting import free_base_port
+
+DEADLINE_SECONDS = 90.0
+HOST = "127.0.0.1"
+_COMMAND = "from quantum.cli import main; main()"
+
+
+class BrokerProcess:
+    """One broker, on the same ports and the same data however often it starts."""
+
+    def __init__(self, data: Path, *, partitions: int = 3) -> None:
+        self.data = data
+        first = free_base_port(1) + 10
+        self.admin = Address(HOST, first + 1)
+        self.mqtt, self.mqtts, self.ws = first + 2, first + 3, first + 4
+        self._log = data.parent / f"{data.name}.log"
+        self._command = [sys.executable, "-c", _COMMAND, "up", "--data", str(data)]
+        self._command += ["--mqtt", f"{HOST}:{self.mqtt}", "--mqtts", f"{HOST}:{self.mqtts}"]
+        self._command += ["--ws", f"{HOST}:{self.ws}", "--admin", f"{HOST}:{self.admin.port}"]
+        self._command += ["--tenant-prgs", str(partitions)]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        if self._process is not None:
+            self.kill()
+
+    def start(self) -> None:
+        """Start, and return when every partition is served."""
+        with self._log.open("ab") as output:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while not self._serves():
+            assert self._process.poll() is None, f"it ended by itself\n{self.last_words()}"
+            assert time.monotonic() < deadline, f"never served\n{self.last_words()}"
+            time.sleep(0.01)
+
+    def _serves(self) -> bool:
+        try:
+            code, page = fetch(self.admin, "/broker/status")
+        except AdminUnreachable:
+            return False
+        return code == 200 and all(each["serves"] for each in page["partitions"])
+
+    def interrupt(self) -> int:
+        """Press Ctrl-C, and return the exit code."""
+        assert self._process is not None
+        os.kill(self._process.pid, signal.SIGINT)
+        code = self._process.wait(60)
+        self._process = None
+        return code
+
+    def kill(self) -> None:
+        """End it as a power cut would end its process."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(60)
+        self._process = None
+
+    def last_words(self) -> str:
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-30:])
