@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import logging
 
+import msgspec
 import pytest
 
+from quantum.broker import Broker
+from quantum.broker.frames import FrozenSession, decode_frames, encode_frames
 from quantum.mqtt import Connect, Properties, ProtocolVersion, ReasonCode, encode_packet
 from quantum.mqtt.types import ClientId
+from quantum.serving.policy import identity_digest
 from tests.quantum.serving.client import V5, V31, V311, Client, connect, dial, will
 from tests.quantum.serving.tenant_lab import TenantLab
 
@@ -214,3 +218,24 @@ def _connect_packet() -> bytes:
     expiry = Properties(session_expiry_interval=600)
     packet = Connect(V5, ClientId("device"), False, 0, None, None, None, expiry)  # noqa: FBT003
     return encode_packet(packet, V5)
+
+
+def test_the_binding_is_in_snapshots_and_older_ones_are_still_read() -> None:
+    lab = TenantLab({"blue": {}}, prgs=1)
+    TestIdentity().attach(lab, ALICE).cut()
+    machine = lab.machines("blue")[0]
+    frames = list(decode_frames(machine.snapshot()))
+    copy = Broker(machine.settings)
+    copy.restore(encode_frames(iter(frames)))
+    assert copy.state.sessions[b"device"].identity == identity_digest(ALICE) != b""
+    older = [
+        _without_identity(each) if isinstance(each, FrozenSession) else each for each in frames
+    ]
+    copy.restore(encode_frames(iter(older)))
+    assert copy.state.sessions[b"device"].identity == b""
+
+
+def _without_identity(frame: FrozenSession) -> FrozenSession:
+    """Return what a version that knew no identities wrote, as this one reads it."""
+    fields: list[object] = msgspec.msgpack.decode(msgspec.msgpack.encode(frame))
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(fields[:-1]), type=FrozenSession)
