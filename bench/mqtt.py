@@ -59,7 +59,7 @@ def mosquitto(directory: Path) -> Iterator[Target]:
     """Run Debian's mosquitto with persistence, queues without bounds."""
     directory.mkdir()
     directory.chmod(0o777)
-    port = free_base_port(1)
+    port = free_base_port(1) + 12  # the base itself stays taken
     config = directory / "mosquitto.conf"
     config.write_text(
         f"listener {port} 127.0.0.1\nallow_anonymous true\npersistence true\n"
@@ -244,7 +244,7 @@ def main() -> None:
     if not SOURCE.exists() or shutil.which("mosquitto") is None or shutil.which("cc") is None:
         print("needs mosquitto, a C compiler and mqttload.c (MQTTLOAD_SOURCE)")
         return
-    console = Console(soft_wrap=True)
+    console = Console(width=170)
     with tempfile.TemporaryDirectory() as directory:
         _run(arguments, Path(directory), console)
 
