@@ -269,6 +269,8 @@ class Prg:
             refused = None if reply is None else decode_refusals(reply)
             if refused is not None:
                 runs.finish(last, [(first + number, reason) for number, reason in refused])
+            else:
+                runs.lose(first, last)
 
         return done
 

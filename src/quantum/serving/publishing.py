@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from quantum.mqtt import ReasonCode
+
 if TYPE_CHECKING:
     from quantum.serving.connection import Connection
     from quantum.serving.prg import Prg
@@ -40,13 +42,14 @@ class Run:
     leave when the run is done, and no earlier than those of older runs ([MQTT-4.6.0-2]).
     """
 
-    __slots__ = ("acks", "connection", "count", "done", "refused")
+    __slots__ = ("acks", "connection", "count", "done", "lost", "refused")
 
     def __init__(self, connection: Connection, acks: bytes, count: int) -> None:
         self.connection = connection
         self.acks = acks
         self.count = count
         self.done = False
+        self.lost = False
         self.refused: Refusals | None = None
 
     def finish(self) -> None:
@@ -85,7 +88,20 @@ class OpenRuns:
         while self._runs and self._first + self._runs[0].count - 1 <= through:
             run = self._runs.popleft()
             self._first += run.count
-            run.finish()
+            if not run.lost:
+                run.finish()
+
+    def lose(self, first: int, last: int) -> None:
+        """End the clients of whom a publish of these is not in the log, and never will be.
+
+        Nothing behind it may be answered either: they send it all again.
+        """
+        at = self._first
+        for run in self._runs:
+            if at <= last and at + run.count > first:
+                run.lost = True
+                run.connection.end_soon(ReasonCode.QUOTA_EXCEEDED, "a publish could not be logged")
+            at += run.count
 
     def _refuse(self, number: int, reason: int) -> None:
         first = self._first
