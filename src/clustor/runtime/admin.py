@@ -1,19 +1,29 @@
 """The admin port: a small, strict HTTP/1.1 for status and commands, and the KV stream's upgrade.
 
-One request per connection, GET or a POST of a little JSON, which must be complete within a few
-seconds. In development it is plaintext and bound to loopback (ruling C15).
+One request per connection, its body at most a mebibyte of JSON, which must be complete within a
+few seconds. In development it is plaintext and bound to loopback (ruling C15); elsewhere it is
+TLS, and without a certificate nobody sees anything but a refusal.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import ssl
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Final, Protocol, TypeAlias, cast
 
 from clustor import wire as w
 from clustor.runtime.admin_commands import AdminCommands, Answer
 from clustor.runtime.errors import PortTaken
-from clustor.runtime.http_head import HEAD_BYTES_MAX, BadRequest, Head, parse_head, respond
+from clustor.runtime.http_head import (
+    HEAD_BYTES_MAX,
+    BadRequest,
+    Head,
+    Request,
+    Response,
+    parse_head,
+    respond,
+)
 from clustor.runtime.kv_service import KvService
 from clustor.runtime.kv_stream import StreamViolation, take_requests
 from clustor.runtime.transport import Address
@@ -21,6 +31,7 @@ from clustor.runtime.transport import Address
 REQUEST_SECONDS_MAX: Final = 5.0
 OPEN_REQUESTS_MAX: Final = 1 << 16
 CONNECTIONS_MAX: Final = 4096
+OPEN_ANSWERS_MAX: Final = 256
 UPGRADE: Final = "clustor-kv"
 
 _SWITCHING: Final = (
@@ -37,11 +48,24 @@ class Pages(Protocol):
     def post(self, target: str, /) -> Answer | None: ...
 
 
+class Api(Protocol):
+    """Pages that take their time, and the guard of all others.
+
+    `take` returns None for what is none of its business; what it returns is awaited, and None
+    from that lets the request through to the other pages.
+    """
+
+    def take(self, request: Request, /) -> Coroutine[None, None, Response | None] | None: ...
+
+
 class AdminConnection(asyncio.Protocol):
     """One connection: a head, then an answer, or the KV stream for the rest of its life."""
 
     __slots__ = (
+        "_answering",
         "_buffer",
+        "_certificate",
+        "_encrypted",
         "_head",
         "_number",
         "_open",
@@ -64,9 +88,15 @@ class AdminConnection(asyncio.Protocol):
         self._reading = True
         self._writable = True
         self._timeout: asyncio.TimerHandle | None = None
+        self._encrypted = False
+        self._certificate: bytes | None = None
+        self._answering = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        tls = transport.get_extra_info("ssl_object")
+        self._encrypted = tls is not None
+        self._certificate = tls.getpeercert(binary_form=True) if tls is not None else None
         if not self._server.admit(self):
             self._finish(503, {"error": "too many connections"})
             return
@@ -75,6 +105,8 @@ class AdminConnection(asyncio.Protocol):
         self._timeout = loop.call_later(REQUEST_SECONDS_MAX, self._finish, 408, late)
 
     def data_received(self, data: bytes) -> None:
+        if self._answering:
+            return  # one request per connection
         self._buffer += data
         if self._number is not None:
             self._on_stream(self._number)
@@ -133,17 +165,47 @@ class AdminConnection(asyncio.Protocol):
             return
         self._head = None
         self._stop_timeout()
-        if head.method == "POST":
+        if head.method != "GET" and len(self._buffer) > head.body_bytes:
+            self._finish(400, {"error": "more than the body"})
+            return
+        api, request = self._server.api, self._request(head)
+        answer = api.take(request) if api is not None else None
+        if answer is not None:
+            self._answering = True
+            if not self._server.begin(self._answer(head, answer)):
+                answer.close()
+                self._finish(503, {"error": "too many requests at once"})
+        else:
+            self._on_page(head)
+
+    def _request(self, head: Head) -> Request:
+        body = bytes(self._buffer[: head.body_bytes])
+        return Request(
+            head.method, head.path, head.headers, body, self._encrypted, self._certificate
+        )
+
+    async def _answer(self, head: Head, answer: Coroutine[None, None, Response | None]) -> None:
+        response = await answer
+        if response is not None:
+            self._finish(response.code, response.content, response.headers)
+            return
+        self._answering = False
+        self._on_page(head, guarded=True)
+
+    def _on_page(self, head: Head, *, guarded: bool = False) -> None:
+        if self._encrypted and not guarded:
+            self._finish(401, {"error": "nothing here is for everybody"})
+        elif head.method == "GET":
+            self._on_request(head)
+        elif head.method == "POST":
             self._on_command(head)
         else:
-            self._on_request(head)
+            self._finish(405, {"error": "GET and POST only"})
 
     def _on_command(self, head: Head) -> None:
         commands = self._server.commands
         if commands is None:
             self._finish(503, {"error": "this node takes no commands: it is in repair mode"})
-        elif len(self._buffer) > head.body_bytes:
-            self._finish(400, {"error": "more than the body"})
         else:
             answer = self._server.pages.post(head.path) if self._server.pages else None
             self._finish(*(answer or commands.carry_out(head.path, bytes(self._buffer))))
@@ -173,10 +235,10 @@ class AdminConnection(asyncio.Protocol):
         if self._buffer:
             self._on_stream(self._number)
 
-    def _finish(self, code: int, content: object) -> None:
+    def _finish(self, code: int, content: object, headers: Mapping[str, str] | None = None) -> None:
         self._stop_timeout()
         if self._transport is not None:
-            self._transport.write(respond(code, content))
+            self._transport.write(respond(code, content, headers))
             self._transport.close()
 
     def _stop_timeout(self) -> None:
@@ -238,20 +300,36 @@ class AdminServer:
         self.commands = commands
         self.pages: Pages | None = None
         """What a service shows beside."""
+        self.api: Api | None = None
+        self._answers: set[asyncio.Task[None]] = set()
         self._connections: set[AdminConnection] = set()
         self._server: asyncio.Server | None = None
 
-    async def listen(self, address: Address) -> None:
-        """Take connections; raises PortTaken."""
+    async def listen(self, address: Address, tls: ssl.SSLContext | None = None) -> None:
+        """Take connections, under TLS where a context is given; raises PortTaken."""
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: AdminConnection(self), address.host, address.port, reuse_address=True
+                lambda: AdminConnection(self),
+                address.host,
+                address.port,
+                ssl=tls,
+                reuse_address=True,
             )
         except OSError as error:
             raise PortTaken(
                 "cannot listen for clients", address=str(address), cause=error
             ) from error
+
+    def begin(self, answer: Coroutine[None, None, None]) -> bool:
+        """Let an answer take its time, unless too many do already."""
+        if len(self._answers) >= OPEN_ANSWERS_MAX:
+            answer.close()
+            return False
+        task = asyncio.get_running_loop().create_task(answer)
+        self._answers.add(task)
+        task.add_done_callback(self._answers.discard)
+        return True
 
     def admit(self, connection: AdminConnection) -> bool:
         """Take a connection in, unless there are too many."""
