@@ -24,6 +24,7 @@ from clustor.control import (
     ProofTuple,
     Quarantine,
     QuotaPolicy,
+    Ring,
     Role,
     RoutingMap,
     Scope,
@@ -156,6 +157,24 @@ class ConfigValue(Answer, frozen=True, kw_only=True):
     version: Count
     set_by: str
     set_at: Count
+
+
+class AuditRow(Answer, frozen=True, kw_only=True):
+    """One call of the replicated trail; `previous` chains it to the record before."""
+
+    ring: Ring
+    sequence: Count
+    at: Count
+    identity: str
+    roles: tuple[Role, ...]
+    break_glass: str | None
+    kind: str
+    request_id: str
+    command_sha256: Digest
+    outcome: str
+    touched: tuple[str, ...]
+    answer: Any
+    previous: Digest
 
 
 class RefusalRow(Answer, frozen=True, kw_only=True):

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from clustor.control import (
     RING_RECORDS_MAX,
     AclPolicy,
@@ -38,6 +40,7 @@ from clustor.control.tenants import CLUSTER
 from clustor.kv import Key, Page, Record, prefix_end
 from quantum.admin.answers import (
     Access,
+    AuditRow,
     BundleRow,
     ClusterState,
     Configuration,
@@ -191,7 +194,7 @@ def bundle_row(bundle: DefinitionBundle) -> BundleRow:
     )
 
 
-def audit(_api: Api, asked: Asked) -> ListPage[AuditRecord]:
+def audit(_api: Api, asked: Asked) -> ListPage[AuditRow]:
     """List the newest records first; `after` goes on where a page ended."""
     ring, limit, after = (asked.values[each] for each in ("ring", "limit", "after"))
     prefix = prefix_of(AuditRecord, ring.value)
@@ -199,9 +202,14 @@ def audit(_api: Api, asked: Asked) -> ListPage[AuditRecord]:
     first = max(0, newest - limit + 1)
     start, end = (key_of(AuditRecord, ring.value, each) for each in (first, newest + 1))
     records = asked.store.range(start, end, limit).records if newest >= 0 else []
-    items = [decode_object(AuditRecord, record.value) for record in reversed(records)]
+    items = [_audit_row(decode_object(AuditRecord, each.value)) for each in reversed(records)]
     more = str(items[-1].sequence) if items and items[-1].sequence > 1 else None
     return ListPage(items=items, after=more, revision=revision_of(asked.store))
+
+
+def _audit_row(record: AuditRecord) -> AuditRow:
+    facts = msgspec.structs.asdict(record)
+    return AuditRow(**facts | {"answer": msgspec.json.decode(record.answer)})
 
 
 def _newest_sequence(store: Reading, prefix: bytes) -> int:

@@ -174,7 +174,7 @@ def page(
     return Route(
         method=method,
         path=path,
-        name="".join(part.title() for part in re.split(r"[^a-z]+", f"{method.lower()} {path}")),
+        name=command_line.title().replace(" ", "").replace("-", ""),
         summary=summary,
         answer=answer,
         roles=roles,

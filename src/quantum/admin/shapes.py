@@ -56,7 +56,7 @@ def _widen_all(value: Any) -> Any:
     """Widen what has no type of its own: the results and facts of the control plane."""
     if isinstance(value, dict):
         return {key: _widen_all(each) for key, each in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_widen_all(each) for each in value]
     return _widen(value)
 
@@ -112,7 +112,13 @@ def _of_members(steps: dict[str, Step]) -> Step | None:
 def _of_items(step: Step | None) -> Step | None:
     if step is None:
         return None
-    return lambda value: [step(each) for each in value] if isinstance(value, list) else value
+
+    def change(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [step(each) for each in value]
+        return value
+
+    return change
 
 
 def _of_values(step: Step | None) -> Step | None:

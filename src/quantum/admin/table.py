@@ -12,6 +12,7 @@ from clustor.control.types import Count, Name
 from quantum.admin import node_pages as n
 from quantum.admin import reading as r
 from quantum.admin.answers import (
+    AuditRow,
     BundleRow,
     ClusterState,
     Configuration,
@@ -708,7 +709,7 @@ AUDIT: Final = (
     page(
         "/v1/audit",
         r.audit,
-        list_page(c.AuditRecord),
+        list_page(AuditRow),
         "audit list",
         "List the newest calls: who did what, when, and what became of it.",
         query=(
