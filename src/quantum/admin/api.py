@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
+from functools import cache
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -60,6 +61,8 @@ DEVELOPMENT_NOTE: Final = "plaintext on loopback; every caller is Operator"
 OPENAPI_PATH: Final = "/openapi.json"
 _REFUSED: Final = frozenset({401, 403, 421})
 
+_TABLE: Final = RouteTable(ROUTES)
+
 journal = logging.getLogger("quantum.admin")
 
 
@@ -76,7 +79,6 @@ class Api:
         why: WhyPort | None = None,
         groups: GroupsPort | None = None,
         sink: RefusalSink | None = None,
-        routes: Iterable[Route] = ROUTES,
     ) -> None:
         self.port = port
         self.development = development
@@ -87,8 +89,6 @@ class Api:
         self._now_ms = now_ms
         self._draw_id = draw_id
         self._authorities = Authorities()
-        self._table = RouteTable(routes)
-        self._document = document(routes)
 
     async def answer(self, request: Request) -> Response:
         """Answer a request below `/v1`, or for the document."""
@@ -131,8 +131,8 @@ class Api:
         local = await self.port.state(linearizable=False)
         self._require_good(local, peer)
         if parts.path == OPENAPI_PATH and request.method == "GET":
-            return self._document
-        route, texts = self._table.find(request.method, parts.path)
+            return _document()
+        route, texts = _TABLE.find(request.method, parts.path)
         values = bind_path(route, texts) | bind_query(route, parts.query)
         body = bind_body(route, request.body)
         caller = Caller(identity=peer.identity, break_glass=_token(request))
@@ -278,6 +278,11 @@ class Api:
         self.refusals.note(note)
         if self._sink is not None:
             self._sink.note(note)
+
+
+@cache
+def _document() -> bytes:
+    return document(ROUTES)
 
 
 def _require_own_tenant(asked: Asked) -> None:

@@ -10,7 +10,8 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from inspect import getdoc
-from typing import Any, Final, TypeAlias
+from types import UnionType
+from typing import Any, Final, TypeAlias, Union, get_args, get_origin
 
 import msgspec
 
@@ -142,7 +143,7 @@ def call(
         answer=CallDone,
         roles=kind.roles,
         codes=CALL_CODES,
-        path_parameters=tuple(_parameter(members[each]) for each in in_path),
+        path_parameters=tuple(_place(members[each]) for each in in_path),
         query=tuple(_parameter(members[each]) for each in query),
         body=_body_type(name or command.__name__, left) if has_body else None,
         make=make,
@@ -197,6 +198,14 @@ def _members(body: msgspec.Struct) -> dict[str, Any]:
 def _parameter(member: msgspec.structs.FieldInfo) -> Parameter:
     default = REQUIRED if member.required else member.default
     return Parameter(member.name, member.type, _spoken(member.name), default)
+
+
+def _place(member: msgspec.structs.FieldInfo) -> Parameter:
+    """What stands in a path is always said, also where a command could leave it out."""
+    kinds = [each for each in get_args(member.type) if each is not type(None)]
+    is_optional = get_origin(member.type) in (Union, UnionType)
+    kind = kinds[0] if is_optional and len(kinds) == 1 else member.type
+    return Parameter(member.name, kind, _spoken(member.name))
 
 
 def _spoken(name: str) -> str:

@@ -289,9 +289,9 @@ async def test_a_plane_is_initialised_once_and_until_then_nobody_has_a_role() ->
 
 
 def test_a_struct_with_both_spellings_is_read_alike() -> None:
-    both = [{"quotas": {"a": 5}}, {"quotas": {"a": "5"}}]
+    both: list[dict[str, object]] = [{"quotas": {"a": 5}}, {"quotas": {"a": "5"}}]
     found = [
-        taken(SetQuotas, {"kind": "SetQuotas", "tenant_id": "a", "expected_version": "1", **each})
+        taken(SetQuotas, each | {"kind": "SetQuotas", "tenant_id": "a", "expected_version": "1"})
         for each in both
     ]
     assert found[0] == found[1]
