@@ -21,10 +21,10 @@ def authority() -> Authority:
     return create_authority(Path(mkdtemp(prefix="admin-pki")), cluster_id("test"), NOW)
 
 
-def issue(*uris: str) -> Issued:
+def issue(*uris: str, by: Authority | None = None) -> Issued:
     names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(uri) for uri in uris]
     return issue_certificate(
-        authority(),
+        by or authority(),
         "a client",
         names or [x509.DNSName("nobody")],
         [ExtendedKeyUsageOID.CLIENT_AUTH],
