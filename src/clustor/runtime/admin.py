@@ -7,7 +7,7 @@ seconds. In development it is plaintext and bound to loopback (ruling C15).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, TypeAlias, cast
 
 from clustor import wire as w
@@ -35,6 +35,12 @@ class Pages(Protocol):
 
     def get(self, target: str, /) -> Answer | None: ...
     def post(self, target: str, /) -> Answer | None: ...
+
+
+class Calls(Protocol):
+    """Pages that are answered later; None says that a page is not one of them."""
+
+    def post(self, target: str, body: bytes, /) -> Awaitable[Answer] | None: ...
 
 
 class AdminConnection(asyncio.Protocol):
@@ -68,11 +74,11 @@ class AdminConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         if not self._server.admit(self):
-            self._finish(503, {"error": "too many connections"})
+            self.finish(503, {"error": "too many connections"})
             return
         loop = asyncio.get_running_loop()
         late = {"error": "the request did not come in time"}
-        self._timeout = loop.call_later(REQUEST_SECONDS_MAX, self._finish, 408, late)
+        self._timeout = loop.call_later(REQUEST_SECONDS_MAX, self.finish, 408, late)
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
@@ -117,12 +123,12 @@ class AdminConnection(asyncio.Protocol):
         if end < 0 and len(self._buffer) <= HEAD_BYTES_MAX:
             return
         if end < 0 or end > HEAD_BYTES_MAX:
-            self._finish(431, {"error": "the head is too large"})
+            self.finish(431, {"error": "the head is too large"})
             return
         try:
             head = parse_head(bytes(self._buffer[:end]))
         except BadRequest as error:
-            self._finish(error.code, {"error": str(error)})
+            self.finish(error.code, {"error": str(error)})
             return
         del self._buffer[: end + 4]
         self._on_body(head)
@@ -141,28 +147,33 @@ class AdminConnection(asyncio.Protocol):
     def _on_command(self, head: Head) -> None:
         commands = self._server.commands
         if commands is None:
-            self._finish(503, {"error": "this node takes no commands: it is in repair mode"})
+            self.finish(503, {"error": "this node takes no commands: it is in repair mode"})
         elif len(self._buffer) > head.body_bytes:
-            self._finish(400, {"error": "more than the body"})
+            self.finish(400, {"error": "more than the body"})
         else:
+            body = bytes(self._buffer)
+            later = self._server.calls.post(head.path, body) if self._server.calls else None
+            if later is not None:
+                self._server.answer_later(self, later)
+                return
             answer = self._server.pages.post(head.path) if self._server.pages else None
-            self._finish(*(answer or commands.carry_out(head.path, bytes(self._buffer))))
+            self.finish(*(answer or commands.carry_out(head.path, body)))
 
     def _on_request(self, head: Head) -> None:
         kv = self._server.kv
         answer = self._server.pages.get(head.path) if self._server.pages else None
         if answer is not None:
-            self._finish(*answer)
+            self.finish(*answer)
         elif head.path == "/status":
-            self._finish(200, self._server.status())
+            self.finish(200, self._server.status())
         elif head.path == "/.well-known/wide-int-registry":
-            self._finish(200, w.canonical(w.wide_int_registry()))
+            self.finish(200, w.canonical(w.wide_int_registry()))
         elif head.path != "/kv":
-            self._finish(404, {"error": "no such page"})
+            self.finish(404, {"error": "no such page"})
         elif head.headers.get("upgrade", "").lower() != UPGRADE:
-            self._finish(426, {"error": f"this page wants Upgrade: {UPGRADE}"})
+            self.finish(426, {"error": f"this page wants Upgrade: {UPGRADE}"})
         elif kv is None:
-            self._finish(503, {"error": "this node serves no clients: it is in repair mode"})
+            self.finish(503, {"error": "this node serves no clients: it is in repair mode"})
         else:
             self._upgrade(kv)
 
@@ -173,7 +184,8 @@ class AdminConnection(asyncio.Protocol):
         if self._buffer:
             self._on_stream(self._number)
 
-    def _finish(self, code: int, content: object) -> None:
+    def finish(self, code: int, content: object) -> None:
+        """Answer, and end the connection."""
         self._stop_timeout()
         if self._transport is not None:
             self._transport.write(respond(code, content))
@@ -238,6 +250,9 @@ class AdminServer:
         self.commands = commands
         self.pages: Pages | None = None
         """What a service shows beside."""
+        self.calls: Calls | None = None
+        """What the control plane is asked for."""
+        self._answering: set[asyncio.Future[Answer]] = set()
         self._connections: set[AdminConnection] = set()
         self._server: asyncio.Server | None = None
 
@@ -260,6 +275,18 @@ class AdminServer:
 
     def forget(self, connection: AdminConnection) -> None:
         self._connections.discard(connection)
+
+    def answer_later(self, connection: AdminConnection, answer: Awaitable[Answer]) -> None:
+        """Answer a connection when the answer is there; it may have left meanwhile."""
+        task = asyncio.ensure_future(answer)
+        self._answering.add(task)
+
+        def answered(done: asyncio.Future[Answer]) -> None:
+            self._answering.discard(done)
+            if not done.cancelled():
+                connection.finish(*done.result())
+
+        task.add_done_callback(answered)
 
     def kv_left(self, number: int) -> None:
         if self.kv is not None:

@@ -356,16 +356,21 @@ class ControlService:
         self._to_tell |= dict.fromkeys(self._node.groups)
 
     def _tell_some(self) -> None:
+        """Tell so many groups in a turn; one that is not open yet is told later."""
         for partition in list(self._to_tell)[:_TOLD_PER_TURN]:
             del self._to_tell[partition]
             group = self._node.groups.get(partition)
-            if group is not None:
+            if group is None or group.replica.failed is not None or group.paused:
+                continue
+            if group.replica.ready:
                 self._tell(group)
+            else:
+                self._to_tell[partition] = None
 
     def _tell(self, group: HostedGroup) -> None:
         """Hand a group the control plane's word on it."""
         word = self.cache.word_for(group.partition_id, self._now())
-        if word is None or group.paused:
+        if word is None:
             return
         replica = group.replica
         if word.reconciled:

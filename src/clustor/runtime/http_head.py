@@ -15,6 +15,7 @@ _REASONS: Final = {
     200: "OK",
     202: "Accepted",
     400: "Bad Request",
+    403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
     408: "Request Timeout",

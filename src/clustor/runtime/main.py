@@ -31,6 +31,7 @@ from clustor.replica import ReplicaError
 from clustor.runtime.admin import AdminServer
 from clustor.runtime.admin_commands import AdminCommands
 from clustor.runtime.cluster_file import ClusterFile, read_cluster_file
+from clustor.runtime.control_pages import ControlPages
 from clustor.runtime.control_service import ControlService
 from clustor.runtime.data_directory import DataDirectory, open_data_directory
 from clustor.runtime.disk import DiskError, open_disk
@@ -166,7 +167,9 @@ async def serve_node(
     await admin.listen(settings.entry.admin)
     for number in range(1, cluster.groups + 1):
         kv.host(PartitionId(number))
-    node.control = ControlService(node, kv) if cluster.control_founders else None
+    if cluster.control_founders:
+        node.control = ControlService(node, kv)
+        admin.calls = ControlPages(node.control, cluster.id)
     close = await extend(node, admin, file) if extend is not None else None
     await node.start()
     if node.control is not None:
