@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Final, Protocol, TypeAlias, cast
 
 from clustor import wire as w
@@ -58,6 +58,12 @@ class Api(Protocol):
     def take(self, request: Request, /) -> Coroutine[None, None, Response | None] | None: ...
 
 
+class Calls(Protocol):
+    """Pages that are answered later; None says that a page is not one of them."""
+
+    def post(self, target: str, body: bytes, /) -> Awaitable[Answer] | None: ...
+
+
 class AdminConnection(asyncio.Protocol):
     """One connection: a head, then an answer, or the KV stream for the rest of its life."""
 
@@ -98,11 +104,11 @@ class AdminConnection(asyncio.Protocol):
         self._encrypted = tls is not None
         self._certificate = tls.getpeercert(binary_form=True) if tls is not None else None
         if not self._server.admit(self):
-            self._finish(503, {"error": "too many connections"})
+            self.finish(503, {"error": "too many connections"})
             return
         loop = asyncio.get_running_loop()
         late = {"error": "the request did not come in time"}
-        self._timeout = loop.call_later(REQUEST_SECONDS_MAX, self._finish, 408, late)
+        self._timeout = loop.call_later(REQUEST_SECONDS_MAX, self.finish, 408, late)
 
     def data_received(self, data: bytes) -> None:
         if self._answering:
@@ -149,12 +155,12 @@ class AdminConnection(asyncio.Protocol):
         if end < 0 and len(self._buffer) <= HEAD_BYTES_MAX:
             return
         if end < 0 or end > HEAD_BYTES_MAX:
-            self._finish(431, {"error": "the head is too large"})
+            self.finish(431, {"error": "the head is too large"})
             return
         try:
             head = parse_head(bytes(self._buffer[:end]))
         except BadRequest as error:
-            self._finish(error.code, {"error": str(error)})
+            self.finish(error.code, {"error": str(error)})
             return
         del self._buffer[: end + 4]
         self._on_body(head)
@@ -166,17 +172,24 @@ class AdminConnection(asyncio.Protocol):
         self._head = None
         self._stop_timeout()
         if head.method != "GET" and len(self._buffer) > head.body_bytes:
-            self._finish(400, {"error": "more than the body"})
+            self.finish(400, {"error": "more than the body"})
             return
         api, request = self._server.api, self._request(head)
         answer = api.take(request) if api is not None else None
         if answer is not None:
-            self._answering = True
-            if not self._server.begin(self._answer(head, answer)):
+            if not self._begin(self._answer(head, answer)):
                 answer.close()
-                self._finish(503, {"error": "too many requests at once"})
         else:
             self._on_page(head)
+
+    def _begin(self, work: Coroutine[None, None, None]) -> bool:
+        self._answering = self._server.begin(work)
+        if not self._answering:
+            self.finish(503, {"error": "too many requests at once"})
+        return self._answering
+
+    async def _answer_call(self, later: Awaitable[Answer]) -> None:
+        self.finish(*(await later))
 
     def _request(self, head: Head) -> Request:
         body = bytes(self._buffer[: head.body_bytes])
@@ -187,44 +200,49 @@ class AdminConnection(asyncio.Protocol):
     async def _answer(self, head: Head, answer: Coroutine[None, None, Response | None]) -> None:
         response = await answer
         if response is not None:
-            self._finish(response.code, response.content, response.headers)
+            self.finish(response.code, response.content, response.headers)
             return
         self._answering = False
         self._on_page(head, guarded=True)
 
     def _on_page(self, head: Head, *, guarded: bool = False) -> None:
         if self._encrypted and not guarded:
-            self._finish(401, {"error": "nothing here is for everybody"})
+            self.finish(401, {"error": "nothing here is for everybody"})
         elif head.method == "GET":
             self._on_request(head)
         elif head.method == "POST":
             self._on_command(head)
         else:
-            self._finish(405, {"error": "GET and POST only"})
+            self.finish(405, {"error": "GET and POST only"})
 
     def _on_command(self, head: Head) -> None:
         commands = self._server.commands
         if commands is None:
-            self._finish(503, {"error": "this node takes no commands: it is in repair mode"})
+            self.finish(503, {"error": "this node takes no commands: it is in repair mode"})
         else:
+            body = bytes(self._buffer)
+            later = self._server.calls.post(head.path, body) if self._server.calls else None
+            if later is not None:
+                self._begin(self._answer_call(later))
+                return
             answer = self._server.pages.post(head.path) if self._server.pages else None
-            self._finish(*(answer or commands.carry_out(head.path, bytes(self._buffer))))
+            self.finish(*(answer or commands.carry_out(head.path, body)))
 
     def _on_request(self, head: Head) -> None:
         kv = self._server.kv
         answer = self._server.pages.get(head.path) if self._server.pages else None
         if answer is not None:
-            self._finish(*answer)
+            self.finish(*answer)
         elif head.path == "/status":
-            self._finish(200, self._server.status())
+            self.finish(200, self._server.status())
         elif head.path == "/.well-known/wide-int-registry":
-            self._finish(200, w.canonical(w.wide_int_registry()))
+            self.finish(200, w.canonical(w.wide_int_registry()))
         elif head.path != "/kv":
-            self._finish(404, {"error": "no such page"})
+            self.finish(404, {"error": "no such page"})
         elif head.headers.get("upgrade", "").lower() != UPGRADE:
-            self._finish(426, {"error": f"this page wants Upgrade: {UPGRADE}"})
+            self.finish(426, {"error": f"this page wants Upgrade: {UPGRADE}"})
         elif kv is None:
-            self._finish(503, {"error": "this node serves no clients: it is in repair mode"})
+            self.finish(503, {"error": "this node serves no clients: it is in repair mode"})
         else:
             self._upgrade(kv)
 
@@ -235,7 +253,8 @@ class AdminConnection(asyncio.Protocol):
         if self._buffer:
             self._on_stream(self._number)
 
-    def _finish(self, code: int, content: object, headers: Mapping[str, str] | None = None) -> None:
+    def finish(self, code: int, content: object, headers: Mapping[str, str] | None = None) -> None:
+        """Answer, and end the connection."""
         self._stop_timeout()
         if self._transport is not None:
             self._transport.write(respond(code, content, headers))
@@ -300,6 +319,8 @@ class AdminServer:
         self.commands = commands
         self.pages: Pages | None = None
         """What a service shows beside."""
+        self.calls: Calls | None = None
+        """What the control plane is asked for."""
         self.api: Api | None = None
         self._answers: set[asyncio.Task[None]] = set()
         self._connections: set[AdminConnection] = set()
@@ -328,8 +349,15 @@ class AdminServer:
             return False
         task = asyncio.get_running_loop().create_task(answer)
         self._answers.add(task)
-        task.add_done_callback(self._answers.discard)
+        task.add_done_callback(self._answered)
         return True
+
+    def _answered(self, task: asyncio.Task[None]) -> None:
+        self._answers.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:  # nobody foresaw it: the loop's handler decides
+            context = {"message": "an answer failed", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
 
     def admit(self, connection: AdminConnection) -> bool:
         """Take a connection in, unless there are too many."""

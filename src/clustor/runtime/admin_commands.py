@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Answer: TypeAlias = tuple[int, object]
 """The HTTP status, and what is sent as JSON."""
 
-_GROUP_PATH: Final = re.compile(r"/groups/([1-9][0-9]{0,19})/(members|leader)")
+_GROUP_PATH: Final = re.compile(r"/groups/([1-9][0-9]{0,19})/(members|leader|pause)")
 
 journal = logging.getLogger("clustor.node")
 
@@ -36,6 +36,12 @@ class WantedLeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`POST /groups/<number>/leader`: let this node lead the group."""
 
     node_id: int
+
+
+class WantedPause(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`POST /groups/<number>/pause`: let this node's replica of the group hang, or go on."""
+
+    paused: bool
 
 
 class AdminCommands:
@@ -56,6 +62,8 @@ class AdminCommands:
         try:
             if found[2] == "members":
                 return self._change(group, msgspec.json.decode(body, type=WantedChange))
+            if found[2] == "pause":
+                return self._pause(group, msgspec.json.decode(body, type=WantedPause))
             return self._transfer(group, msgspec.json.decode(body, type=WantedLeader))
         except msgspec.MsgspecError as error:
             return 400, {"error": f"not what this page takes: {error}"}
@@ -93,5 +101,16 @@ class AdminCommands:
         self._node.touch(group)
         return 202, {"leader_id": target}
 
+    def _pause(self, group: HostedGroup, wanted: WantedPause) -> Answer:
+        if not self._node.cluster.fault_injection:
+            return 403, {"error": "cluster.json does not allow fault_injection"}
+        journal.warning("group %d: told to %s", group.partition_id, _verb(wanted.paused))
+        self._node.pause(group, paused=wanted.paused)
+        return 200, {"paused": wanted.paused}
+
     def _leader(self, group: HostedGroup) -> str:
         return self._node.admin_address(group.replica.leader_id)
+
+
+def _verb(paused: bool) -> str:
+    return "hang" if paused else "go on"

@@ -5,6 +5,7 @@ NodeError
 ├── DataDirectoryInUse         another process has it open
 ├── PortTaken                  somebody else listens there
 ├── SelfTestFailed             this build must not open a log
+├── ControlUnavailable         no leader of the control plane answered, or our copy of it is too old
 ├── CertificateUnusable        our own certificate, key or authority cannot be used
 └── PeerRefused                the other side of a connection is not who it must be
     ├── PeerUntrusted              its certificate is of an authority that we do not know
@@ -48,6 +49,18 @@ class SelfTestFailed(NodeError):
 
 class CertificateUnusable(NodeError):
     """Our own certificate, key or authority cannot be used."""
+
+
+class ControlUnavailable(NodeError):
+    """No leader of the control plane answered in time, or the copy of it here is too old.
+
+    `facts["because"]`, where it is there, is clustor §11.1's reason. `maybe_applied` says that a
+    call may stand all the same: repeat it under the same request id.
+    """
+
+    def __init__(self, reason: str, *, maybe_applied: bool = False, **facts: object) -> None:
+        super().__init__(reason, **facts)
+        self.maybe_applied = maybe_applied
 
 
 class PeerRefused(NodeError):

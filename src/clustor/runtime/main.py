@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import faulthandler
 import gc
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -29,6 +31,8 @@ from clustor.replica import ReplicaError
 from clustor.runtime.admin import AdminServer
 from clustor.runtime.admin_commands import AdminCommands
 from clustor.runtime.cluster_file import ClusterFile, read_cluster_file
+from clustor.runtime.control_pages import ControlPages
+from clustor.runtime.control_service import ControlService
 from clustor.runtime.data_directory import DataDirectory, open_data_directory
 from clustor.runtime.disk import DiskError, open_disk
 from clustor.runtime.errors import (
@@ -102,6 +106,7 @@ def _run(arguments: argparse.Namespace, extend: Extend | None) -> None:
     faulthandler.register(signal.SIGUSR1)  # `kill -USR1` shows where a node is
     check_self()
     keep_freed_memory()
+    raise_file_limit()
     cluster = read_cluster_file(arguments.cluster)
     node_id = NodeId(arguments.node)
     cluster.node(node_id)
@@ -115,6 +120,14 @@ def _run(arguments: argparse.Namespace, extend: Extend | None) -> None:
         uvloop.run(_serve_repair(cluster, node_id, data))
     else:
         uvloop.run(serve_node(cluster, node_id, data, arguments.cluster, extend))
+
+
+def raise_file_limit() -> None:
+    """Let this process open as many files as it may: groups and connections take some each."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):  # then the soft limit stays
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def check_self() -> None:
@@ -154,8 +167,13 @@ async def serve_node(
     await admin.listen(settings.entry.admin)
     for number in range(1, cluster.groups + 1):
         kv.host(PartitionId(number))
+    if cluster.control_founders:
+        node.control = ControlService(node, kv)
+        admin.calls = ControlPages(node.control, cluster.id)
     close = await extend(node, admin, file) if extend is not None else None
     await node.start()
+    if node.control is not None:
+        node.control.start()
     journal.info("development mode: admin and KV are plaintext on %s", settings.entry.admin)
     gc.collect()
     gc.freeze()
@@ -163,6 +181,8 @@ async def serve_node(
     journal.info("stopping")
     if close is not None:
         close()
+    if node.control is not None:
+        await node.control.close()
     await node.stop()
     admin.close()
     disk.close()

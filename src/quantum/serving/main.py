@@ -19,6 +19,7 @@ from quantum.serving.broker_file import DEVELOPMENT_TENANT, read_broker_file
 from quantum.serving.listeners import Door, Doors, Listeners, tenant_doors
 from quantum.serving.policy import TenantsFile
 from quantum.serving.service import BrokerService
+from quantum.serving.tenant_records import record_tenants
 from quantum.serving.views import BrokerPages
 
 MQTT_ROLE: Final = 2
@@ -33,8 +34,10 @@ journal = logging.getLogger("quantum.broker")
 async def serve_mqtt(node: Node, admin: AdminServer, cluster_file: Path) -> Callable[[], None]:
     """Host the tenants of `broker.json`, and listen for their clients on loopback."""
     service = BrokerService(node)
-    for ordinal, entry in enumerate(read_broker_file(cluster_file.parent).tenants):
+    broker = read_broker_file(cluster_file.parent)
+    for ordinal, entry in enumerate(broker.tenants):
         service.add_tenant(entry, ordinal)
+    record_tenants(node, broker)
     service.obey(TenantsFile(cluster_file.parent))
     admin.pages = BrokerPages(service)
     if not service.tenants:

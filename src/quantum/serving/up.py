@@ -28,6 +28,7 @@ from quantum.serving.limits import MqttLimits
 from quantum.serving.listeners import Door, Doors, Listeners, tenant_doors
 from quantum.serving.policy import TenantsFile
 from quantum.serving.service import BrokerService
+from quantum.serving.tenant_records import record_tenants
 from quantum.serving.views import BrokerPages
 
 _ONE: Final = NodeId(1)
@@ -46,8 +47,10 @@ async def serve_alone(settings: Settings, say: Say) -> None:
 
     async def extend(node: Node, admin: AdminServer, _file: Path) -> Callable[[], None]:
         service = BrokerService(node, mqtt_limits(settings))
-        for ordinal, entry in enumerate(read_broker_file(settings.data).tenants):
+        broker = read_broker_file(settings.data)
+        for ordinal, entry in enumerate(broker.tenants):
             service.add_tenant(entry, ordinal)
+        record_tenants(node, broker)
         service.obey(TenantsFile(settings.data))
         admin.pages = BrokerPages(service)
         all_doors = replace(doors(settings), tenants=tenant_doors(service))
