@@ -70,6 +70,7 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     control_founders: tuple[int, ...] = ()
     cache_fresh_ms: int = CONSISTENCY_PROFILE.control_plane.cache_fresh_ms
     cache_grace_ms: int = CONSISTENCY_PROFILE.control_plane.cache_grace_ms
+    admin_tls: bool = False  # whether the admin port is TLS that asks for certificates and roles
     fault_injection: bool = False  # whether groups can be told to hang: tests and drills only
     format_version: int = 1
 

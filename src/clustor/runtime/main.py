@@ -48,7 +48,7 @@ from clustor.runtime.keystore import load_keyring
 from clustor.runtime.kv_service import KvService
 from clustor.runtime.memory import keep_freed_memory
 from clustor.runtime.node import Node, NodeSettings
-from clustor.runtime.pki import NodeId, own_identity
+from clustor.runtime.pki import NodeId, admin_context, own_identity
 from clustor.runtime.repair import repair_status
 from clustor.runtime.signing import load_signer
 from clustor.runtime.status import status_of
@@ -164,7 +164,8 @@ async def serve_node(
     pid = os.getpid()
     commands = AdminCommands(node, lambda: read_cluster_file(file))
     admin = AdminServer(lambda: status_of(node, pid), kv, commands)
-    await admin.listen(settings.entry.admin)
+    tls = admin_context(data.pki) if cluster.admin_tls else None
+    await admin.listen(settings.entry.admin, tls)
     for number in range(1, cluster.groups + 1):
         kv.host(PartitionId(number))
     if cluster.control_founders:
@@ -174,7 +175,8 @@ async def serve_node(
     await node.start()
     if node.control is not None:
         node.control.start()
-    journal.info("development mode: admin and KV are plaintext on %s", settings.entry.admin)
+    if tls is None:
+        journal.info("development mode: admin and KV are plaintext on %s", settings.entry.admin)
     gc.collect()
     gc.freeze()
     await _asked_to_stop()

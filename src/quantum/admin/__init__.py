@@ -8,7 +8,6 @@ from quantum.admin.openapi import build, document
 from quantum.admin.pages import AdminPages
 from quantum.admin.port import (
     ControlPort,
-    ControlUnavailable,
     GroupsPort,
     RefusalNote,
     RefusalSink,
@@ -23,7 +22,6 @@ __all__ = [
     "Api",
     "ApiError",
     "ControlPort",
-    "ControlUnavailable",
     "ErrorBody",
     "GroupsPort",
     "Parameter",

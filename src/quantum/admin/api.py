@@ -25,8 +25,10 @@ from clustor.control import (
     Role,
     rbac_rule,
 )
+from clustor.control.gates import RETRY_AFTER_MS_MIN
 from clustor.control.rbac import Authority
 from clustor.control.types import Name
+from clustor.runtime.errors import ControlUnavailable
 from clustor.runtime.http_head import Request, Response
 from quantum.admin.answers import CallDone
 from quantum.admin.errors import (
@@ -42,15 +44,7 @@ from quantum.admin.identity import Authorities, Peer, holds_token, is_revoked, p
 from quantum.admin.matching import RouteTable, bind_body, bind_path, bind_query
 from quantum.admin.node_pages import RefusalRing
 from quantum.admin.openapi import document
-from quantum.admin.port import (
-    RETRY_AFTER_MS,
-    ControlPort,
-    ControlUnavailable,
-    GroupsPort,
-    RefusalNote,
-    RefusalSink,
-    WhyPort,
-)
+from quantum.admin.port import ControlPort, GroupsPort, RefusalNote, RefusalSink, WhyPort
 from quantum.admin.routes import Asked, Route
 from quantum.admin.shapes import shown
 from quantum.admin.table import ROUTES
@@ -103,7 +97,7 @@ class Api:
         except ApiError as error:
             return self._refuse(request, request_id, error)
         except ControlUnavailable as error:
-            return self._refuse(request, request_id, _of_outage(error))
+            return self._refuse(request, request_id, _of_outage(error, self.port.local_age()))
         except TimeoutError:
             return self._refuse(request, request_id, _too_late())
         except Exception:  # noqa: BLE001
@@ -122,7 +116,7 @@ class Api:
         except ApiError as error:
             return self._refuse(request, request_id, error)
         except ControlUnavailable as error:
-            return self._refuse(request, request_id, _of_outage(error))
+            return self._refuse(request, request_id, _of_outage(error, self.port.local_age()))
         return None
 
     async def _answer(self, request: Request, request_id: str) -> object:
@@ -195,7 +189,7 @@ class Api:
             raise unavailable(
                 "RBACUnavailable",
                 "this node has not heard of the roles for too long",
-                RETRY_AFTER_MS,
+                RETRY_AFTER_MS_MIN,
                 cache_age_ms=age_ms,
             )
 
@@ -323,9 +317,18 @@ def _require_loopback_host(request: Request) -> None:
         )
 
 
-def _of_outage(error: ControlUnavailable) -> ApiError:
-    facts: dict[str, object] = {"cache_age_ms": error.cache_age_ms, "leader": error.leader}
-    return unavailable("ControlPlaneUnavailable", error.reason, error.retry_after_ms, **facts)
+def _of_outage(error: ControlUnavailable, age_ms: int | None) -> ApiError:
+    because = error.facts.get("because")
+    facts = {name: fact for name, fact in error.facts.items() if name != "because"}
+    return unavailable(
+        "ControlPlaneUnavailable",
+        error.reason,
+        RETRY_AFTER_MS_MIN,
+        reason=str(because) if because is not None else "NoLeader",
+        maybe_applied=error.maybe_applied,
+        cache_age_ms=age_ms,
+        **facts,
+    )
 
 
 def _too_late() -> ApiError:

@@ -141,14 +141,14 @@ def forbidden(message: str, **facts: object) -> ApiError:
     )
 
 
-def unavailable(error: str, reason: str, retry_after_ms: int, **facts: object) -> ApiError:
+def unavailable(error: str, message: str, retry_after_ms: int, **facts: object) -> ApiError:
     """The control plane is out of reach, or this node's copy of it too old (clustor §5.1)."""
     return ApiError(
         503,
         error,
-        reason,
+        message,
         next="repeat it later under the same Idempotency-Key, or at another node; what may be old "
         "can be read with ?linearizable=false",
-        facts={"reason": reason, "retry_after_ms": retry_after_ms, **facts},
+        facts={"retry_after_ms": retry_after_ms, **facts},
         headers={"Retry-After": str(-(-retry_after_ms // 1000))},
     )

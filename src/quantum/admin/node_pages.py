@@ -69,7 +69,7 @@ class SetLogLevelBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 def groups(api: Api, asked: Asked) -> ListPage[GroupView]:
     """List the groups that are placed, and those that this node hosts without a placement."""
     after = int(asked.values["after"] or -1)
-    hosted = api.groups.groups() if api.groups is not None else {}
+    hosted = api.groups.numbers() if api.groups is not None else ()
     numbers = {each.partition_id for each in scan(asked.store, Placement)} | set(hosted)
     wanted = sorted(number for number in numbers if number > after)
     page = wanted[: asked.values["limit"]]
@@ -88,7 +88,7 @@ def group(api: Api, asked: Asked) -> GroupView:
 
 
 def _group(api: Api, asked: Asked, number: int) -> GroupView:
-    hosted = api.groups.groups().get(number) if api.groups is not None else None
+    hosted = api.groups.status(number) if api.groups is not None else None
     published = find(asked.store, PublishedProof, number)
     return GroupView(
         group=number,

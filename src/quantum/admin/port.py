@@ -2,39 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
 from clustor.control import Answer, Caller, Command, Reading
 
-RETRY_AFTER_MS: Final = 250  # clustor §11.1: the least that a refused caller waits
-
-
-class ControlUnavailable(Exception):
-    """The control plane did not take the call, or cannot confirm what is read.
-
-    `reason` is the word of clustor §5.1 (`CacheExpired`, `CacheNotFresh`, `NeededForReadIndex`),
-    or `NoLeader`. Whether a call was carried out may be unknown: repeat it under its request id.
-    """
-
-    def __init__(
-        self,
-        reason: str,
-        *,
-        cache_age_ms: int | None = None,
-        retry_after_ms: int = RETRY_AFTER_MS,
-        leader: str | None = None,
-    ) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.cache_age_ms = cache_age_ms
-        self.retry_after_ms = retry_after_ms
-        self.leader = leader
-
 
 class ControlPort(Protocol):
-    """The control plane as this node reaches it."""
+    """The control plane as this node reaches it; ControlUnavailable is the runtime's."""
 
     async def call(self, command: Command, caller: Caller, request_id: str) -> Answer:
         """Let a call be decided by the log; raises ControlUnavailable."""
@@ -61,9 +37,13 @@ class WhyPort(Protocol):
 
 
 class GroupsPort(Protocol):
-    """The groups that this node hosts, by number, as its status shows them."""
+    """The groups that this node hosts."""
 
-    def groups(self) -> Mapping[int, Mapping[str, object]]: ...
+    def numbers(self) -> Iterable[int]: ...
+
+    def status(self, group: int) -> Mapping[str, object] | None:
+        """Say how a group's replica stands here; None: there is none."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,9 @@ from clustor.control import (
     encode_call,
 )
 from clustor.raft.control_plane import CacheState
+from clustor.runtime.errors import ControlUnavailable
 from clustor.runtime.http_head import Request, Response
-from quantum.admin import Api, ControlUnavailable, RefusalNote
+from quantum.admin import Api, RefusalNote
 from tests.clustor.control.plane import Plane, settled_plane
 
 _KIND_OF = {kind.command: kind for kind in KINDS}
@@ -38,15 +39,15 @@ class Host:
     async def call(self, command: Command, caller: Caller, request_id: str) -> Answer:
         refusal = call_refusal(_KIND_OF[type(command)].freshness, self.cache)
         if refusal is not None:
-            raise ControlUnavailable(refusal.value, cache_age_ms=self.age_ms)
+            raise ControlUnavailable("ControlPlaneUnavailable", because=refusal.value)
         if not self.reachable:
-            raise ControlUnavailable("NoLeader", cache_age_ms=self.age_ms)
+            raise ControlUnavailable("no leader answered in time", maybe_applied=True, leader=2)
         encoded = encode_call(caller, request_id, self.plane.now_ms, command)
         return decode_answer(self.plane.apply(encoded))
 
     async def state(self, linearizable: bool) -> Reading:
         if linearizable and not self.reachable:
-            raise ControlUnavailable("NeededForReadIndex", cache_age_ms=self.age_ms)
+            raise ControlUnavailable("this replica is behind", because="NeededForReadIndex")
         return self.plane.machine.kv
 
     def local_age(self) -> int | None:

@@ -160,15 +160,18 @@ class Explains:
     def why(self, group: int, question: str) -> object | None:
         return {"trace": question, "share": 0.5} if group == 1 else None
 
-    def groups(self) -> dict[int, dict[str, object]]:
-        return {1: {"role": "Leader"}, 77: {"role": "Follower"}}
+    def numbers(self) -> list[int]:
+        return [1, 77]
+
+    def status(self, group: int) -> dict[str, object] | None:
+        return {"role": "Leader", "term": 3} if group in (1, 77) else None
 
 
 async def test_groups_are_those_placed_and_those_hosted_and_can_be_asked_why() -> None:
     desk = Desk(development=OPERATOR, why=Explains(), groups=Explains())
     found = await pages(desk, "/v1/groups?limit=1")
     assert [page[0]["group"] for page in found] == ["1", "77"]
-    assert found[0][0]["local"] == {"role": "Leader"}
+    assert found[0][0]["local"] == {"role": "Leader", "term": "3"}
     assert found[1][0]["placement"] is None
     told = await desk.ask("GET", "/v1/groups/1/why/WhyNotLeader")
     assert told.body["answer"] == {"trace": "WhyNotLeader", "share": 0.5}
