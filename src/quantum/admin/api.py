@@ -18,11 +18,14 @@ import msgspec
 
 from clustor.control import (
     Caller,
+    ClusterConfig,
     Done,
     Freshness,
     RbacRule,
     Reading,
+    RefusalCode,
     Role,
+    find,
     rbac_rule,
 )
 from clustor.control.gates import RETRY_AFTER_MS_MIN
@@ -112,6 +115,7 @@ class Api:
             peer = self._identify(request)
             local = await self.port.state(linearizable=False)
             self._require_good(local, peer)
+            _require_initialized(local)
             self._require_role(self._authority(local, peer.identity), roles)
         except ApiError as error:
             return self._refuse(request, request_id, error)
@@ -131,17 +135,16 @@ class Api:
         body = bind_body(route, request.body)
         caller = Caller(identity=peer.identity, break_glass=_token(request))
         linearizable = values.pop("linearizable", True)
-        if route.make is not None:
-            local = await self.port.state(linearizable=False)
-            authority = self._authority(local, peer.identity)
-            asked = Asked(local, caller, authority, values, body, request_id)
-            return await self._call(route, asked)
-        store = await self.port.state(linearizable=linearizable)
-        if not linearizable:
-            self._require_rbac(mutates=False)
+        if route.freshness is Freshness.ANY:
+            store = local
+        elif route.make is not None:
+            store = await self._store_with_roles()
+        else:
+            store = await self.port.state(linearizable=linearizable)
+            self._require_heard(linearizable=linearizable)
         authority = self._authority(store, peer.identity)
         asked = Asked(store, caller, authority, values, body, request_id)
-        return await self._read(route, asked)
+        return await (self._read(route, asked) if route.make is None else self._call(route, asked))
 
     # Who.
 
@@ -181,21 +184,39 @@ class Api:
                 identity=authority.identity,
             )
 
-    def _require_rbac(self, *, mutates: bool) -> None:
-        """Refuse by the age of this node's manifest (clustor §12.3)."""
+    def _rbac_rule(self) -> RbacRule:
         age_ms = self.port.local_age()
-        rule = RbacRule.UNAVAILABLE if age_ms is None else rbac_rule(age_ms)
-        if rule is RbacRule.UNAVAILABLE or (mutates and rule is RbacRule.READS_ONLY):
-            raise unavailable(
-                "RBACUnavailable",
-                "this node has not heard of the roles for too long",
-                RETRY_AFTER_MS_MIN,
-                cache_age_ms=age_ms,
-            )
+        return RbacRule.UNAVAILABLE if age_ms is None else rbac_rule(age_ms)
+
+    async def _store_with_roles(self) -> Reading:
+        """Return a store whose roles may let a call pass (clustor §12.3).
+
+        Where this node's copy is too old for that, the roles are heard anew: a confirmed read is
+        a refresh, and only where there is none nobody may change anything.
+        """
+        if self._rbac_rule() is RbacRule.AVAILABLE:
+            return await self.port.state(linearizable=False)
+        try:
+            return await self.port.state(linearizable=True)
+        except ControlUnavailable as error:
+            raise self._roles_unheard() from error
+
+    def _require_heard(self, *, linearizable: bool) -> None:
+        if not linearizable and self._rbac_rule() is RbacRule.UNAVAILABLE:
+            raise self._roles_unheard()
+
+    def _roles_unheard(self) -> ApiError:
+        return unavailable(
+            "RBACUnavailable",
+            "this node has not heard of the roles for too long",
+            RETRY_AFTER_MS_MIN,
+            cache_age_ms=self.port.local_age(),
+        )
 
     # What.
 
     async def _read(self, route: Route, asked: Asked) -> object:
+        _require_initialized(asked.store)
         self._require_role(asked.authority, route.roles)
         others = asked.authority.roles & (route.roles - {Role.TENANT_ADMIN})
         if route.own_tenant and not others:
@@ -209,7 +230,6 @@ class Api:
     async def _call(self, route: Route, asked: Asked) -> bytes:
         assert route.make is not None and route.kind is not None
         if route.freshness is not Freshness.ANY:
-            self._require_rbac(mutates=True)
             self._keep_strangers_out(route, asked)
         try:
             command = route.make(asked)
@@ -229,6 +249,7 @@ class Api:
         """
         if asked.authority.roles or not route.roles:
             return
+        _require_initialized(asked.store)
         token = asked.caller.break_glass
         if token is None or not holds_token(asked.store, asked.caller.identity, token):
             raise forbidden(
@@ -277,6 +298,18 @@ class Api:
 @cache
 def _document() -> bytes:
     return document(ROUTES)
+
+
+def _require_initialized(store: Reading) -> None:
+    """Before the cluster has its name nobody has a role; that is no refusal of anybody."""
+    if find(store, ClusterConfig, "config") is None:
+        raise ApiError(
+            503,
+            RefusalCode.NOT_INITIALIZED.value,
+            "the cluster is not initialized, as far as this node knows",
+            next="wait a moment and repeat it; a new cluster: POST /v1/cluster/initialize",
+            headers={"Retry-After": "1"},
+        )
 
 
 def _require_own_tenant(asked: Asked) -> None:

@@ -280,7 +280,10 @@ async def test_the_state_of_a_cluster_is_of_one_revision(desk: Desk) -> None:
 async def test_a_plane_is_initialised_once_and_until_then_nobody_has_a_role() -> None:
     desk = Desk(Plane(initialized=False), development=OPERATOR)
     told = await desk.ask("GET", "/v1/cluster/state")
-    assert told.code == 403, "nobody has a role before there is a manifest"
+    assert (told.code, told.body["error"]) == (503, "NotInitialized")
+    assert desk.kept.notes == [], "nobody was refused"
+    told = await desk.ask("POST", "/v1/tenants", {"tenant_id": "b", "sni": "b.example.com"})
+    assert (told.code, told.body["error"]) == (503, "NotInitialized")
     binding = {"identity": OPERATOR, "role": "Operator"}
     body = {"cluster_id": "fresh", "bindings": [binding]}
     told = await desk.ask("POST", "/v1/cluster/initialize", body)

@@ -160,11 +160,18 @@ async def test_in_development_a_name_that_is_not_loopbacks_is_refused(host: str)
 
 
 async def test_roles_that_are_too_old_stop_changes_first_and_then_local_reads() -> None:
-    """Clustor §12.3: two missed refreshes, then the grace."""
+    """Clustor §12.3: two missed refreshes, then the grace. A confirmed read is a refresh."""
     desk, operator = Desk(), certificate_of(OPERATOR)
     local = "/v1/nodes?linearizable=false"
-    for age_ms, changes, reads in ((60_000, 200, 200), (60_001, 503, 200), (120_001, 503, 503)):
-        desk.host.age_ms = age_ms
+    for age_ms, reachable, changes, reads in (
+        (60_000, True, 200, 200),
+        (60_001, False, 503, 200),
+        (60_001, True, 200, 200),
+        (120_001, False, 503, 503),
+        (None, False, 503, 503),
+        (None, True, 200, 503),
+    ):
+        desk.host.age_ms, desk.host.reachable = age_ms, reachable
         told = await desk.ask(*DRAIN, certificate=operator)
         assert told.code == changes, age_ms
         if changes == 503:
