@@ -14,6 +14,7 @@ from clustor.control import canonical
 from quantum.admin.errors import ErrorBody
 from quantum.admin.routes import REQUIRED, Parameter, Route
 from quantum.admin.shapes import schema_of
+from quantum.admin.words import about
 
 VERSION: Final = "1"
 _REF: Final = "#/components/schemas/{name}"
@@ -97,7 +98,15 @@ def _joined(given: dict[str, Any], taken: dict[str, Any]) -> tuple[dict[str, Any
         differs |= more
     renamed = {name: f"{name}Input" for name in differs}
     fresh = {renamed.get(name, name): _renamed(each, renamed) for name, each in taken.items()}
+    for name, each in fresh.items():
+        if name.endswith("Body"):
+            _describe(each)
     return given | fresh, renamed
+
+
+def _describe(schema: dict[str, Any]) -> None:
+    for name, member in schema.get("properties", {}).items():
+        member["description"] = about(name)
 
 
 def _refers(schema: Any, names: set[str]) -> bool:

@@ -18,6 +18,7 @@ import msgspec
 from clustor.control import KINDS, Caller, Command, CommandKind, Freshness, Reading, Role
 from clustor.control.rbac import Authority
 from quantum.admin.answers import CallDone
+from quantum.admin.words import about
 
 READERS: Final = frozenset({Role.OPERATOR, Role.OBSERVER, Role.NODE})
 TENANT_READERS: Final = READERS | {Role.TENANT_ADMIN}
@@ -171,7 +172,7 @@ def page(
 ) -> Route:
     """Make the route of something that is read, or done, at this node."""
     places = _PLACE.findall(path)
-    parameters = tuple(Parameter(each, (kinds or {})[each], _spoken(each)) for each in places)
+    parameters = tuple(Parameter(each, (kinds or {})[each], about(each)) for each in places)
     return Route(
         method=method,
         path=path,
@@ -197,7 +198,7 @@ def _members(body: msgspec.Struct) -> dict[str, Any]:
 
 def _parameter(member: msgspec.structs.FieldInfo) -> Parameter:
     default = REQUIRED if member.required else member.default
-    return Parameter(member.name, member.type, _spoken(member.name), default)
+    return Parameter(member.name, member.type, about(member.name), default)
 
 
 def _place(member: msgspec.structs.FieldInfo) -> Parameter:
@@ -205,11 +206,7 @@ def _place(member: msgspec.structs.FieldInfo) -> Parameter:
     kinds = [each for each in get_args(member.type) if each is not type(None)]
     is_optional = get_origin(member.type) in (Union, UnionType)
     kind = kinds[0] if is_optional and len(kinds) == 1 else member.type
-    return Parameter(member.name, kind, _spoken(member.name))
-
-
-def _spoken(name: str) -> str:
-    return name.replace("_", " ")
+    return Parameter(member.name, kind, about(member.name))
 
 
 def _body_type(name: str, members: list[msgspec.structs.FieldInfo]) -> type[msgspec.Struct]:

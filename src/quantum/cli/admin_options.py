@@ -15,6 +15,7 @@ import typer
 
 from clustor.control import Role, Scope, ScopeKind
 from quantum.admin.routes import LINEARIZABLE, REQUIRED, Parameter, Route
+from quantum.admin.words import about
 
 EXPECTED: Final = ("expected_version", "expected_routing_epoch", "expected_epoch")
 """What a command reads first, where it is not given."""
@@ -46,7 +47,7 @@ def body_parameters(route: Route) -> tuple[Parameter, ...]:
         Parameter(
             member.name,
             member.type,
-            member.name.replace("_", " "),
+            about(member.name),
             REQUIRED if member.required else member.default,
         )
         for member in msgspec.structs.fields(route.body)
@@ -116,10 +117,10 @@ def _metavar(kind: Any) -> str | None:
 
 
 def _about(parameter: Parameter) -> str:
-    about = parameter.about[0].upper() + parameter.about[1:]
-    if parameter.name in EXPECTED:
-        return f"{about}; what stands now, where it is not given."
-    return f"{about}."
+    said = parameter.about[0].upper() + parameter.about[1:]
+    return (
+        f"{said}. Read first, where it is not given." if parameter.name in EXPECTED else f"{said}."
+    )
 
 
 # From what was typed to what is sent.

@@ -16,6 +16,7 @@ from quantum.admin.errors import REFUSALS
 from quantum.admin.matching import RouteTable, bind_body, bind_path, bind_query
 from quantum.admin.routes import READERS, Asked
 from quantum.admin.shapes import shown
+from quantum.admin.words import ABOUT
 from tests.clustor.control.samples import SAMPLES
 
 GOLDEN = Path(__file__).parent / "golden" / "paths.txt"
@@ -54,6 +55,16 @@ def test_every_refusal_has_a_status_and_says_what_to_do() -> None:
     for status, then in REFUSALS.values():
         assert 400 <= status < 500
         assert len(then) > 10
+
+
+def test_every_member_of_a_request_is_described() -> None:
+    members = {each.name for route in ROUTES for each in route.path_parameters}
+    for route in ROUTES:
+        members |= (
+            {each.name for each in msgspec.structs.fields(route.body)} if route.body else set()
+        )
+    assert members <= set(ABOUT)
+    assert set(ABOUT) <= members | {"expected_routing_epoch", "to", "scope"}
 
 
 def test_the_paths_are_those_of_the_golden_list() -> None:
