@@ -29,6 +29,7 @@ from clustor.runtime.kv_stream import StreamViolation, take_requests
 from clustor.runtime.transport import Address
 
 REQUEST_SECONDS_MAX: Final = 5.0
+TAKING_SECONDS_MAX: Final = 30.0  # for the answer: who does not read it must not hold it in memory
 OPEN_REQUESTS_MAX: Final = 1 << 16
 CONNECTIONS_MAX: Final = 4096
 OPEN_ANSWERS_MAX: Final = 256
@@ -259,6 +260,8 @@ class AdminConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.write(respond(code, content, headers))
             self._transport.close()
+            loop = asyncio.get_running_loop()
+            self._timeout = loop.call_later(TAKING_SECONDS_MAX, self._transport.abort)
 
     def _stop_timeout(self) -> None:
         if self._timeout is not None:

@@ -69,4 +69,6 @@ def attach(
         sink=sink,
     )
     admin.api = pages
+    if cluster.admin_tls:
+        admin.calls = None  # that page asks nobody who he is: below /v1 the certificate says it
     return pages

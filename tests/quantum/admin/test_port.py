@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from clustor.control import AuditRecord, scan
-from clustor.runtime.http_head import BODY_BYTES_MAX
+from clustor.runtime import admin
+from clustor.runtime.admin import AdminServer
+from clustor.runtime.http_head import BODY_BYTES_MAX, Request, Response
 from clustor.runtime.pki import (
     AUTHORITY_FILE,
     Issued,
@@ -26,6 +29,7 @@ from clustor.runtime.pki import (
 from clustor.runtime.transport import Address
 from quantum.admin import AdminPages
 from tests.clustor.control.plane import OBSERVER, OPERATOR, STRANGER, settled_plane
+from tests.clustor.runtime.test_transport import free_address
 from tests.quantum.admin.certificates import NOW, authority, der, issue, serial
 from tests.quantum.admin.host import Host
 from tests.quantum.admin.serving import served
@@ -187,3 +191,33 @@ def test_development_says_so_in_a_header(plain: Address) -> None:
     assert code == 200
     assert b"\r\nQuantum-Development: plaintext on loopback; every caller is Operator\r\n" in answer
     assert raw(plain, b"GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n")[0] == 200
+
+
+class Verbose:
+    """An API whose every answer is too large for the buffers of a connection."""
+
+    def take(self, _request: Request) -> Coroutine[None, None, Response | None]:
+        return self._answer()
+
+    async def _answer(self) -> Response | None:
+        return Response(200, b"x" * (32 << 20))
+
+
+async def test_who_does_not_take_an_answer_does_not_hold_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(admin, "TAKING_SECONDS_MAX", 0.2)
+    server, address = AdminServer(dict, None), free_address()
+    server.api = Verbose()
+    await server.listen(address)
+    with socket.create_connection((address.host, address.port)) as lazy:
+        lazy.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await wait_until(lambda: len(server._connections) == 1)
+        await wait_until(lambda: not server._connections)
+    server.close()
+
+
+async def wait_until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.005)
