@@ -22,6 +22,7 @@ from clustor.runtime.http_head import (
     Request,
     Response,
     parse_head,
+    refusal,
     respond,
 )
 from clustor.runtime.kv_service import KvService
@@ -105,11 +106,11 @@ class AdminConnection(asyncio.Protocol):
         self._encrypted = tls is not None
         self._certificate = tls.getpeercert(binary_form=True) if tls is not None else None
         if not self._server.admit(self):
-            self.finish(503, {"error": "too many connections"})
+            self._refuse(503, "too many connections")
             return
         loop = asyncio.get_running_loop()
-        late = {"error": "the request did not come in time"}
-        self._timeout = loop.call_later(REQUEST_SECONDS_MAX, self.finish, 408, late)
+        late = "the request did not come in time"
+        self._timeout = loop.call_later(REQUEST_SECONDS_MAX, self._refuse, 408, late)
 
     def data_received(self, data: bytes) -> None:
         if self._answering:
@@ -156,12 +157,12 @@ class AdminConnection(asyncio.Protocol):
         if end < 0 and len(self._buffer) <= HEAD_BYTES_MAX:
             return
         if end < 0 or end > HEAD_BYTES_MAX:
-            self.finish(431, {"error": "the head is too large"})
+            self._refuse(431, "the head is too large")
             return
         try:
             head = parse_head(bytes(self._buffer[:end]))
         except BadRequest as error:
-            self.finish(error.code, {"error": str(error)})
+            self._refuse(error.code, str(error))
             return
         del self._buffer[: end + 4]
         self._on_body(head)
@@ -173,7 +174,7 @@ class AdminConnection(asyncio.Protocol):
         self._head = None
         self._stop_timeout()
         if head.method != "GET" and len(self._buffer) > head.body_bytes:
-            self.finish(400, {"error": "more than the body"})
+            self._refuse(400, "more than the body")
             return
         api, request = self._server.api, self._request(head)
         answer = api.take(request) if api is not None else None
@@ -186,7 +187,7 @@ class AdminConnection(asyncio.Protocol):
     def _begin(self, work: Coroutine[None, None, None]) -> bool:
         self._answering = self._server.begin(work)
         if not self._answering:
-            self.finish(503, {"error": "too many requests at once"})
+            self._refuse(503, "too many requests at once")
         return self._answering
 
     async def _answer_call(self, later: Awaitable[Answer]) -> None:
@@ -208,13 +209,13 @@ class AdminConnection(asyncio.Protocol):
 
     def _on_page(self, head: Head, *, guarded: bool = False) -> None:
         if self._encrypted and not guarded:
-            self.finish(401, {"error": "nothing here is for everybody"})
+            self._refuse(401, "nothing here is for everybody")
         elif head.method == "GET":
             self._on_request(head)
         elif head.method == "POST":
             self._on_command(head)
         else:
-            self.finish(405, {"error": "GET and POST only"})
+            self._refuse(405, "GET and POST only")
 
     def _on_command(self, head: Head) -> None:
         commands = self._server.commands
@@ -262,6 +263,9 @@ class AdminConnection(asyncio.Protocol):
             self._transport.close()
             loop = asyncio.get_running_loop()
             self._timeout = loop.call_later(TAKING_SECONDS_MAX, self._transport.abort)
+
+    def _refuse(self, code: int, message: str) -> None:
+        self.finish(code, refusal(code, message))
 
     def _stop_timeout(self) -> None:
         if self._timeout is not None:

@@ -127,6 +127,28 @@ def _body_bytes(method: str, headers: dict[str, str]) -> int:
     return int(length)
 
 
+_NEXT: Final = {
+    405: "use a method that the page knows",
+    408: "send the whole request at once",
+    411: "say how long the body is: Content-Length",
+    413: f"send at most {BODY_BYTES_MAX} bytes",
+    415: f"send the body as {JSON}",
+    431: f"send a head of at most {HEAD_BYTES_MAX} bytes",
+    503: "repeat it in a second",
+}
+
+
+def refusal(code: int, message: str) -> dict[str, object]:
+    """Say why the port itself answers nothing, in the shape that all refusals of an API have."""
+    return {
+        "error": _REASONS[code].replace(" ", ""),
+        "message": message,
+        "next": _NEXT.get(code, "correct the request, and repeat it"),
+        "facts": {},
+        "request_id": "",
+    }
+
+
 def respond(code: int, content: object, headers: Mapping[str, str] | None = None) -> bytes:
     """Return a whole response; the connection ends behind it."""
     body = content if isinstance(content, bytes) else msgspec.json.encode(content) + b"\n"

@@ -15,6 +15,7 @@ from urllib.parse import quote
 import typer
 from rich.console import Console
 
+from quantum.admin.openapi import document
 from quantum.admin.routes import LINEARIZABLE, Route
 from quantum.admin.table import ROUTES
 from quantum.cli.admin_api import AdminApi, Credentials, CredentialsUnusable, Told
@@ -244,6 +245,14 @@ def _help(route: Route) -> str:
     return "\n\n".join((*lines, f"Example: {example}"))
 
 
+def openapi() -> None:
+    """Print the OpenAPI document of this build; a node serves the same at /openapi.json.
+
+    Example: quantum admin openapi > openapi.json
+    """
+    typer.echo(document(ROUTES))
+
+
 def build() -> typer.Typer:
     """Make the tree: a noun for each kind of object, a verb for each page."""
     tree = typer.Typer(help=ABOUT, no_args_is_help=True)
@@ -254,6 +263,7 @@ def build() -> typer.Typer:
             nouns[noun].command(verb)(_command(route))
     for noun, subtree in nouns.items():
         tree.add_typer(subtree, name=noun)
+    tree.command("openapi")(openapi)
     return tree
 
 

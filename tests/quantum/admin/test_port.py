@@ -27,7 +27,7 @@ from clustor.runtime.pki import (
     issue_node,
 )
 from clustor.runtime.transport import Address
-from quantum.admin import AdminPages
+from quantum.admin import AdminPages, ErrorBody
 from tests.clustor.control.plane import OBSERVER, OPERATOR, STRANGER, settled_plane
 from tests.clustor.runtime.test_transport import free_address
 from tests.quantum.admin.certificates import NOW, authority, der, issue, serial
@@ -183,7 +183,11 @@ def test_a_body_may_have_a_mebibyte_and_no_more(plain: Address) -> None:
     }.values(),
 )
 def test_what_the_port_refuses(plain: Address, request_bytes: bytes, code: int) -> None:
-    assert raw(plain, request_bytes)[0] == code
+    found, answer = raw(plain, request_bytes)
+    assert found == code
+    body = json.loads(answer.partition(b"\r\n\r\n")[2])
+    assert set(body) == set(ErrorBody.__struct_fields__), "all refusals have one shape"
+    assert body["next"]
 
 
 def test_development_says_so_in_a_header(plain: Address) -> None:
