@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,7 @@ class Host:
         self.age_ms: int | None = 0
         self.cache = CacheState.FRESH
         self.reachable = True
+        self.wrap: Callable[[Any], Reading] = lambda store: store
 
     async def call(self, command: Command, caller: Caller, request_id: str) -> Answer:
         refusal = call_refusal(_KIND_OF[type(command)].freshness, self.cache)
@@ -48,7 +49,7 @@ class Host:
     async def state(self, linearizable: bool) -> Reading:
         if linearizable and not self.reachable:
             raise ControlUnavailable("this replica is behind", because="NeededForReadIndex")
-        return self.plane.machine.kv
+        return self.wrap(self.plane.machine.kv)
 
     def local_age(self) -> int | None:
         return self.age_ms

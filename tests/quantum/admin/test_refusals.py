@@ -117,6 +117,29 @@ async def test_a_break_glass_token_works_once_for_its_actor() -> None:
     assert (record.break_glass, record.outcome) == ("g1", "BreakGlassRefused")
 
 
+async def test_a_token_of_somebody_else_does_not_reach_the_log() -> None:
+    desk = Desk(quarantined())
+    before = len(trail(desk.plane))
+    told = await desk.ask(
+        *RESUME, certificate=certificate_of(STRANGER), headers={"break-glass": "g1"}
+    )
+    assert (told.code, len(trail(desk.plane))) == (403, before)
+
+
+async def test_roles_count_as_soon_as_they_are_bound() -> None:
+    desk, stranger = Desk(), certificate_of(STRANGER)
+    assert (await desk.ask("GET", "/v1/nodes", certificate=stranger)).code == 403
+    bindings = [
+        {"identity": OPERATOR, "role": "Operator"},
+        {"identity": STRANGER, "role": "Observer"},
+    ]
+    body = {"expected_version": 1, "bindings": bindings}
+    told = await desk.ask("PUT", "/v1/roles", body, certificate=certificate_of(OPERATOR))
+    assert told.code == 200, told.body
+    assert (await desk.ask("GET", "/v1/nodes", certificate=stranger)).code == 200
+    assert (await desk.ask("GET", "/v1/nodes", certificate=certificate_of(OBSERVER))).code == 403
+
+
 async def test_an_expired_break_glass_token_is_refused_and_on_record() -> None:
     desk = Desk(quarantined())
     desk.plane.now_ms += 300_000 + 5_001
