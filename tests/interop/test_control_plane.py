@@ -7,6 +7,7 @@ import itertools
 import shutil
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,14 +86,8 @@ async def test_no_answered_call_is_lost_when_each_node_is_killed(tmp_path: Path)
             starts = cluster.starts[node]
             cluster.kill(node)
             await grown(answers, cluster)
-            await asyncio.to_thread(
-                cluster.until,
-                lambda node=node, starts=starts: (
-                    cluster.starts[node] > starts
-                    and (control(cluster, node) or {}).get("cache_state") == "Fresh"
-                ),
-                "the node is back",
-            )
+            back = partial(is_back, cluster, node, starts)
+            await asyncio.to_thread(cluster.until, back, "the node is back")
         stopping.set()
         await calling
         assert all(answer["outcome"] == "Done" for answer in answers.values()), answers
@@ -105,6 +100,12 @@ async def test_no_answered_call_is_lost_when_each_node_is_killed(tmp_path: Path)
         assert (reused["outcome"], reused["code"]) == ("Refused", "RequestIdReused")
         cluster.until(lambda: agree(cluster), "the replicas are equal")
         print(f"\n{len(answers)} calls answered and there")
+
+
+def is_back(cluster: ClusterProcess, node: int, starts: int) -> bool:
+    """Say whether a node was started again and its copy is confirmed."""
+    seen = control(cluster, node) if cluster.starts[node] > starts else None
+    return seen is not None and seen["cache_state"] == "Fresh"
 
 
 async def grown(answers: dict[int, dict[str, Any]], cluster: ClusterProcess) -> None:
@@ -217,9 +218,9 @@ def test_a_node_that_starts_alone_goes_on_from_its_copy(tmp_path: Path) -> None:
         process.kill()
         process.wait(30)
     assert alone is not None
-    assert (alone["control"]["revision"], alone["control"]["initialized"]) == (0, False)
+    assert alone["control"]["group"]["leader_id"] is None
     assert alone["control"]["cache_state"] == "Fresh"
-    assert alone["control"]["cache_revision"] > 0
+    assert alone["control"]["cache_revision"] >= max(1, alone["control"]["revision"])
     assert alone["control"]["cache_age_ms"] > 0
 
 

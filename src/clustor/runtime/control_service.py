@@ -38,7 +38,7 @@ from clustor.control.objects import canonical
 from clustor.kv import Limits, StoreId
 from clustor.log.types import PartitionId
 from clustor.raft.control_plane import CacheState
-from clustor.raft.types import ReplicaId
+from clustor.raft.types import ReplicaId, RoutingEpoch
 from clustor.replica import ReplicaOutput
 from clustor.runtime.control_copy import SAVE_SECONDS, NodeCopy, moment
 from clustor.runtime.control_desk import Desk
@@ -52,7 +52,7 @@ from clustor.runtime.control_records import (
     members_of,
     steward_of,
 )
-from clustor.runtime.control_steering import Steering
+from clustor.runtime.control_steering import Steering, epoch_above
 from clustor.runtime.control_wire import (
     Answered,
     Asked,
@@ -213,6 +213,10 @@ class ControlService:
             await asyncio.sleep(_LOOK_SECONDS)
         return self.machine.kv
 
+    def epoch_above(self, group: HostedGroup) -> RoutingEpoch:
+        """Return an epoch for a change of members that is ordered at the group itself."""
+        return epoch_above(group, self.cache)
+
     def status(self) -> ControlStatus:
         """Say how the control plane stands, as this node sees it."""
         cache, fallback = self.cache, self.group.replica.group.fallback
@@ -321,6 +325,8 @@ class ControlService:
         partition, proven = group.partition_id, output.publish_proof
         if output.role is not None and not group.replica.leads:
             self._proofs.forget(partition)
+        if output.record_membership is not None or output.role is not None:
+            self._to_tell[partition] = None  # its placement may have to follow
         if proven is None:
             return
         if group is self.group:
