@@ -353,6 +353,8 @@ class ControlService:
             more = changes.more
             if changes.all:
                 self._tell_all()
+            if changes.placed:
+                self._ensuring.set()  # a node that left may carry nothing any more
             for partition in changes.partitions:
                 self._to_tell[partition] = None
         if self._to_tell:

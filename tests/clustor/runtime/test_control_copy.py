@@ -123,7 +123,10 @@ def test_changes_name_the_partitions_that_they_concern(tmp_path: Path) -> None:
     copy.fold(replica, at(0))
     replica.change({Key(b"proof/%020d" % 7): b"{}", Key(b"tenant/a"): b"{}"}, 0)
     changes = copy.fold(replica, at(1))
-    assert (changes.partitions, changes.all) == ({PartitionId(7)}, False)
+    assert (changes.partitions, changes.all, changes.placed) == ({PartitionId(7)}, False, False)
+    replica.change({Key(b"placement/%020d" % 8): b"{}"}, 0)
+    changes = copy.fold(replica, at(1))
+    assert (changes.partitions, changes.placed) == ({PartitionId(8)}, True)
     replica.change({Key(b"key/ControlPlaneProofKey/k"): b"{}"}, 0)
     assert copy.fold(replica, at(2)).all
 
