@@ -212,3 +212,13 @@ def test_a_placement_follows_its_group_and_is_recorded() -> None:
         assert record is not None
         assert (placement.members.voters, placement.previous) == (voters, None)
         assert record.routing_epoch == placement.routing_epoch
+
+
+def test_a_node_that_joined_can_sign_and_carry() -> None:
+    plane = Plane()
+    plane.carry_out(cluster_records(cluster(1, 2, 3), placed(1, 2, 3)))
+    plane.carry_out(cluster_records(cluster(1, 2, 3, 4), placed(1, 2, 3)))
+    key = find(plane.store, SigningKey, KeyPurpose.CONTROL_PLANE_PROOF.value, "node-4")
+    assert key is not None
+    assert key.public_key == bytes.fromhex(entry(4).signing_key)
+    assert find(plane.store, NodeSpec, 4) is not None
