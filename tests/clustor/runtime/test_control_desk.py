@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -19,6 +20,7 @@ from clustor.control import (
     PlacePartition,
     ProofBatch,
     PublishedProof,
+    RefusalCode,
     RegisterKey,
     RegisterNode,
     Role,
@@ -26,6 +28,7 @@ from clustor.control import (
     encode_call,
     find,
 )
+from clustor.control import Refused as CallRefused
 from clustor.control.calls import decode_call
 from clustor.control.objects import canonical
 from clustor.kv import StoreId
@@ -325,3 +328,32 @@ MESSAGES: list[Message] = [
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda each: type(each).__name__)
 def test_messages_and_bytes_agree(message: Message) -> None:
     assert decode_message(encode_message(message)) == message
+
+
+GARBAGE = {
+    "nothing": b"",
+    "no message": b"\x93\x09\x01\x02",
+    "a writer mode that is none": encode_message(Wished(1, "b", [(7, 1, 1, 1, 99, 0)])),
+    "a caller without a name": encode_message(
+        Passed(1, Caller(identity=""), "r", canonical(_node(3)))
+    ),
+}
+
+
+@pytest.mark.parametrize("encoded", GARBAGE.values(), ids=GARBAGE.keys())
+def test_a_peer_cannot_make_it_raise_anything_else(encoded: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        decode_message(encoded)
+
+
+@pytest.mark.parametrize("command", [b"", b"{", b'{"kind":"NoSuch"}', b"[" * 100, b"\xff"])
+def test_a_command_that_is_none_is_answered_as_such(command: bytes) -> None:
+    lab = Lab()
+    lab.found()
+    lab.take(Passed(5, OPERATOR, "r1", command))
+    lab.commit()
+    ((_, reply),) = lab.answers
+    assert isinstance(reply, Answered)
+    answer = decode_answer(reply.body)
+    assert isinstance(answer, CallRefused)
+    assert answer.code is RefusalCode.MALFORMED
