@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 
 from clustor.log.types import PartitionId
+from clustor.raft.control_plane import CacheState
 from clustor.raft.errors import MembershipRefused
 from clustor.raft.leadership import RefusedBecause
 from clustor.raft.types import ReplicaId
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 Answer: TypeAlias = tuple[int, object]
 """The HTTP status, and what is sent as JSON."""
+
+CONTROL_EXPIRED: Final = "the control plane was not heard for too long"  # clustor §14.2
 
 _GROUP_PATH: Final = re.compile(r"/groups/([1-9][0-9]{0,19})/(members|leader|pause)")
 
@@ -81,8 +84,12 @@ class AdminCommands:
         known = {entry.node_id for entry in self._node.cluster.nodes}
         if wanted.kind == "add" and wanted.node_id not in known:
             return 409, {"error": "no such node in the cluster", "node_id": wanted.node_id}
+        control = self._node.control
+        if control is not None and control.cache_state() is CacheState.EXPIRED:
+            return 409, {"error": CONTROL_EXPIRED, "leader": self._leader(group)}
         try:
-            begun = change_members(group, wanted)
+            epoch = None if control is None else control.epoch_above(group)
+            begun = change_members(group, wanted, epoch)
         except MembershipRefused as error:
             return 409, {"error": error.reason, "leader": self._leader(group)}
         journal.info("group %d: %s node %d begins", group.partition_id, wanted.kind, wanted.node_id)

@@ -39,6 +39,7 @@ class Changes:
 
     all: bool = False
     partitions: set[PartitionId] = field(default_factory=set)
+    placed: bool = False  # a placement is another now
     more: bool = False  # there is more to fold: come again
 
 
@@ -111,6 +112,7 @@ def touched(events: Iterable[Record]) -> Changes:
         prefix, _, name = bytes(event.key).rpartition(b"/")
         if prefix + b"/" in _OF_PARTITIONS:
             changes.partitions.add(PartitionId(int(name)))
+            changes.placed |= prefix == b"placement"
         elif event.key.startswith(_OF_ALL):
             changes.all = True
     return changes

@@ -18,7 +18,6 @@ from clustor.control import (
     InitializeCluster,
     KeyPurpose,
     Members,
-    MembershipFacts,
     NodeSpec,
     Placement,
     PlacePartition,
@@ -31,9 +30,8 @@ from clustor.control import (
     scan,
 )
 from clustor.control.draft import Reading
-from clustor.control.placement import digest_of
 from clustor.log.types import PartitionId
-from clustor.raft.membership import Configuration, membership_digest
+from clustor.raft.membership import Configuration
 from clustor.runtime.cluster_file import ClusterFile, NodeEntry
 from clustor.runtime.pki import ClusterId, spiffe_uri
 
@@ -109,26 +107,6 @@ def place(
         members=members,
         load=_LOAD,
         expected_routing_epoch=0,
-    )
-
-
-def mirrored(placement: Placement, group: MembershipFacts) -> PlacePartition | None:
-    """Return the placement that a group has given itself; None where the control plane knows it.
-
-    A change of members that an operator ordered at the group has an epoch above the placement's.
-    """
-    if group.committed.is_joint or not group.is_idle or placement.previous is not None:
-        return None
-    same = membership_digest(group.committed) == digest_of(placement.members)
-    if same or group.routing_epoch <= placement.routing_epoch:
-        return None
-    return PlacePartition(
-        partition_id=placement.partition_id,
-        tenant_id=placement.tenant_id,
-        members=members_of(group.committed),
-        load=placement.load,
-        profile=placement.profile,
-        expected_routing_epoch=placement.routing_epoch,
     )
 
 

@@ -28,7 +28,6 @@ from clustor.control import (
     Moment,
     ProofPublisher,
     Reading,
-    Refused,
     call_refusal,
     decode_answer,
     find,
@@ -38,7 +37,7 @@ from clustor.control.objects import canonical
 from clustor.kv import Limits, StoreId
 from clustor.log.types import PartitionId
 from clustor.raft.control_plane import CacheState
-from clustor.raft.types import ReplicaId
+from clustor.raft.types import ReplicaId, RoutingEpoch
 from clustor.replica import ReplicaOutput
 from clustor.runtime.control_copy import SAVE_SECONDS, NodeCopy, moment
 from clustor.runtime.control_desk import Desk
@@ -52,7 +51,8 @@ from clustor.runtime.control_records import (
     members_of,
     steward_of,
 )
-from clustor.runtime.control_steering import Steering
+from clustor.runtime.control_steering import Steering, epoch_above
+from clustor.runtime.control_steward import Steward
 from clustor.runtime.control_wire import (
     Answered,
     Asked,
@@ -79,8 +79,6 @@ _REFRESH_SECONDS_MAX: Final = 2.0
 _CONFIRMED_MS_MAX: Final = 2_500  # a refresh takes a confirmation that others caused
 _TOLD_PER_TURN: Final = 64
 _LOOK_SECONDS: Final = 0.01
-_ENSURE_AGAIN_SECONDS: Final = 0.5
-_ROUNDS_MAX: Final = 16
 
 journal = logging.getLogger("clustor.control")
 
@@ -113,8 +111,13 @@ class ControlService:
         self._desk = Desk(
             node, self.group, self._send, key_id_of(node.node_id), node.settings.signer
         )
-        self._plans: list[Plan] = []
-        self._ensuring = asyncio.Event()
+        self._steward = Steward(
+            lambda: self.group.replica.leads,
+            self.state,
+            lambda: self._questions.ask(lambda number: Asked(number, 0), CALL_SECONDS_MAX),
+            self._call_as_steward,
+        )
+        self._steward.add(self._cluster)
         self._refreshing = asyncio.Event()
         self._to_tell: dict[PartitionId, None] = {}
         self._seen_revision = -1
@@ -134,7 +137,7 @@ class ControlService:
         """Begin to refresh, to publish and, where this node leads, to see to the records."""
         self._node.watch_groups(self)
         self._tell_all()
-        for loop in (self._refresh_always(), self._ensure_always(), self._save_always()):
+        for loop in (self._refresh_always(), self._steward.run(), self._save_always()):
             self._spawn(loop)
 
     async def close(self) -> None:
@@ -213,6 +216,10 @@ class ControlService:
             await asyncio.sleep(_LOOK_SECONDS)
         return self.machine.kv
 
+    def epoch_above(self, group: HostedGroup) -> RoutingEpoch:
+        """Return an epoch for a change of members that is ordered at the group itself."""
+        return epoch_above(group, self.cache)
+
     def status(self) -> ControlStatus:
         """Say how the control plane stands, as this node sees it."""
         cache, fallback = self.cache, self.group.replica.group.fallback
@@ -236,8 +243,7 @@ class ControlService:
 
     def ensure(self, plan: Plan) -> None:
         """Let the leader call what a plan finds missing: now, and at each new leadership."""
-        self._plans.append(plan)
-        self._ensuring.set()
+        self._steward.add(plan)
 
     async def _until_admitted(self, command: Command, deadline: float) -> None:
         """Wait until this node's copy is fresh enough for the command."""
@@ -304,7 +310,7 @@ class ControlService:
             self._desk.on_output(output)
         self._kv.on_output(group, output)
         if output.role is not None and group.replica.leads:
-            self._ensuring.set()
+            self._steward.look()
         if self.machine.kv.revision != self._seen_revision:
             self._fold()
 
@@ -321,6 +327,8 @@ class ControlService:
         partition, proven = group.partition_id, output.publish_proof
         if output.role is not None and not group.replica.leads:
             self._proofs.forget(partition)
+        if output.record_membership is not None or output.role is not None:
+            self._to_tell[partition] = None  # its placement may have to follow
         if proven is None:
             return
         if group is self.group:
@@ -331,7 +339,7 @@ class ControlService:
 
     def on_cluster_changed(self) -> None:
         """Take in that nodes joined or left."""
-        self._ensuring.set()
+        self._steward.look()
 
     # The copy, and who hears of it.
 
@@ -347,6 +355,8 @@ class ControlService:
             more = changes.more
             if changes.all:
                 self._tell_all()
+            if changes.placed:
+                self._steward.look()  # a node that left may carry nothing any more
             for partition in changes.partitions:
                 self._to_tell[partition] = None
         if self._to_tell:
@@ -415,22 +425,6 @@ class ControlService:
             await asyncio.sleep(SAVE_SECONDS)
             await self._copy.save()
 
-    async def _ensure_always(self) -> None:
-        """Where this node leads, call what the plans find missing."""
-        while True:
-            await self._ensuring.wait()
-            self._ensuring.clear()
-            while self.group.replica.leads and not await self._ensured():
-                await asyncio.sleep(_ENSURE_AGAIN_SECONDS)
-
-    async def _ensured(self) -> bool:
-        """Carry out what is missing; False: it must be tried again."""
-        try:
-            await self._questions.ask(lambda number: Asked(number, 0), CALL_SECONDS_MAX)
-            return all([await self._carry_out(plan) for plan in (self._cluster, *self._plans)])
-        except ControlUnavailable:
-            return False
-
     def _cluster(self, store: Reading) -> list[Command]:
         """Plan the cluster as its file and its groups are now."""
         system = [PartitionId(n) for n in range(1, self._node.cluster.groups + 1)]
@@ -439,23 +433,6 @@ class ControlService:
             for each in (CONTROL_PARTITION, *system)
         }
         return cluster_records(self._node.cluster, partitions)(store)
-
-    async def _carry_out(self, plan: Plan) -> bool:
-        refused: list[Refused] = []
-        for _ in range(_ROUNDS_MAX):
-            commands = list(plan(self.state()))
-            if not commands:
-                return True
-            refused = []
-            for command in commands:
-                answer = await self._call_as_steward(command)
-                if isinstance(answer, Refused):
-                    refused.append(answer)
-            if len(refused) == len(commands):
-                break
-        for each in refused:
-            journal.warning("the control plane refused a record: %s %s", each.code, each.reason)
-        return True  # what is refused is not asked for again before something changes
 
     async def _call_as_steward(self, command: Command) -> Answer:
         return await self._call_as(steward_of(self._node.cluster.id), command)

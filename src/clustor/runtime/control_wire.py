@@ -78,12 +78,16 @@ Reply: TypeAlias = Answered | Confirmed
 Message: TypeAlias = Question | Reply
 
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+_MODES = frozenset(map(int, IoWriterMode))
 encode_message = msgspec.msgpack.encode
 
 
 def decode_message(encoded: bytes) -> Message:
-    """Read a message; raises msgspec.DecodeError."""
-    return _decoder.decode(encoded)
+    """Read a message; raises msgspec.DecodeError, also for a writer mode that is none."""
+    message = _decoder.decode(encoded)
+    if isinstance(message, Wished) and not _MODES.issuperset(wish[4] for wish in message.wishes):
+        raise msgspec.DecodeError("no such writer mode")
+    return message
 
 
 def wished(number: int, batch: ProofBatch) -> Wished:
@@ -106,7 +110,7 @@ def wished(number: int, batch: ProofBatch) -> Wished:
 
 
 def batch_of(message: Wished, node_id: int) -> ProofBatch:
-    """Take a batch out of a message; raises ValueError for a writer mode that is none."""
+    """Take a batch out of a message, as its sender's own."""
     wishes = tuple(
         (
             PartitionId(partition_id),

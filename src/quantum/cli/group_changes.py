@@ -19,6 +19,7 @@ ASK_AGAIN_SECONDS: Final = 0.5
 # What a leader says while it cannot begin *now*; anything else it says for good.
 _PASSING: Final = (
     "not the leader",
+    "the control plane was not heard for too long",
     "another change is under way",
     "this term has committed nothing yet",
     "NotLeader",
