@@ -26,7 +26,6 @@ from quantum.serving.authentication import Authenticator
 from quantum.serving.backpressure import TurnShare
 from quantum.serving.broker_file import TenantEntry
 from quantum.serving.connection import Connection
-from quantum.serving.delivery import Outgoing
 from quantum.serving.groups import group_of
 from quantum.serving.limits import MqttLimits
 from quantum.serving.policy import TenantsFile, server_name_owners
@@ -316,10 +315,9 @@ class BrokerService:
                         prg.fan_out(decode_record(record)[0])
             case link.UnloggedMember():
                 prg = self._prg(said.tenant, said.prg)
-                connection = None if prg is None else prg.connections.get(said.client_id)
-                if connection is not None:
+                if prg is not None and prg.leading:
                     message, _ = decode_record(said.record)
-                    connection.deliver(Outgoing(message), 0, 0, ())
+                    prg.deliver_to_member(said.client_id, said.epoch, said.identifier, message)
             case link.Items():
                 prg = self._prg(said.tenant, said.prg)
                 if prg is not None and prg.leading:
