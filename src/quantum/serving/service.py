@@ -47,9 +47,14 @@ journal = logging.getLogger("quantum.broker")
 class BrokerService:
     """All tenants and all clients of one node."""
 
-    def __init__(self, node: Node, limits: MqttLimits | None = None) -> None:
+    def __init__(
+        self,
+        node: Node,
+        limits: MqttLimits | None = None,
+        entropy: Callable[[int], bytes] = os.urandom,
+    ) -> None:
         self._node = node
-        self._loop = asyncio.get_running_loop()
+        self._entropy = entropy
         self.limits = limits or MqttLimits()
         self.tenants: dict[str, Tenant] = {}
         self._by_group: dict[HostedGroup, Prg] = {}
@@ -65,7 +70,7 @@ class BrokerService:
         self._entries: dict[int, tuple[int, RelayEntry]] = {}
         self._exits: dict[tuple[int, int], RelayExit] = {}
         self._next_relay = 0
-        self._incarnation = int.from_bytes(os.urandom(6), "little")
+        self._incarnation = int.from_bytes(entropy(6), "little")
         self.tick_ms = self._started_ms = node.now_ms()
         self.authenticators: dict[str, Authenticator] = {}
         """The methods of enhanced authentication that clients may name, none by default."""
@@ -230,7 +235,7 @@ class BrokerService:
         self._dirty[connection] = None
 
     def soon(self, call: Callable[[], None]) -> None:
-        self._loop.call_soon(call)
+        asyncio.get_running_loop().call_soon(call)
 
     def is_local(self, node: int | None) -> bool:
         return node == self._node.node_id
@@ -241,7 +246,7 @@ class BrokerService:
 
     def draw_client_id(self) -> bytes:
         """Return an id that no client has."""
-        return b"auto-" + os.urandom(12).hex().encode()
+        return b"auto-" + self._entropy(12).hex().encode()
 
     def joined(self, connection: Connection) -> None:
         self.connections += 1
