@@ -24,20 +24,21 @@ class SeedReport:
     """What one seed came to."""
 
     seed: int
-    trace_hash: str
-    violation: str | None
-    detail: str  # where the violation was noticed
-    simulated_seconds: float
+    trace_hash: str = ""
+    violation: str | None = None
+    detail: str = ""  # where the violation was noticed
+    simulated_seconds: float = 0.0
     faults: dict[str, int] = field(default_factory=dict)
     events: dict[str, int] = field(default_factory=dict)
     acknowledged: int = 0
     operations: int = 0
     undecided: bool = False
     scenario: Scenario | None = None
+    flags: str = ""
 
     @property
     def replay(self) -> str:
-        return f"quantum sim --seed {self.seed} --seeds 1"
+        return f"quantum sim {self.flags}--seed {self.seed} --seeds 1"
 
 
 def run_seed(seed: int) -> SeedReport:
@@ -135,7 +136,7 @@ def _report(
     undecided: bool,
 ) -> SeedReport:
     report = SeedReport(
-        scenario.seed, "", violation, detail, 0.0, undecided=undecided, scenario=scenario
+        scenario.seed, "", violation, detail, undecided=undecided, scenario=scenario
     )
     if cluster is None:
         return report

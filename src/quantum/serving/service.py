@@ -69,8 +69,9 @@ class BrokerService:
         self._links_in: dict[int, link.LinkIn] = {}
         self._entries: dict[int, tuple[int, RelayEntry]] = {}
         self._exits: dict[tuple[int, int], RelayExit] = {}
-        self._next_relay = 0
         self._incarnation = int.from_bytes(entropy(6), "little")
+        self._next_relay = self._incarnation
+        """No other process of this node ever used the numbers that follow."""
         self.tick_ms = self._started_ms = node.now_ms()
         self.authenticators: dict[str, Authenticator] = {}
         """The methods of enhanced authentication that clients may name, none by default."""
@@ -190,14 +191,20 @@ class BrokerService:
         self._begin_link_anew(peer)
 
     def _begin_link_anew(self, peer: int) -> None:
-        """Something between the nodes was lost: what rests on it ends, or is sent again."""
+        """Something between the nodes was lost: what rests on it ends, or is sent again.
+
+        The peer is told of every relay that ends. It may have lost nothing: a node hears of the
+        end of an old connection when a new one is in use already.
+        """
         for number, (node, entry) in list(self._entries.items()):
             if node == peer:
                 del self._entries[number]
+                self.say(peer, link.RelayEnd(number, opened_here=True), 32)
                 entry.end()
         for key, relay_exit in list(self._exits.items()):
             if key[0] == peer:
                 del self._exits[key]
+                self.say(peer, link.RelayEnd(key[1], opened_here=False), 32)
                 relay_exit.lost()
         for tenant in self.tenants.values():
             for prg in tenant.prgs:
@@ -374,6 +381,8 @@ class BrokerService:
             node, entry = self._entries.get(said.relay, (0, None))
             end = entry if node == peer else None
         if end is None:
+            if isinstance(said, link.RelayData):  # whoever still speaks should know
+                self.say(peer, link.RelayEnd(said.relay, opened_here=not said.opened_here), 32)
             return
         if isinstance(said, link.RelayData):
             end.on_data(said.data)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from quantum.sim.run import BrokerReport, run_broker_seed
+from quantum.sim.run import run_broker_scenario, run_broker_seed
 
-__all__ = ["BrokerReport", "run_broker_seed"]
+__all__ = ["run_broker_scenario", "run_broker_seed"]

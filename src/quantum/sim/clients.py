@@ -172,6 +172,8 @@ class SimPublisher(SimClient):
         self.refused: set[int] = set()
         self.before_subscriptions: set[int] = set()
         """What it said before every subscriber was sure of its subscription."""
+        self.said_again: set[int] = set()
+        """What it sent once more: where the broker can say no, it may have said so before."""
         self._open: dict[int, tuple[int, str]] = {}  # by packet id, in order
         self._released: set[int] = set()  # PUBREC came
         self._free = deque(range(1, 4 * WINDOW))
@@ -188,6 +190,7 @@ class SimPublisher(SimClient):
             if packet_id in self._released:
                 self.send(Pubrel(PacketId(packet_id)))
             else:
+                self.said_again.add(number)
                 self.send(self._packet(packet_id, number, topic, again=True))
         self.publish_more()
 

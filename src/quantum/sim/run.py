@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from clustor.sim.judge import PromiseBroken
+from clustor.sim.run import SeedReport
 from clustor.sim.scenario import MS, SECOND, FaultKind, Scenario
 from clustor.sim.timeline import Microseconds
+from quantum.mqtt import ProtocolVersion
 from quantum.sim.clients import SimPublisher, SimSubscriber
 from quantum.sim.world import BrokerWorld
 
@@ -16,26 +18,6 @@ LIVENESS_LIMIT = 60 * SECOND
 _STEP = 200 * MS
 _NOT_HERE = frozenset({FaultKind.MEMBERSHIP})
 """The members stay: every node of a broker hosts every partition."""
-
-
-@dataclass(slots=True)
-class BrokerReport:
-    """What one seed came to."""
-
-    seed: int
-    trace_hash: str = ""
-    violation: str | None = None
-    detail: str = ""
-    simulated_seconds: float = 0.0
-    faults: dict[str, int] = field(default_factory=dict)
-    acknowledged: int = 0
-    refused: int = 0
-    delivered: int = 0
-    connects: int = 0
-
-    @property
-    def replay(self) -> str:
-        return f"quantum sim --broker --seed {self.seed} --seeds 1"
 
 
 def broker_scenario(seed: int) -> Scenario:
@@ -53,14 +35,14 @@ def broker_scenario(seed: int) -> Scenario:
     )
 
 
-def run_broker_seed(seed: int) -> BrokerReport:
+def run_broker_seed(seed: int) -> SeedReport:
     """Run faults, then heal and wait until everything arrived, then judge."""
     return run_broker_scenario(broker_scenario(seed))
 
 
-def run_broker_scenario(scenario: Scenario) -> BrokerReport:
+def run_broker_scenario(scenario: Scenario) -> SeedReport:
     """Run one. Whatever is raised is a violation."""
-    report = BrokerReport(scenario.seed)
+    report = SeedReport(scenario.seed, scenario=scenario, flags="--broker ")
     world: BrokerWorld | None = None
     try:
         world = BrokerWorld(scenario)
@@ -80,7 +62,7 @@ def _where(error: BaseException) -> str:
     return "".join(traceback.format_exception(error, limit=-12))
 
 
-def _fill(report: BrokerReport, world: BrokerWorld) -> None:
+def _fill(report: SeedReport, world: BrokerWorld) -> None:
     report.trace_hash = world.trace_hash()
     report.simulated_seconds = world.timeline.now / SECOND
     for name, count in sorted(world.counts.items()):
@@ -88,9 +70,9 @@ def _fill(report: BrokerReport, world: BrokerWorld) -> None:
         if kind == "fault":
             report.faults[fault] = count
     report.acknowledged = sum(len(each.acknowledged) for each in world.publishers)
-    report.refused = sum(len(each.refused) for each in world.publishers)
-    report.delivered = sum(len(each.deliveries) for each in world.subscribers)
-    report.connects = sum(each.connects for each in world.clients)
+    report.operations = report.acknowledged + sum(len(each.refused) for each in world.publishers)
+    report.events["delivered"] = sum(len(each.deliveries) for each in world.subscribers)
+    report.events["connects"] = sum(each.connects for each in world.clients)
 
 
 def _come_to_rest(world: BrokerWorld) -> None:
@@ -166,13 +148,24 @@ def _judge_counts(subscriber: SimSubscriber, qos: dict[str, int]) -> None:
             raise PromiseBroken(f"{subscriber.name} got {publisher}'s {number} {count} times")
 
 
+def _may_come_anywhere(publisher: SimPublisher) -> set[int]:
+    """Name what need not come in order, because it was first said to nobody, or refused.
+
+    MQTT 5 says no to one publish and yes to the next. If the no is lost with the connection,
+    the client sends the first one again.
+    """
+    if publisher.version is ProtocolVersion.V5:
+        return publisher.before_subscriptions | publisher.said_again
+    return publisher.before_subscriptions
+
+
 def _judge_order(world: BrokerWorld, subscriber: SimSubscriber) -> None:
-    early = {each.name: each.before_subscriptions for each in world.publishers}
+    anywhere = {each.name: _may_come_anywhere(each) for each in world.publishers}
     last: dict[tuple[str, str], int] = {}
     seen: set[tuple[str, int]] = set()
     for publisher, topic, number in subscriber.deliveries:
-        if (publisher, number) in seen or number in early[publisher]:
-            continue  # a repetition at QoS 1 may come late, and the first may have met nobody
+        if (publisher, number) in seen or number in anywhere[publisher]:
+            continue  # a repetition at QoS 1 may come late
         seen.add((publisher, number))
         before = last.get((publisher, topic), 0)
         if number < before:
