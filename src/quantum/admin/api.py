@@ -274,7 +274,7 @@ class Api:
         return headers
 
     def _refuse(self, request: Request, request_id: str, error: ApiError) -> Response:
-        if error.status in _REFUSED:
+        if error.status in _REFUSED and not error.is_recorded:
             self._note(request, request_id, error)
         content = shown(ErrorBody, error.body(request_id))
         return Response(error.status, content, self._headers(request_id) | error.headers)
