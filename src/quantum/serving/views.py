@@ -16,6 +16,7 @@ from quantum.serving.prg import Prg
 from quantum.topics import matches
 
 if TYPE_CHECKING:
+    from quantum.serving.archiving import Archiving
     from quantum.serving.service import BrokerService
 
 PAGE_DEFAULT: Final = 100
@@ -28,8 +29,9 @@ Answer = tuple[int, object]
 class BrokerPages:
     """The pages below `/broker/` of a node's admin port."""
 
-    def __init__(self, service: BrokerService) -> None:
+    def __init__(self, service: BrokerService, archiving: Archiving | None = None) -> None:
         self._service = service
+        self._archiving = archiving
 
     def get(self, target: str) -> Answer | None:
         """Answer a GET, or return None for a page that is not ours."""
@@ -43,6 +45,8 @@ class BrokerPages:
                 return 200, self._status()
             if name == "digests" and not rest:
                 return 200, {"partitions": [_digest(prg) for prg in self._prgs()]}
+            if name == "archive" and not rest and self._archiving is not None:
+                return 200, self._archiving.status()
             if name == "sessions" and rest:
                 return self._session(unquote(rest))
             if name in ("sessions", "retained", "topics") and not rest:
