@@ -17,6 +17,7 @@ from clustor.runtime.cluster_file import ADMIN_ROLE, LOOPBACK
 from clustor.runtime.node import Node
 from quantum.serving.archiving import closing, start_archiving
 from quantum.serving.broker_file import DEVELOPMENT_TENANT, read_broker_file
+from quantum.serving.feeding import Feeding
 from quantum.serving.listeners import Door, Doors, Listeners, tenant_doors
 from quantum.serving.policy import TenantsFile
 from quantum.serving.service import BrokerService
@@ -39,7 +40,7 @@ async def serve_mqtt(node: Node, admin: AdminServer, cluster_file: Path) -> Call
         service.add_tenant(entry, ordinal)
     service.obey(TenantsFile(cluster_file.parent))
     archiving = start_archiving(node, service, described.archive)
-    admin.pages = BrokerPages(service, archiving)
+    admin.pages = BrokerPages(service, archiving, Feeding(node, service))
     if not service.tenants:
         return closing(lambda: None, archiving)
     first = node.settings.entry.admin_port - ADMIN_ROLE

@@ -26,6 +26,7 @@ from quantum.serving.broker_file import (
     prepare_broker,
     read_broker_file,
 )
+from quantum.serving.feeding import Feeding
 from quantum.serving.limits import MqttLimits
 from quantum.serving.listeners import Door, Doors, Listeners, tenant_doors
 from quantum.serving.policy import TenantsFile
@@ -52,7 +53,7 @@ async def serve_alone(settings: Settings, say: Say) -> None:
             service.add_tenant(entry, ordinal)
         service.obey(TenantsFile(settings.data))
         archiving = start_archiving(node, service, archive_entry(settings))
-        admin.pages = BrokerPages(service, archiving)
+        admin.pages = BrokerPages(service, archiving, Feeding(node, service))
         all_doors = replace(doors(settings), tenants=tenant_doors(service))
         listeners = Listeners(service, all_doors, settings.data, DEVELOPMENT_TENANT)
         await listeners.start()
