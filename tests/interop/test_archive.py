@@ -86,6 +86,7 @@ def test_what_a_broker_acknowledged_is_in_its_archive_soon(tmp_path: Path) -> No
         until(lambda: all(row["behind"] == 0 for row in archived(broker)), lambda: archived(broker))
         assert broker.interrupt() == 0
     source = open_source(archive, DirectoryKeys(str(tmp_path / "var")))
+    assert [str(prg) for prg in source.prgs()] == ["dev/0", "dev/1", "dev/2"]
     found = commands(source)
     assert all(found.count(message) == 1 for message in [*messages, b"after-the-kill"])
     stopped = open_source(str(tmp_path / "var"), DirectoryKeys(str(tmp_path / "var")))
@@ -246,16 +247,3 @@ def test_a_cluster_archives_on_whoever_leads_it(tmp_path: Path, s3_archive: str)
     stopped = open_source(str(data), keys)
     span = IndexRange(prg, 1, verified.listing.last)
     assert list(open_source(s3_archive, keys).entries(span)) == list(stopped.entries(span))
-
-
-def test_a_stopped_brokers_directory_gives_everything_acknowledged(tmp_path: Path) -> None:
-    messages = [b"message-%04d" % number for number in range(50)]
-    with BrokerProcess(tmp_path / "var") as broker:
-        publish(broker.mqtt, messages)
-        assert broker.interrupt() == 0
-    source = open_source(str(tmp_path / "var"), DirectoryKeys(str(tmp_path / "var")))
-    assert [str(prg) for prg in source.prgs()] == ["dev/0", "dev/1", "dev/2"]
-    found = commands(source)
-    assert all(found.count(message) == 1 for message in messages)
-    again: LogSource = pickle.loads(pickle.dumps(source))
-    assert commands(again) == found
