@@ -46,8 +46,8 @@ def committed_index(replicas: Mapping[ReplicaId, StoppedReplica]) -> int:
 
     def reached(member: ReplicaId) -> int:
         replica = replicas.get(member)
-        if replica is None or replica.hard.term != newest_term:
-            return 0  # it may have given its vote to anybody
+        if replica is None:
+            return 0
         last = min(replica.proven_index, replica.entries.last_index)
         in_term = last > replica.entries.base_index and replica.entries.term_of(last) == newest_term
         return last if in_term else 0

@@ -122,6 +122,18 @@ def test_a_new_leader_goes_on_where_the_old_one_was(directory: Objects, tmp_path
     assert verify_prg(directory, PRG, keys).sound
 
 
+def test_an_object_that_is_there_in_part_is_put_again(directory: Objects, tmp_path: Path) -> None:
+    """No store of ours leaves one; whoever copies archives about may."""
+    with LogBox(tmp_path / "log", keys_at(tmp_path)) as box:
+        fill(box, 100)
+        box.archive(directory)
+        row = read_listing(directory, PRG, box.keys).segments[0]
+        copy = open_objects((tmp_path / "copy").as_uri())
+        copy.put(row.object, [directory.get(row.object, 1 << 30)[:-1]])
+        box.archive(copy)
+        assert verify_prg(copy, PRG, box.keys).findings == ()
+
+
 def test_two_archivers_at_once_never_fork_the_chain(
     url: str, objects: Objects, tmp_path: Path
 ) -> None:
