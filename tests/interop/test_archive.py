@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import signal
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -237,6 +239,20 @@ def test_a_cluster_archives_on_whoever_leads_it(tmp_path: Path, s3_archive: str)
             live = open_source(f"cluster:{cluster.admin(node)}", keys)
             found = commands(live)
             assert all(found.count(message) == 1 for message in messages), node
+        other = next(node for node in alive if node != new)
+        os.kill(cluster.pids[other], signal.SIGSTOP)
+        impatient = ClusterSource((str(cluster.admin(new)),), keys, patience_seconds=0)
+
+        def refusal() -> str:
+            try:
+                impatient.bounds(prg)
+            except SourceUnreachable as error:
+                return error.reason
+            return ""
+
+        cluster.until(lambda: "leader" in refusal(), "a node without a quorum refuses")
+        os.kill(cluster.pids[other], signal.SIGCONT)
+        cluster.until(lambda: not refusal(), "it serves again")
         dead_first = f"cluster:{cluster.admin(old)},{cluster.admin(new)}"
         assert open_source(dead_first, keys).bounds(prg).last > 0
     found = commands(open_source(s3_archive, keys))

@@ -82,7 +82,8 @@ class Archiving:
         self._stop = threading.Event()
         objects = open_objects(settings.url)
         peer = node.settings.profile.replication.snapshot_bytes_per_second_max
-        pacer = Pacer(max(1, observer_bytes_per_second(peer)), self._stop)
+        share = observer_bytes_per_second(peer) * max(1, len(prgs))  # each partition's own
+        pacer = Pacer(max(1, min(share, peer // 2)), self._stop)
         self._lanes = [(prg, self._lane(prg, objects, pacer)) for prg in prgs]
         self._thread = threading.Thread(target=self._run, name="archiver", daemon=True)
 

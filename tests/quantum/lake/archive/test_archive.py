@@ -270,7 +270,7 @@ def test_a_record_of_an_unknown_version_is_refused_by_name(tmp_path: Path) -> No
     assert refused.value.prg == PRG
     assert refused.value.facts["format_version"] == "2"
     found = verify_prg(open_objects(url), PRG, None).findings
-    assert [each.kind for each in found] == ["unknown format", "unlisted"]
+    assert [each.kind for each in found] == ["unknown format"]
 
 
 def test_an_altered_record_and_another_key_are_told_apart(tmp_path: Path) -> None:
