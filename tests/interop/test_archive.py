@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
+import random
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -263,3 +267,36 @@ def test_a_cluster_archives_on_whoever_leads_it(tmp_path: Path, s3_archive: str)
     stopped = open_source(str(data), keys)
     span = IndexRange(prg, 1, verified.listing.last)
     assert list(open_source(s3_archive, keys).entries(span)) == list(stopped.entries(span))
+
+
+@pytest.mark.soak
+def test_a_broker_killed_at_any_time_leaves_a_sound_archive_of_all_it_acknowledged(
+    tmp_path: Path,
+) -> None:
+    seed = int.from_bytes(os.urandom(4), "little")
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    archive, keys = (tmp_path / "archive").as_uri(), DirectoryKeys(str(tmp_path / "var"))
+    small_logs(tmp_path / "var")
+    acknowledged: list[bytes] = []
+    prg = PrgId("dev", 0)
+    with BrokerProcess(tmp_path / "var", archive=archive, partitions=1) as broker:
+        for life in range(8):
+            killer = threading.Timer(rng.uniform(0.05, 2.0), broker.kill)
+            killer.start()
+            with contextlib.suppress(OSError, AssertionError, EOFError), ExitStack() as stack:
+                publisher = connect(Node(broker.mqtt), client_id=f"life-{life}")
+                stack.callback(publisher.cut)
+                for number in range(10_000):
+                    message = b"life-%d-message-%05d-" % (life, number)
+                    publisher.publish(b"t", message + bytes(4_000), 1)
+                    acknowledged.append(message)
+            killer.join()
+            verified = verify_prg(open_objects(archive), prg, keys.keyring(prg))
+            assert verified.sound, verified.findings
+            broker.start()
+        until(lambda: settled(broker), lambda: archived(broker))
+        found = commands(open_source(f"cluster:{broker.admin}+{archive}", keys))
+        missing = [message for message in acknowledged if found.count(message) != 1]
+        assert not missing
+        assert len(acknowledged) > 50
