@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from quantum.serving.service import BrokerService
 
 _ANSWER_SECONDS: Final = 10.0
+_LOOK_SECONDS: Final = 0.1
 _JOIN_SECONDS: Final = 2.0
 
 journal = logging.getLogger("quantum.archive")
@@ -146,11 +147,16 @@ class Archiving:
 
         try:
             self._loop.call_soon_threadsafe(call)
-            return answer.result(_ANSWER_SECONDS)
-        except (RuntimeError, LateAnswer) as error:
-            if self._stop.is_set():
-                raise Stopped from error
-            raise ArchiveUnreachable("the loop did not answer") from error
+        except RuntimeError as error:
+            raise Stopped from error  # the loop is closed
+        deadline = time.monotonic() + _ANSWER_SECONDS
+        while not self._stop.is_set():
+            try:
+                return answer.result(_LOOK_SECONDS)
+            except LateAnswer:
+                if time.monotonic() >= deadline:
+                    raise ArchiveUnreachable("the loop did not answer") from None
+        raise Stopped  # the loop may be waiting for us
 
 
 class _PrgPort:
