@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from quantum.lake.archive.directory_source import DirectorySource
 from quantum.lake.archive.keys import KeyProvider
+from quantum.lake.archive.object_source import ArchiveSource
 from quantum.lake.archive.source import LogSource
 from quantum.lake.errors import BadAddress
 
@@ -27,5 +28,5 @@ def open_source(where: str, keys: KeyProvider) -> LogSource:
     if where.startswith(CLUSTER):
         raise BadAddress("not built yet", where=where)
     if urlsplit(where).scheme:
-        raise BadAddress("not built yet", where=where)
+        return ArchiveSource(where, keys)
     return DirectorySource.at(Path(where), keys)
