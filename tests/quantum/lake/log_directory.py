@@ -28,6 +28,12 @@ TERM = Term(1)
 ALONE = HardState(term=TERM, membership=Configuration(frozenset({ReplicaId(1)})))
 
 
+def state_of(root: Path, number: int) -> Path:
+    """Return where a partition's log is."""
+    directory = node_directory(root, NodeId(1)) / STATE_DIRECTORY
+    return directory / str(group_of(0, number))
+
+
 class LogDirectory:
     """`with LogDirectory(path, prgs=3) as logs: logs.append(0, [[command, …], …])`."""
 
@@ -46,13 +52,8 @@ class LogDirectory:
         for number in range(prgs):
             self._open(number)
 
-    def state(self, number: int) -> Path:
-        """Return where a partition's log is."""
-        directory = node_directory(self.root, NodeId(1)) / STATE_DIRECTORY
-        return directory / str(group_of(0, number))
-
     def _open(self, number: int) -> None:
-        state = self.state(number)
+        state = state_of(self.root, number)
         state.mkdir(parents=True, exist_ok=True)
         log = open_partition_log(
             self._disk, state, self._keys, self._config, create_as=group_of(0, number)
