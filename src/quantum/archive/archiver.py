@@ -9,14 +9,17 @@ object that it would put again is there already.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from blake3 import blake3
+
 from clustor.log import KeyRing
+from clustor.log.errors import CorruptLog
 from clustor.log.steps import Storage
 from clustor.log.types import PartitionId
-from quantum.archive.chain import append_record, next_record, read_listing, refreshed
+from quantum.archive.chain import append_record, check_owner, next_record, read_listing, refreshed
 from quantum.archive.errors import ArchiveConflict
 from quantum.archive.listing import Listing
 from quantum.archive.objects import Objects
@@ -51,12 +54,17 @@ class PrgArchiver:
     """The archive as it was last read or written; None before."""
 
     def refresh(self) -> Listing:
-        """Read what was added to the chain since; all of it the first time."""
+        """Read what was added to the chain since; all of it the first time.
+
+        Raises ArchiveForeign where it is not ours, and what reading it raises.
+        """
         if self.listing is None:
-            self.listing = read_listing(self.objects, self.prg, self.keys)
+            found = read_listing(self.objects, self.prg, self.keys)
         else:
-            self.listing = refreshed(self.objects, self.listing, self.keys)
-        return self.listing
+            found = refreshed(self.objects, self.listing, self.keys)
+        check_owner(found, self.cluster, self.partition)
+        self.listing = found
+        return found
 
     def step(self, view: LogView, storage: Storage, now_ms: int) -> Next:
         """Archive the next object, if there is one; return what was next.
@@ -85,7 +93,7 @@ class PrgArchiver:
         self.passing("segment examined")
         row = row_of(self.prg, examined, wanted.extents, wanted.first, view.entries)
         pieces = segment_pieces(storage, wanted.segment_seq, self.pace)
-        self._put(row.object, row.bytes, pieces)
+        self._put(row.object, row.bytes, row.blake3, pieces)
         self.passing("segment put")
         return row
 
@@ -93,13 +101,13 @@ class PrgArchiver:
         row = examine_snapshot(self.prg, storage, wanted.snapshot, self.pace)
         self.passing("snapshot examined")
         pieces = snapshot_pieces(storage, wanted.snapshot.manifest, self.pace)
-        self._put(row.object, row.bytes, pieces)
+        self._put(row.object, row.bytes, row.blake3, pieces)
         self.passing("snapshot put")
         return row
 
-    def _put(self, name: str, size: int, pieces: Iterable[bytes]) -> None:
+    def _put(self, name: str, size: int, digest: str, pieces: Iterable[bytes]) -> None:
         if self.objects.size(name) != size:
-            self.objects.put(name, pieces)
+            self.objects.put(name, _unchanged(name, digest, pieces))
 
     def _archive(self, row: Row, view: LogView, now_ms: int) -> None:
         assert self.listing is not None
@@ -118,3 +126,13 @@ class PrgArchiver:
             self.refresh()
             raise
         self.passing("record created")
+
+
+def _unchanged(name: str, digest: str, pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Pass pieces on; raise before the end unless they are what was examined."""
+    found = blake3()
+    for piece in pieces:
+        found.update(piece)
+        yield piece
+    if found.hexdigest() != digest:
+        raise CorruptLog("a file changed while it was archived", object=name)

@@ -80,6 +80,17 @@ def _read(objects: Objects, prg: PrgId, seq: int, keys: KeyRing | None) -> tuple
     return record, digest_of(data)
 
 
+def check_owner(listing: Listing, cluster: str, partition: int) -> None:
+    """Raise ArchiveForeign where a listing is of another cluster, or of another partition."""
+    if listing.cluster and (listing.cluster, listing.partition) != (cluster, partition):
+        raise ArchiveForeign(
+            "this is the archive of another cluster",
+            prg=listing.prg,
+            archived=f"{listing.cluster}/{listing.partition}",
+            ours=f"{cluster}/{partition}",
+        )
+
+
 def next_record(
     listing: Listing,
     rows: Iterable[Row],
@@ -91,13 +102,7 @@ def next_record(
     mac_epoch: int,
 ) -> Record:
     """Make the record that would continue a listing. Raises ArchiveForeign."""
-    if listing.cluster and (listing.cluster, listing.partition) != (cluster, partition):
-        raise ArchiveForeign(
-            "this is the archive of another cluster",
-            prg=listing.prg,
-            archived=f"{listing.cluster}/{listing.partition}",
-            ours=f"{cluster}/{partition}",
-        )
+    check_owner(listing, cluster, partition)
     seq = listing.seq + 1
     return Record(
         cluster=cluster,

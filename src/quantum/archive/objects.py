@@ -11,6 +11,7 @@ import os
 import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
@@ -64,7 +65,11 @@ def open_objects(url: str) -> Objects:
     if not parts.scheme:
         raise ArchiveMisuse("not a URL", url=url)
     try:
-        return StoreObjects(from_url(url, client_options={"allow_http": True}))
+        # An archiver waits and tries again by itself, and says why meanwhile.
+        retries: Any = {"max_retries": 3, "retry_timeout": timedelta(seconds=20)}
+        return StoreObjects(
+            from_url(url, client_options={"allow_http": True}, retry_config=retries)
+        )
     except (BaseError, ValueError, TypeError) as error:
         raise ArchiveMisuse("cannot open this store", url=url, cause=_brief(error)) from error
 

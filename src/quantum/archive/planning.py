@@ -10,6 +10,7 @@ from clustor.log.types import SegmentSeq
 from clustor.snapshot.catalog import AuthorizedSnapshot
 from clustor.snapshot.types import SnapshotKind
 from quantum.archive.listing import Listing
+from quantum.archive.records import SegmentRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +59,31 @@ class CloseSegment:
 
 
 @dataclass(frozen=True, slots=True)
+class Diverged:
+    """The archive's last entry is not ours: a cluster began anew, or lost what it had."""
+
+    index: int
+    archived_term: int
+    our_term: int
+
+
+@dataclass(frozen=True, slots=True)
 class UpToDate:
     """Everything committed is archived, or not yet to be."""
 
 
-Next: TypeAlias = ArchiveSegment | ArchiveSnapshot | Compacted | CloseSegment | UpToDate
+Next: TypeAlias = ArchiveSegment | ArchiveSnapshot | Compacted | CloseSegment | Diverged | UpToDate
 
 
 def plan_next(listing: Listing, view: LogView) -> Next:
     """Decide what to archive next: the log in order, then the newest snapshot."""
     entries = view.entries
     first = listing.last + 1 if listing.stretches else entries.base_index + 1
+    ends = listing.stretches[-1] if listing.stretches else None
+    if isinstance(ends, SegmentRow) and entries.base_index <= ends.last <= view.committed:
+        ours = entries.term_of(ends.last)
+        if ours != ends.last_term:
+            return Diverged(ends.last, ends.last_term, ours)
     if first <= entries.base_index:
         return Compacted(first, entries.base_index)
     if first <= min(view.committed, entries.last_index):
