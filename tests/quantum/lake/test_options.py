@@ -62,8 +62,8 @@ def test_every_option_by_any_case() -> None:
     assert options.ending == Offsets({PrgId("dev", 0): 9})
     assert options.limits == Limits(5, 6, 7)
     assert options.columns == ("payload", "topic")
-    assert options.filters.tenants == {"dev", "acme"}
-    assert options.filters.prgs == {0, 2}
+    assert options.filters.tenants == frozenset({"dev", "acme"})
+    assert options.filters.prgs == frozenset({0, 2})
     assert options.filters.topic_prefixes == (b"plant/",)
     assert (options.cutting.task_bytes, options.cutting.exact) == (8, False)
 

@@ -15,7 +15,7 @@ from quantum.lake.archive import DirectoryKeys, LogSource, open_source
 from quantum.lake.errors import BadAddress, DamagedBlock, LakeError, LogGone, WrongKey
 from quantum.lake.offsets import Offsets
 from quantum.lake.planner import Cutting, Limits, OnGap, Task, plan
-from quantum.lake.reader import offer_of, read_task
+from quantum.lake.reader import confirm_gone, offer_of, read_task
 from quantum.lake.schema import GAP, LOGGED, MESSAGE
 from quantum.lake.settings import tenant_entry
 from quantum.serving.broker_file import TenantEntry
@@ -38,11 +38,16 @@ def rows(
     offers = {
         prg: offer_of(source, prg, exact=cutting.exact, broker=broker) for prg in source.prgs()
     }
-    _, tasks = plan(Offsets(), offers, Limits(), cutting=cutting, on_gap=on_gap)
+    _, tasks = plan(Offsets(), offers, Limits(), cutting=cutting, on_gap=OnGap.ROW)
+    for task in tasks:
+        if task.is_gap:
+            confirm_gone(source, task)
+    if on_gap is OnGap.FAIL:
+        plan(Offsets(), offers, Limits(), cutting=cutting, on_gap=on_gap)
     batches: list[pa.RecordBatch] = []
     for task in tasks:
-        alone = pickle.loads(pickle.dumps((source, task)))
-        batches += read_task(*alone, COLUMNS, broker=broker)
+        elsewhere, alone = pickle.loads(pickle.dumps((source, task)))
+        batches += read_task(elsewhere, alone, COLUMNS, broker=broker)
     return [row for each in batches for row in each.to_pylist()]
 
 

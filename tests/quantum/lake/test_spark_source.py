@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors.exceptions.base import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from clustor.runtime.keystore import KEK_FILE, KEYS_DIRECTORY, create_keyring
 from quantum.lake.schema import GAP, NAMES, arrow_schema, spark_ddl
