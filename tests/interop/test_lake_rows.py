@@ -22,21 +22,15 @@ from tests.interop.broker_process import BrokerProcess
 from tests.interop.test_mqtt_replay import Node
 from tests.quantum.serving.client import connect
 
-COLUMNS = [
-    "prg",
-    "raft_index",
-    "sub_index",
-    "payload",
-    "qos",
-    "publisher",
-    "origin_prg",
-    "row_kind",
-]
+COLUMNS = ["prg", "raft_index", "sub_index", "payload", "qos", "publisher"]
+COLUMNS += ["origin_prg", "origin_term", "row_kind"]
 
 
 def publish(port: int, client: str, count: int, qos: int, *, lasting: bool = False) -> list[bytes]:
     """Publish to topics of every partition, and wait for each answer."""
-    publisher = connect(Node(port), client_id=client, clean=not lasting)
+    publisher = connect(
+        Node(port), client_id=client, clean=not lasting, session_expiry_interval=100 * lasting
+    )
     payloads = [b"%b-%d-%d" % (client.encode(), qos, number) for number in range(count)]
     for number, payload in enumerate(payloads):
         publisher.publish(b"t/%d" % (number % 7), payload, qos)
@@ -55,6 +49,13 @@ def rows(source: LogSource, start: Offsets, broker: str | None = None) -> tuple[
 def payloads_of(table: pa.Table) -> Counter[bytes]:
     assert set(table.column("row_kind").to_pylist()) == {MESSAGE}
     return Counter(table.column("payload").to_pylist())
+
+
+def way_of(row: dict[str, object]) -> str:
+    """Say how a message came to its topic's partition."""
+    if row["prg"] == row["origin_prg"]:
+        return "here"
+    return "stream" if row["origin_term"] is None else "passed on"
 
 
 def wait_for_archive(broker: BrokerProcess) -> None:
@@ -76,8 +77,8 @@ def test_every_source_gives_the_same_rows(tmp_path: Path) -> None:
         sent += publish(broker.mqtt, "lasting", 20, 2, lasting=True)
         live, _ = rows(open_source(f"cluster:{broker.admin}", keys), Offsets())
         assert payloads_of(live) == Counter(sent)
-        crossed = live.filter(pa.compute.not_equal(live.column("prg"), live.column("origin_prg")))
-        assert crossed.num_rows > 10, "nothing crossed between partitions"
+        ways = Counter(map(way_of, live.to_pylist()))
+        assert min(ways[way] for way in ("here", "passed on", "stream")) > 3, ways
         wait_for_archive(broker)
         assert broker.interrupt() == 0
     order = [("prg", "ascending"), ("raft_index", "ascending"), ("sub_index", "ascending")]

@@ -15,12 +15,17 @@ from clustor.raft.membership import Configuration
 from clustor.raft.types import ReplicaId
 from clustor.replica.batch import encode_batch
 from clustor.replica.documents import plan_hard_state
+from clustor.replica.jobs import frozen_map
 from clustor.runtime.data_directory import STATE_DIRECTORY
 from clustor.runtime.development import node_directory, prepare_cluster
 from clustor.runtime.disk import open_mode
 from clustor.runtime.keystore import KEYS_DIRECTORY, load_keyring
 from clustor.runtime.partition_log import PartitionLog, open_partition_log
 from clustor.runtime.pki import NodeId, cluster_id
+from quantum.archive.archiver import PrgArchiver
+from quantum.archive.objects import open_objects
+from quantum.archive.planning import CloseSegment, LogView, UpToDate
+from quantum.archive.types import PrgId
 from quantum.serving.broker_file import TenantEntry, prepare_broker
 from quantum.serving.groups import group_of
 
@@ -41,6 +46,7 @@ class LogDirectory:
         self, root: Path, *, prgs: int = 3, tenant: str = "dev", segment_bytes: int = 16 << 20
     ) -> None:
         self.root = root
+        self._tenant = tenant
         self._config = LogConfig(segment_bytes=segment_bytes)
         if not root.exists():
             now = datetime.now(UTC)
@@ -76,6 +82,23 @@ class LogDirectory:
         """Delete the segments below an index, as if a snapshot covered them."""
         log = self._logs[number]
         log.execute(log.log.plan_compact(LogIndex(floor)))
+
+    def archive(self, number: int, url: str) -> None:
+        """Close the segment and archive all, as the broker's own archiver does."""
+        log = self._logs[number]
+        log.execute(log.log.plan_seal())
+        partition, prg = group_of(0, number), PrgId(self._tenant, number)
+        archiver = PrgArchiver(open_objects(url), self._keys, prg, partition, "dev")
+        view = LogView(
+            frozen_map(log.log.entries),
+            frozenset(log.log.closed_segments()),
+            log.log.last_index,
+            leads=True,
+            writer="node 1, term 1",
+            log_bytes=0,
+        )
+        while not isinstance(archiver.step(view, log.storage, 1), UpToDate | CloseSegment):
+            pass
 
     def close(self) -> None:
         for log in self._logs.values():
