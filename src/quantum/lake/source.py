@@ -31,6 +31,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from clustor.runtime.memory import keep_freed_memory
 from quantum.archive.types import Bounds, PrgId
 from quantum.lake.archive import LogSource, open_source
 from quantum.lake.errors import BadAddress
@@ -236,6 +237,7 @@ def _up_to(offer: Offer, target: int, read: int) -> Offer:
 def _read(
     partition: Any, names: tuple[str, ...], filters: Filters, options: SourceOptions
 ) -> Iterator[pa.RecordBatch]:
+    keep_freed_memory()
     if isinstance(partition, QuantumPartition):  # Spark makes an empty one where there are none
         source, task = partition.source, partition.task
         yield from read_task(source, task, names, filters, options.version, options.broker)

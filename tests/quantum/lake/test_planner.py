@@ -67,7 +67,7 @@ def naive_readable(high_water: HighWater, prg: PrgId, index: int) -> bool:
     return any(piece.first <= index <= piece.last for piece in bounds.pieces)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.data())
 def test_every_index_is_in_one_task_and_a_gap_is_a_gap(data: st.DataObject) -> None:
     high_water = data.draw(offers())
@@ -88,7 +88,7 @@ def test_every_index_is_in_one_task_and_a_gap_is_a_gap(data: st.DataObject) -> N
     assert list(tasks) == sorted(tasks, key=lambda task: (task.prg, task.first))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.data())
 def test_a_batch_moves_on_within_its_limits(data: st.DataObject) -> None:
     high_water, wanted = data.draw(offers()), data.draw(limits)
@@ -125,7 +125,7 @@ def _pieces_at(bounds: Bounds, index: int) -> list[Piece]:
     return [piece for piece in bounds.pieces if piece.first <= index <= piece.last]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_batch_after_batch_reads_all_and_ends(data: st.DataObject) -> None:
     high_water, wanted = data.draw(offers()), data.draw(limits)
@@ -138,7 +138,7 @@ def test_batch_after_batch_reads_all_and_ends(data: st.DataObject) -> None:
     assert all(at[prg] == high_water[prg].bounds.last for prg in high_water)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.data())
 def test_an_exact_task_begins_where_the_log_leads_from_its_anchor(data: st.DataObject) -> None:
     high_water = data.draw(offers())
@@ -155,7 +155,7 @@ def test_an_exact_task_begins_where_the_log_leads_from_its_anchor(data: st.DataO
         assert all(naive_readable(high_water, task.prg, index) for index in way)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.data())
 def test_a_filter_leaves_out_nothing_that_it_wants(data: st.DataObject) -> None:
     high_water = data.draw(offers())

@@ -10,7 +10,7 @@ import pytest
 
 from clustor.runtime.keystore import create_keyring
 from quantum.archive.types import PrgId
-from quantum.broker import Broker, BrokerSettings
+from quantum.broker import Broker, BrokerSettings, encode_publishes, encode_record
 from quantum.lake.archive import DirectoryKeys, LogSource, open_source
 from quantum.lake.errors import BadAddress, DamagedBlock, LakeError, LogGone, WrongKey
 from quantum.lake.offsets import Offsets
@@ -85,6 +85,20 @@ def test_behind_a_snapshot_rows_are_exact_and_before_it_they_are_not() -> None:
     assert kinds == [GAP, *[LOGGED] * 3, *[MESSAGE] * 6]
     assert (found[0]["raft_index"], found[0]["gap_through"]) == (1, 3)
     assert payloads(found[1:]) == numbered(4, 12)
+
+
+def test_a_task_knows_what_the_entries_before_it_did() -> None:
+    """A number that counted in one task is a repetition in the next."""
+    source = MemorySource(tenants={"dev": TenantEntry("dev", 2)})
+    passed = [
+        encode_publishes(1, 1, 1, first, [encode_record(b"t", payload, 1, b"", 0, b"c", 1, 1)])
+        for first, payload in [(1, b"a"), (2, b"b"), (2, b"b"), (3, b"c")]
+    ]
+    source.append(A, [[command] for command in passed])
+    apart = Cutting(task_bytes=1, warmup_bytes_max=10_000)
+    assert payloads(rows(source, apart)) == [b"a", b"b", b"c"]
+    nowhere = list(read_task(source, Task(A, 3, 4, anchor=None), COLUMNS))
+    assert nowhere[0].column("payload").to_pylist() == [b"b", b"c"]
 
 
 def test_a_snapshot_that_went_away_is_named() -> None:

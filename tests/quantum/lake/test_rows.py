@@ -201,6 +201,14 @@ def test_a_filter_keeps_the_places(
     assert list(found) == places
 
 
+def test_records_that_a_time_leaves_out_keep_their_numbers() -> None:
+    record = encode_record(b"t", b"", 1, b"", 0, b"c", 1, 1)
+    early = encode_publishes(NOW_MS, OWN_ORIGIN, 0, 0, [record, record])
+    late = encode_publishes(NOW_MS + 9, OWN_ORIGIN, 0, 0, [record])
+    batch = read([[early, late]], ["sub_index"], NO_FILTERS.with_times(NOW_MS + 1))
+    assert batch.column(0).to_pylist() == [2]
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=4), st.data())
 def test_damaged_records_end_the_walk_where_the_broker_ends_it(
