@@ -187,6 +187,7 @@ def _row(prg: Prg) -> dict[str, Any]:
     replica = prg.group.replica
     flow = outflow(facts_of(replica))
     base = replica.log.entries.base_index
+    settings = prg.broker.settings
     return {
         "tenant": prg.tenant.name,
         "number": prg.number,
@@ -196,6 +197,9 @@ def _row(prg: Prg) -> dict[str, Any]:
         "bytes": replica.group.core.log.bytes_total,
         "leader": prg.leader_node,
         "refusal": flow.refusal,
+        "prgs": settings.prg_count,
+        "queue_messages_max": settings.queue_messages_max,
+        "queue_bytes_max": settings.queue_bytes_max,
     }
 
 
