@@ -116,7 +116,7 @@ def ingest(
     progress: Progress = silence,
     should_stop: Callable[[], bool] = lambda: False,
     after_commit: Callable[[Table], None] = lambda _: None,
-    wait: Callable[[], None] = partial(time.sleep, POLL_SECONDS),
+    wait: Callable[[], None] = lambda: time.sleep(POLL_SECONDS),
 ) -> IngestReport:
     """Bring a table up to its logs; go on for ever unless `once`.
 
