@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib import import_module
 
+from clustor.log import KeyRing
+from quantum.archive.types import PrgId
 from quantum.lake.archive import DirectoryKeys, EnvironmentKeys, KeyProvider
 from quantum.lake.refusals import BadOption
 
@@ -29,3 +32,14 @@ def key_provider(name: str, where: str) -> KeyProvider:
     if not hasattr(provider, "keyring"):
         raise BadOption("this is no key provider: it has no keyring()", keys=name)
     return provider  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True)
+class NamedKeys:
+    """A provider that is looked up where keys are needed: only its name travels."""
+
+    name: str
+    where: str
+
+    def keyring(self, prg: PrgId) -> KeyRing:
+        return key_provider(self.name, self.where).keyring(prg)

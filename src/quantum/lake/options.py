@@ -1,20 +1,20 @@
-"""What a user may say to `spark.read.format("quantum")`: options in, values or one sentence out. Pure.
+"""What a user may say to `format("quantum")`: options in, values or one sentence out. Pure.
 
-    path             a stopped broker's directory, or an archive's URL
-    cluster          HOST:PORT of any node's admin address; with `path`, what the cluster has
-                     compacted comes from that archive
-    keys             where keys come from: `directory` (beside the data), `directory:PATH`, `env:NAME`,
-                     or `module:NAME` of a provider in Python. Never a key: options are shown in plans
-    rows             `applied` (messages that the broker took, each once; the default) or `logged`
-                     (every record, without the work of replaying)
-    onGap            `fail` (the default) or `row`, where entries are gone for good
-    startingOffsets  `first` (index 1, the default), `earliest` (what is left), `latest`, or JSON
-    endingOffsets    `latest` (the default) or JSON; for batches
-    tenant, prgs, topicPrefix                filters that a stream cannot push down
-    maxRecordsPerTrigger, maxBytesPerTrigger, maxFilesPerTrigger
-    partitionBytes   how much one task reads, about
-    columns          names, in order, where no schema is given
-    schemaVersion    the version whose columns a job was written for
+path             a stopped broker's directory, or an archive's URL
+cluster          HOST:PORT of any node's admin address; with `path`, what the cluster has
+                 compacted comes from that archive
+keys             where keys come from: `directory` (beside the data), `directory:PATH`, `env:NAME`,
+                 or `module:NAME` of a provider in Python. Never a key: options are shown in plans
+rows             `applied` (messages that the broker took, each once; the default) or `logged`
+                 (every record, without the work of replaying)
+onGap            `fail` (the default) or `row`, where entries are gone for good
+startingOffsets  `first` (index 1, the default), `earliest` (what is left), `latest`, or JSON
+endingOffsets    `latest` (the default) or JSON; for batches
+tenant, prgs, topicPrefix                filters that a stream cannot push down
+maxRecordsPerTrigger, maxBytesPerTrigger, maxFilesPerTrigger
+partitionBytes   how much one task reads, about
+columns          names, in order, where no schema is given
+schemaVersion    the version whose columns a job was written for
 """
 
 from __future__ import annotations

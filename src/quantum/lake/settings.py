@@ -8,6 +8,7 @@ from quantum.archive.types import PrgId
 from quantum.broker import BrokerSettings
 from quantum.lake.archive import LogSource
 from quantum.lake.archive.directory_source import DirectorySource
+from quantum.lake.judging import TopicOwner
 from quantum.routing.ring import HashRing
 from quantum.serving.broker_file import TenantEntry, read_broker_file
 from quantum.serving.replaying import broker_settings
@@ -15,9 +16,23 @@ from quantum.types import TenantId
 
 
 def settings_of(source: LogSource, prg: PrgId) -> BrokerSettings | None:
-    """Return how the broker of a partition was set; None where the source does not say."""
+    """Return how the broker of a partition was set; None where the source does not say.
+
+    Without them nobody can say what a full queue refused, so rows cannot be exact.
+    """
     entry = _entry(source, prg.tenant)
     return None if entry is None else broker_settings(entry, prg.number)
+
+
+def topic_owner(source: LogSource, prg: PrgId) -> TopicOwner:
+    """Return which partition owns a topic, in a ring as large as the source shows it."""
+    entry = _entry(source, prg.tenant)
+    if entry is not None:
+        count = entry.prgs
+    else:
+        count = len([each for each in source.prgs() if each.tenant == prg.tenant])
+    ring, tenant = HashRing(), TenantId(prg.tenant)
+    return lambda topic: ring.topic_partition(tenant, topic, count)
 
 
 def _entry(source: LogSource, tenant: str) -> TenantEntry | None:
@@ -30,16 +45,3 @@ def _entry(source: LogSource, tenant: str) -> TenantEntry | None:
             if entry.name == tenant:
                 return entry
     return None
-
-
-def topic_owner(source: LogSource, prg: PrgId) -> tuple[int, HashRing]:
-    """Return the ring of a tenant, as large as the source shows it."""
-    entry = _entry(source, prg.tenant)
-    if entry is not None:
-        return entry.prgs, HashRing()
-    return len([each for each in source.prgs() if each.tenant == prg.tenant]), HashRing()
-
-
-def loose_owner_of(source: LogSource, prg: PrgId, topic: bytes) -> int:
-    count, ring = topic_owner(source, prg)
-    return ring.topic_partition(TenantId(prg.tenant), topic, count)

@@ -1,0 +1,107 @@
+"""Make a Spark session that knows `format("quantum")`.
+
+In order: what the caller says (`master`), the environment's `SPARK_REMOTE` (Spark Connect), and all
+cores of this machine. Quiet: Spark's own chatter is for who asks for it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from quantum.lake.java import java_home
+from quantum.lake.package import build_package, package_digest
+from quantum.lake.refusals import BadOption
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOCAL: Final = "local[*]"
+REMOTE: Final = "SPARK_REMOTE"
+_ALWAYS: Final[Mapping[str, str]] = {
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "8",
+}
+_QUIET: Final = """\
+rootLogger.level = {level}
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n
+"""
+
+
+def spark_session(
+    master: str | None = None,
+    *,
+    name: str = "quantum-lake",
+    config: Mapping[str, str] | None = None,
+    log_level: str = "ERROR",
+) -> SparkSession:
+    """Return a session with the data source registered.
+
+    `master` is Spark's own word (`local[2]`, `spark://host:7077`, `sc://host:15002`). On a cluster
+    the running sources are shipped to the workers, which need our dependencies in their Python.
+    Raises JavaMissing, and BadOption for a master that cannot be meant.
+    """
+    from pyspark.sql import SparkSession
+
+    remote = master if master and master.startswith("sc://") else None
+    if master is None:
+        remote = os.environ.get(REMOTE)
+    builder = SparkSession.builder.appName(name)
+    if remote:
+        builder = builder.remote(remote)
+    else:
+        builder = builder.master(_checked(master or LOCAL))
+        for key, value in _classic(master or LOCAL, log_level).items():
+            builder = builder.config(key, value)
+    for key, value in {**_ALWAYS, **(config or {})}.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    if not remote:
+        session.sparkContext.setLogLevel(log_level)
+    register(session)
+    return session
+
+
+def register(session: SparkSession) -> None:
+    """Let a session that somebody else made know `format("quantum")`."""
+    from quantum.lake.source import QuantumDataSource
+
+    session.dataSource.register(QuantumDataSource)
+
+
+def _checked(master: str) -> str:
+    if master.startswith(("local", "spark://", "yarn", "k8s://")):
+        return master
+    raise BadOption("no Spark master is written like this", master=master)
+
+
+def _classic(master: str, log_level: str) -> dict[str, str]:
+    """Prepare what a driver in this process needs, before its JVM starts."""
+    os.environ["JAVA_HOME"] = java_home()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    scratch = Path(tempfile.gettempdir()) / f"quantum-lake-{os.getuid()}"
+    scratch.mkdir(mode=0o700, exist_ok=True)
+    quiet = scratch / f"log4j2-{log_level}.properties"
+    quiet.write_text(_QUIET.format(level=log_level), encoding="ascii")
+    settings = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{quiet}"}
+    if master.startswith("local"):
+        settings["spark.driver.host"] = "127.0.0.1"
+        settings["spark.driver.bindAddress"] = "127.0.0.1"
+    else:
+        package = scratch / f"quantum-{package_digest()[:16]}.zip"
+        if not package.is_file():
+            build_package(package)
+        settings["spark.submit.pyFiles"] = str(package)
+    return settings
