@@ -23,7 +23,7 @@ from quantum.archive.types import PrgId
 from quantum.lake.archive import KeyProvider, LogSource, open_source
 from quantum.lake.errors import SourceUnreachable
 from quantum.lake.jobs.errors import StateUnknown
-from quantum.lake.jobs.log_reading import batches_of, judge_of, offer_of
+from quantum.lake.jobs.log_reading import batches_of, judge_of, offer_with
 from quantum.lake.jobs.progress import Progress, Step, silence
 from quantum.lake.jobs.row_files import RowSink, stream_of
 from quantum.lake.jobs.runner import Runner, runner_of
@@ -202,16 +202,14 @@ def plan_batch(source: LogSource, state: TableState, settings: IngestSettings) -
     states: dict[PrgId, DataFile] = {}
     through: dict[PrgId, int] = {}
     for prg in source.prgs():
-        bounds = source.bounds(prg)
         following = state.next_offset(stream_of(prg))
         saved = state.state_of(stream_of(prg))
-        anchors = () if saved is None else (saved.last,)
         if saved is not None:
             states[prg] = saved
+        offers[prg] = offer_with(source, prg, saved)
         if following is None and settings.from_earliest:
-            following = bounds.first
+            following = offers[prg].bounds.first
         through[prg] = (following or 1) - 1
-        offers[prg] = offer_of(source, bounds, *anchors)
     start = Offsets(through)
     end = admit(start, offers, settings.limits)
     tasks = cut(start, end, offers, cutting=settings.cutting, on_gap=settings.on_gap)
@@ -243,13 +241,9 @@ def write_task(
         sink.write(gap_row(task.prg, task.first, task.last, NAMES))
         return Written(task.prg, 1, tuple(sink.finish()))
     views = ViewWriter(store, task.prg, settings.views)
-    judge = judge_of(
-        source, task.prg, task.anchor, _saved(store, states.get(task.prg), task.anchor)
-    )
+    judge = judge_of(source, task, _saved(store, states.get(task.prg), task.anchor))
     rows = 0
-    for batch in batches_of(
-        source, task.prg, task.first, task.last, anchor=task.anchor, judge=judge
-    ):
+    for batch in batches_of(source, task, judge):
         sink.write(batch)
         views.write(batch)
         rows += batch.num_rows

@@ -2,111 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
 from clustor.log.types import Entry, EntryKind
-from clustor.replica.header import split_header
-from quantum.archive.types import Bounds, IndexRange, PrgId
+from clustor.replica import decode_batch
+from quantum.archive.types import IndexRange, PrgId
 from quantum.broker import Broker
 from quantum.broker.errors import BrokerError
 from quantum.lake.archive import LogSource
-from quantum.lake.archive.translating import in_readers_words
-from quantum.lake.errors import DamagedBlock, LogGone
+from quantum.lake.errors import DamagedBlock
 from quantum.lake.jobs.errors import StateUnknown
-from quantum.lake.judging import (
-    Judge,
-    LooseJudge,
-    ReplayJudge,
-    decode_known,
-    packed_head,
-)
-from quantum.lake.planner import Offer
+from quantum.lake.judging import Judge, ReplayJudge, decode_known, packed_head
+from quantum.lake.planner import Offer, Task
+from quantum.lake.reader import judge_for, offer_of
 from quantum.lake.rows import RowBuilder
-from quantum.lake.settings import loose_owner_of, settings_of
+from quantum.lake.settings import settings_of
+from quantum.lake.table import DataFile
 
 
-def offer_of(source: LogSource, bounds: Bounds, *more: int) -> Offer:
-    """Say after which indexes the broker's state is known: snapshots, the beginning, and `more`."""
-    anchors = {int(each.base_index) for each in source.snapshots(bounds.prg)}
-    if bounds.first <= 1:
-        anchors.add(0)
-    usable = (each for each in (*anchors, *more) if bounds.first - 1 <= each <= bounds.last)
-    return Offer(bounds, tuple(sorted(set(usable))))
+def offer_with(source: LogSource, prg: PrgId, saved: DataFile | None) -> Offer:
+    """Say what a source has of a partition, and what a table has kept of its machine."""
+    offer = offer_of(source, prg)
+    if saved is None or settings_of(source, prg) is None:
+        return offer
+    return Offer(offer.bounds, tuple(sorted({*offer.anchors, saved.last})))
 
 
-def machine_at(
-    source: LogSource, prg: PrgId, anchor: int, saved: bytes | None = None
-) -> ReplayJudge:
-    """Return the broker of a partition as it was after the entry `anchor`.
+def machine_at(source: LogSource, prg: PrgId, anchor: int) -> ReplayJudge:
+    """Return the broker of a partition as it was after the entry `anchor`, by its snapshot.
 
-    `saved` is its snapshot where the caller has one; else the source's snapshot of that index is
-    taken, or for 0 the beginning. Raises StateUnknown, DamagedBlock.
+    Raises StateUnknown where the source does not say how the tenant is set.
     """
-    settings = settings_of(source, prg)
-    if settings is None:
+    machine = judge_for(source, Task(prg, anchor + 1, anchor + 1, anchor))
+    if not isinstance(machine, ReplayJudge):
         raise StateUnknown("the source does not say how the tenant is set", prg=prg, index=anchor)
-    machine = ReplayJudge(settings)
-    if anchor == 0 and saved is None:
-        return machine
-    content: Iterator[bytes]
-    if saved is not None:
-        content = iter((saved,))
-    else:
-        found = [each for each in source.snapshots(prg) if each.base_index == anchor]
-        if not found:
-            raise LogGone("the snapshot is gone", prg=prg, first=anchor, last=anchor)
-        with in_readers_words(prg, anchor):
-            _, content = split_header(source.open_snapshot(found[-1]))
-    try:
-        with in_readers_words(prg, anchor):
-            machine.restore(content)
-    except BrokerError as error:
-        raise DamagedBlock(str(error), prg=prg, index=anchor) from error
     return machine
 
 
-def judge_of(
-    source: LogSource, prg: PrgId, anchor: int | None, saved: bytes | None = None
-) -> Judge:
-    """Return who says which records are messages: the machine, or without a state a loose one."""
-    if anchor is None or settings_of(source, prg) is None:
-        return LooseJudge(prg.number, partial(loose_owner_of, source, prg))
-    return machine_at(source, prg, anchor, saved)
+def judge_of(source: LogSource, task: Task, saved: bytes | None) -> Judge:
+    """Return who says which records are messages; `saved` is the machine that a table kept."""
+    settings = settings_of(source, task.prg)
+    if saved is None or settings is None:
+        return judge_for(source, task)
+    machine = ReplayJudge(settings)
+    try:
+        machine.restore((saved,))
+    except BrokerError as error:
+        raise DamagedBlock(str(error), prg=task.prg, index=task.anchor) from error
+    return machine
 
 
-def batches_of(
-    source: LogSource,
-    prg: PrgId,
-    first: int,
-    last: int,
-    *,
-    anchor: int | None,
-    judge: Judge,
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the entries from `first` through `last`, in order.
+def batches_of(source: LogSource, task: Task, judge: Judge) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a task, in order.
 
-    What lies between the anchor and `first` is applied and not yielded.
+    What lies between its anchor and its first entry is applied and not yielded.
     """
-    builder = RowBuilder(prg, judge)
-    begin = first if anchor is None else anchor + 1
-    if begin <= last:
-        for entry in source.entries(IndexRange(prg, begin, last)):
-            if entry.index < first:
-                builder.learn(entry)
-                continue
-            builder.add(entry)
-            if builder.is_full:
-                yield builder.take()
-    yield builder.take()
+    builder = RowBuilder(task.prg, judge)
+    begin = task.first if task.anchor is None else task.anchor + 1
+    for entry in source.entries(IndexRange(task.prg, begin, task.last)):
+        if entry.index < task.first:
+            builder.learn(entry)
+            continue
+        builder.add(entry)
+        if builder.is_full:
+            yield builder.take()
+    if builder.rows:
+        yield builder.take()
 
 
-def apply_through(machine: Broker, entries: Iterator[Entry], until_ms: int | None) -> int:
+def apply_through(machine: Broker, entries: Iterable[Entry], until_ms: int | None) -> int:
     """Apply entries up to the last one that was stamped by `until_ms`; return its index."""
-    from clustor.replica import decode_batch
-
     last = 0
     for entry in entries:
         commands = decode_batch(entry.payload) if entry.kind is EntryKind.DATA else []

@@ -51,17 +51,28 @@ def parse_name(name: str) -> Ingested | Rewritten | None:
     """Read a data file's name; None for one that is not ours."""
     found = _INGESTED.match(name)
     if found:
-        return Ingested(StreamName(unquote(found[1])), int(found[2]), int(found[3]))
+        return Ingested(
+            StreamName(unquote(found[1].replace("~", "%"))), int(found[2]), int(found[3])
+        )
     found = _REWRITTEN.match(name)
     return Rewritten(int(found[1])) if found else None
 
 
 def escaped(text: str) -> str:
-    """Write any text with letters that are safe in a path."""
-    return quote(text, safe="").replace("-", "%2D").replace("~", "%7E").replace(".", "%2E")
+    """Write any text with letters that no path, URI or pattern gives another meaning."""
+    return (
+        quote(text, safe="")
+        .replace("~", "%7E")
+        .replace("%", "~")
+        .replace("-", "~2D")
+        .replace(".", "~2E")
+    )
 
 
 def place_of(tenant: str, date: str, *, hidden: str = "") -> str:
-    """Return the directory of a tenant's day; `hidden` keeps plain readers out of it."""
-    place = f"tenant={escaped(tenant)}/date={date}"
+    """Return the directory of a tenant's day, as Hive writes it; `hidden` keeps plain readers out.
+
+    A tenant's id has letters, digits and hyphens only.
+    """
+    place = f"tenant={quote(tenant, safe='')}/date={date}"
     return f"{hidden}/{place}" if hidden else place

@@ -131,7 +131,7 @@ class DirectoryStore:
         (self._directory / place / Path(path).name).unlink(missing_ok=True)
 
     def uri(self, name: str) -> str:
-        return (self._directory / name).as_uri()
+        return f"file://{self._directory / name}"  # Spark unescapes nothing
 
 
 def _link(existing: Path, name: Path) -> bool:

@@ -18,7 +18,7 @@ NO_HEAD: Final = "0" * 64
 
 _Count: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 53) - 1)]  # what canonical JSON can hold
 _Hex: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
-_Path: TypeAlias = Annotated[str, Meta(pattern=r"^(?!.*\.\.)[A-Za-z0-9_%=-][A-Za-z0-9._%=/-]*$")]
+_Path: TypeAlias = Annotated[str, Meta(pattern=r"^(?!.*\.\.)[A-Za-z0-9_%~=-][A-Za-z0-9._%~=/-]*$")]
 
 
 class FileKind(StrEnum):
