@@ -131,7 +131,7 @@ def ingest(
     report = IngestReport()
     while not should_stop():
         try:
-            source = _open(where, keys)
+            source = open_logs(where, keys)
             moved = _one_batch(source, opened, runner, settings, report, progress)
         except SourceUnreachable:
             if once:
@@ -147,7 +147,8 @@ def ingest(
     return report
 
 
-def _open(where: str | LogSource, keys: str | KeyProvider) -> LogSource:
+def open_logs(where: str | LogSource, keys: str | KeyProvider) -> LogSource:
+    """Open what a user named; a source is taken as it is."""
     if not isinstance(where, str):
         return where
     return open_source(where, key_provider(keys, where) if isinstance(keys, str) else keys)

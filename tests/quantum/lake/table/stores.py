@@ -35,7 +35,7 @@ class MemoryStore:
         prefix = f"{directory}/" if directory else ""
         for name in sorted(self.files):
             if name.startswith(prefix):
-                yield Stored(name, len(self.files[name]), self.modified_ms[name])
+                yield Stored(name, len(self.files[name]), self.modified_ms.get(name, 0))
 
     def delete(self, name: str) -> None:
         self.files.pop(name, None)
