@@ -32,17 +32,23 @@ def plan_cleaning(
     `history` and `state` must be read after `stored` was listed: a commit between the two would
     make an uncommitted file of a committed one.
     """
-    replaced_at = {path: commit.at_ms for commit in history for path in commit.remove}
+    live = {_base(path) for path in state.files}
+    replaced_at = {_base(path): commit.at_ms for commit in history for path in commit.remove}
     found: list[str] = []
     for each in stored:
-        if each.name in state.files or now_ms - each.modified_ms < grace_ms:
+        name = _base(each.name)  # a file may have a second name, for plain readers
+        if name in live or now_ms - each.modified_ms < grace_ms:
             continue
-        if each.name in replaced_at:
-            if now_ms - replaced_at[each.name] >= grace_ms:
+        if name in replaced_at:
+            if now_ms - replaced_at[name] >= grace_ms:
                 found.append(each.name)
-        elif is_loser(state, PurePosixPath(each.name).name):
+        elif is_loser(state, name):
             found.append(each.name)
     return found
+
+
+def _base(path: str) -> str:
+    return PurePosixPath(path).name
 
 
 def is_loser(state: TableState, name: str) -> bool:

@@ -34,6 +34,7 @@ from quantum.lake.table.types import (
     NO_VERSION,
     Commit,
     DataFile,
+    FileKind,
     Operation,
     Proposal,
     Range,
@@ -135,6 +136,11 @@ class Table:
         while (data := self._bytes_of(len(found))) is not None:
             found.append(decode_commit(data))
         return found
+
+    def rows_files(self) -> set[str]:
+        """Name every file of rows that any version had."""
+        added = (file for commit in self.history() for file in commit.add)
+        return {file.path for file in added if file.kind == FileKind.ROWS}
 
     def commit(self, proposal: Proposal, *, at_ms: int) -> Commit:
         """Make what is proposed the next version, or raise and change nothing.
