@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from clustor.log import KeyRing, LogReader
+from clustor.log.errors import AuthenticationFailed, KeyUnavailable
 from clustor.log.logmap import LogMap
 from clustor.log.reader import read_entries
 from clustor.log.types import Entry, PartitionId
@@ -199,6 +200,9 @@ def _stopped(state: Path, ring: KeyRing) -> StoppedReplica:
         image = LogReader.open(storage, ring).image
         if image.problem is not None and image.ledger.damaged_at is not None:
             raise image.problem  # a truncation may be lost in the ledger
+        nothing = image.entries.last_index == image.entries.base_index < image.facts.proven_index
+        if nothing and isinstance(image.problem, AuthenticationFailed):
+            raise KeyUnavailable("nothing here is authentic under these keys", log=state.name)
         hard = read_hard_state(storage) or HardState()
         return StoppedReplica(hard, image.facts.proven_index, image.entries, image.problem)
     finally:

@@ -7,9 +7,11 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from quantum.lake.archive.directory_source import DirectorySource
+from quantum.lake.archive.falling_through import FallThroughSource
 from quantum.lake.archive.keys import KeyProvider
+from quantum.lake.archive.object_source import ArchiveSource
 from quantum.lake.archive.source import LogSource
-from quantum.lake.errors import BadAddress
+from quantum.lake.feed.client import ClusterSource
 
 CLUSTER: Final = "cluster:"
 
@@ -19,13 +21,15 @@ def open_source(where: str, keys: KeyProvider) -> LogSource:
 
         path/of/var, path/of/var/node-1   the directory of a stopped broker, or of one node
         file:///…, s3://bucket/prefix, …  an archive
-        cluster:HOST:PORT                 a running cluster, by the admin address of any node
+        cluster:HOST:PORT[,HOST:PORT…]    a running cluster, by admin addresses of its nodes
         cluster:HOST:PORT+URL             the same; what it has compacted comes from its archive
 
     Raises BadAddress, and what the source raises when it looks.
     """
     if where.startswith(CLUSTER):
-        raise BadAddress("not built yet", where=where)
+        addresses, plus, url = where.removeprefix(CLUSTER).partition("+")
+        live = ClusterSource.at(addresses, keys)
+        return FallThroughSource(live, ArchiveSource(url, keys)) if plus else live
     if urlsplit(where).scheme:
-        raise BadAddress("not built yet", where=where)
+        return ArchiveSource(where, keys)
     return DirectorySource.at(Path(where), keys)

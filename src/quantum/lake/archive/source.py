@@ -25,7 +25,8 @@ class LogSource(Protocol):
         """Yield exactly the entries of `span` in order, each decrypted and verified.
 
         Raises LogGone for a part that is not there: everything before it was yielded, and
-        `readable_from` says where to go on. What is beyond the bounds is LogGone as well.
+        `readable_from` says where to go on. What is beyond the bounds is LogGone as well, or
+        SourceUnreachable from a cluster, which may commit it yet.
         """
 
     def snapshots(self, prg: PrgId) -> list[SnapshotRef]:

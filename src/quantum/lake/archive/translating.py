@@ -22,6 +22,7 @@ from quantum.archive.errors import (
     ArchiveError,
     ArchiveFormatUnknown,
     ArchiveMissing,
+    ArchiveMisuse,
     ArchiveUnreachable,
 )
 from quantum.archive.types import PrgId
@@ -68,7 +69,7 @@ def translated(error: Exception, prg: PrgId | None, index: int | None) -> LakeEr
             return LogGone(reason, prg=prg, first=at, last=at, **facts)
         case CorruptLog() | SnapshotError() | ArchiveDamaged() | ReplicaError():
             return DamagedBlock(reason, prg=prg, index=index, **facts)
-        case NodeError() | FileNotFoundError() | NotADirectoryError():
+        case NodeError() | ArchiveMisuse() | FileNotFoundError() | NotADirectoryError():
             return BadAddress(reason, prg=prg, **facts)
         case OSError():
             return SourceUnreachable(reason, prg=prg, index=index)
