@@ -60,6 +60,9 @@ NOBODY: Final[frozenset[int]] = frozenset()
 ALL: Final = Verdict(0, NOBODY)
 
 TopicOwner = Callable[[bytes], int]
+Spans = tuple[tuple[int, int], ...]
+"""Numbers as spans from first through last, ascending, none touching the next."""
+NO_SPANS: Final[Spans] = ()
 
 
 class Judge(Protocol):
@@ -163,14 +166,19 @@ class ReplayJudge(Broker):
 
 
 class LooseJudge:
-    """Knows only what it has seen: of each origin the last number, and the open packet ids."""
+    """Knows only what it has seen: the numbers of each origin, and the open packet ids.
+
+    A number of a leader's term is always the same message. Whether it counted the first time it
+    is seen is not known, so it is shown then, and not again.
+    """
 
     is_exact = False
 
-    def __init__(self, prg: int, topic_partition: TopicOwner) -> None:
+    def __init__(self, prg: int, topic_partition: TopicOwner | None) -> None:
+        """Without a ring nobody knows which QoS 2 publishes were sent on, so they all stay."""
         self._prg = prg
         self._topic_partition = topic_partition
-        self._numbers: dict[int, tuple[int, int]] = {}
+        self._seen: dict[int, tuple[int, Spans]] = {}
         self._counted: dict[int, int] = {}
         self._open: dict[tuple[bytes, int], int] = {}  # the epochs of open exchanges
 
@@ -202,21 +210,20 @@ class LooseJudge:
             return None
         if head.origin == OWN_ORIGIN:
             return ALL
-        term, number = self._numbers.get(head.origin, (-1, 0))
+        term, seen = self._seen.get(head.origin, (-1, NO_SPANS))
         if head.origin_term < term:
             return None
-        is_known = head.origin_term == term
-        if is_known and head.first_sequence > number + 1:
-            return None
-        last = head.first_sequence + count_records(data) - 1
-        self._numbers[head.origin] = (head.origin_term, max(number, last) if is_known else last)
-        return Verdict(max(0, number - head.first_sequence + 1) if is_known else 0, NOBODY)
+        if head.origin_term > term:
+            seen = NO_SPANS
+        span = (head.first_sequence, head.first_sequence + count_records(data) - 1)
+        self._seen[head.origin] = (head.origin_term, with_span(seen, span))
+        return Verdict(0, numbers_within(seen, span)) if seen else ALL
 
     def _once(self, records: list[bytes]) -> set[int]:
         refused: set[int] = set()
         for number, record in enumerate(records):
             message = decoded(record)
-            if message is None or self._topic_partition(message.topic) != self._prg:
+            if message is None or not self._is_here(message.topic):
                 refused.add(number)
                 continue
             exchange = (message.client_id, message.packet_id)
@@ -224,6 +231,9 @@ class LooseJudge:
                 refused.add(number)
             self._open[exchange] = message.epoch
         return refused
+
+    def _is_here(self, topic: bytes) -> bool:
+        return self._topic_partition is None or self._topic_partition(topic) == self._prg
 
 
 def _refused(reply: bytes) -> Set[int]:
@@ -248,6 +258,28 @@ def counted_again(sequences: Iterable[int], counted: int) -> set[int]:
         else:
             counted = sequence
     return again
+
+
+def with_span(spans: Spans, added: tuple[int, int]) -> Spans:
+    """Add a span. There is nearly always one, and it grows."""
+    first, last = added
+    apart = []
+    for begin, end in spans:
+        if end + 1 < first or last + 1 < begin:
+            apart.append((begin, end))
+        else:
+            first, last = min(first, begin), max(last, end)
+    return tuple(sorted([*apart, (first, last)])) if first <= last else spans
+
+
+def numbers_within(spans: Spans, among: tuple[int, int]) -> Set[int]:
+    """Return which numbers of a span are in others, counted from its first."""
+    first, last = among
+    return {
+        number - first
+        for begin, end in spans
+        for number in range(max(begin, first), min(end, last) + 1)
+    }
 
 
 def count_records(data: bytes) -> int:

@@ -5,6 +5,8 @@ cluster          HOST:PORT of any node's admin address; with `path`, what the cl
                  compacted comes from that archive
 keys             where keys come from: `directory` (beside the data), `directory:PATH`, `env:NAME`,
                  or `module:NAME` of a provider in Python. Never a key: options are shown in plans
+broker           a directory with the broker's `broker.json`, for sources that do not know how
+                 it was set (an archive): only then `applied` is exact
 rows             `applied` (messages that the broker took, each once; the default) or `logged`
                  (every record, without the work of replaying)
 onGap            `fail` (the default) or `row`, where entries are gone for good
@@ -38,7 +40,7 @@ LOGGED_ROWS: Final = "logged"
 _KNOWN: Final = frozenset(
     name.lower()
     for name in (
-        *("path", "cluster", "keys", "rows", "onGap", "startingOffsets", "endingOffsets"),
+        *("path", "cluster", "keys", "broker", "rows", "onGap", "startingOffsets", "endingOffsets"),
         *("tenant", "prgs", "topicPrefix", "maxRecordsPerTrigger", "maxBytesPerTrigger"),
         *("maxFilesPerTrigger", "partitionBytes", "warmupBytes", "columns", "schemaVersion"),
     )
@@ -53,6 +55,7 @@ class SourceOptions:
 
     where: str
     keys: str = "directory"
+    broker: str | None = None
     rows: str = APPLIED
     on_gap: OnGap = OnGap.FAIL
     starting: str | Offsets = FIRST
@@ -76,6 +79,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     return SourceOptions(
         where=_where(options),
         keys=_keys(options.get("keys", "directory")),
+        broker=options.get("broker"),
         rows=rows,
         on_gap=OnGap(_one_of(options, "ongap", tuple(each.value for each in OnGap))),
         starting=_starting(options.get("startingoffsets", FIRST)),

@@ -6,7 +6,6 @@ left out, because a zip cannot be imported from with them; the same sources run 
 
 from __future__ import annotations
 
-import hashlib
 import zipfile
 from collections.abc import Iterator
 from importlib import import_module
@@ -27,14 +26,6 @@ def build_package(target: Path) -> Path:
             archive.writestr(zipfile.ZipInfo(name, _STAMP), path.read_bytes())
     partial.replace(target)
     return target
-
-
-def package_digest() -> str:
-    """Name what `build_package` would write."""
-    digest = hashlib.sha256()
-    for name, path in _files():
-        digest.update(name.encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
 
 
 def _files() -> Iterator[tuple[str, Path]]:

@@ -22,13 +22,15 @@ from quantum.lake.planner import Offer, Task
 from quantum.lake.refusals import EntryUnreadable
 from quantum.lake.rows import RowBuilder, gap_row
 from quantum.lake.schema import NAMES, SCHEMA_VERSION
-from quantum.lake.settings import settings_of, topic_owner
+from quantum.lake.settings import settings_of
 
 
-def offer_of(source: LogSource, prg: PrgId, *, exact: bool = True) -> Offer:
+def offer_of(
+    source: LogSource, prg: PrgId, *, exact: bool = True, broker: str | None = None
+) -> Offer:
     """Say what a source has of a partition. Raises LakeError."""
     bounds = source.bounds(prg)
-    if not exact or settings_of(source, prg) is None:
+    if not exact or settings_of(source, prg, broker) is None:
         return Offer(bounds)
     anchors = {int(ref.base_index) for ref in source.snapshots(prg)}
     if bounds.first == 1:
@@ -36,12 +38,13 @@ def offer_of(source: LogSource, prg: PrgId, *, exact: bool = True) -> Offer:
     return Offer(bounds, tuple(sorted(anchors)))
 
 
-def read_task(
+def read_task(  # noqa: PLR0917  # what it needs
     source: LogSource,
     task: Task,
     names: Sequence[str] = NAMES,
     filters: Filters = NO_FILTERS,
     version: int = SCHEMA_VERSION,
+    broker: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task in order.
 
@@ -50,7 +53,7 @@ def read_task(
     if task.is_gap:
         yield gap_row(task.prg, task.first, task.last, names, version)
         return
-    builder = RowBuilder(task.prg, judge_for(source, task), names, filters, version)
+    builder = RowBuilder(task.prg, judge_for(source, task, broker), names, filters, version)
     begin = task.first if task.anchor is None else task.anchor + 1
     for entry in source.entries(IndexRange(task.prg, begin, task.last)):
         if entry.index < task.first:
@@ -63,11 +66,12 @@ def read_task(
         yield builder.take()
 
 
-def judge_for(source: LogSource, task: Task) -> Judge:
+def judge_for(source: LogSource, task: Task, broker: str | None = None) -> Judge:
     """Return who decides which records are messages, as of the task's anchor."""
-    settings = settings_of(source, task.prg)
+    settings = settings_of(source, task.prg, broker)
     if task.anchor is None or settings is None:
-        return LooseJudge(task.prg.number, topic_owner(source, task.prg))
+        owner = None if settings is None else settings.topic_partition
+        return LooseJudge(task.prg.number, owner)
     judge = ReplayJudge(settings)
     if task.anchor:
         _restore(source, task.prg, task.anchor, judge)

@@ -6,15 +6,18 @@ cores of this machine. Quiet: Spark's own chatter is for who asks for it.
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from quantum.lake.java import java_home
-from quantum.lake.package import build_package, package_digest
+from quantum.lake.package import build_package
 from quantum.lake.refusals import BadOption
 
 if TYPE_CHECKING:
@@ -69,6 +72,8 @@ def spark_session(
     session = builder.getOrCreate()
     if not remote:
         session.sparkContext.setLogLevel(log_level)
+    if remote or not (master or LOCAL).startswith("local"):
+        _ship(session, is_remote=bool(remote))
     register(session)
     return session
 
@@ -78,6 +83,23 @@ def register(session: SparkSession) -> None:
     from quantum.lake.source import QuantumDataSource
 
     session.dataSource.register(QuantumDataSource)
+
+
+def _ship(session: SparkSession, *, is_remote: bool) -> None:
+    """Let the workers have the sources that run here."""
+    package = build_package(_scratch() / "quantum.zip")
+    if is_remote:
+        session.addArtifacts(str(package), pyfile=True)
+    else:
+        session.sparkContext.addPyFile(str(package))
+
+
+@cache
+def _scratch() -> Path:
+    """Make a directory for what a session needs as files; it ends with the process."""
+    directory = tempfile.mkdtemp(prefix="quantum-lake-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return Path(directory)
 
 
 def _checked(master: str) -> str:
@@ -91,17 +113,10 @@ def _classic(master: str, log_level: str) -> dict[str, str]:
     os.environ["JAVA_HOME"] = java_home()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    scratch = Path(tempfile.gettempdir()) / f"quantum-lake-{os.getuid()}"
-    scratch.mkdir(mode=0o700, exist_ok=True)
-    quiet = scratch / f"log4j2-{log_level}.properties"
+    quiet = _scratch() / "log4j2.properties"
     quiet.write_text(_QUIET.format(level=log_level), encoding="ascii")
     settings = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{quiet}"}
     if master.startswith("local"):
         settings["spark.driver.host"] = "127.0.0.1"
         settings["spark.driver.bindAddress"] = "127.0.0.1"
-    else:
-        package = scratch / f"quantum-{package_digest()[:16]}.zip"
-        if not package.is_file():
-            build_package(package)
-        settings["spark.submit.pyFiles"] = str(package)
     return settings

@@ -1,4 +1,8 @@
-"""The numbers under which a partition's log was applied, where a source knows them."""
+"""The numbers under which a partition's log was applied, where anybody knows them.
+
+They are not in the log: a broker's `broker.json` has them. Without them nobody can say what a full
+queue refused, so rows are not exact (`logged`).
+"""
 
 from __future__ import annotations
 
@@ -8,40 +12,33 @@ from quantum.archive.types import PrgId
 from quantum.broker import BrokerSettings
 from quantum.lake.archive import LogSource
 from quantum.lake.archive.directory_source import DirectorySource
-from quantum.lake.judging import TopicOwner
-from quantum.routing.ring import HashRing
-from quantum.serving.broker_file import TenantEntry, read_broker_file
+from quantum.lake.errors import BadAddress
+from quantum.serving.broker_file import BROKER_FILE, TenantEntry, read_broker_file
 from quantum.serving.replaying import broker_settings
-from quantum.types import TenantId
 
 
-def settings_of(source: LogSource, prg: PrgId) -> BrokerSettings | None:
-    """Return how the broker of a partition was set; None where the source does not say.
+def tenant_entry(source: LogSource, prg: PrgId, broker: str | None) -> TenantEntry | None:
+    """Return how a tenant was made; `broker` is a directory with a `broker.json`, where given.
 
-    Without them nobody can say what a full queue refused, so rows cannot be exact.
+    A source that knows has a method `tenant_entry(name)` of its own. Raises BadAddress where the
+    directory does not describe the tenant.
     """
-    entry = _entry(source, prg.tenant)
-    return None if entry is None else broker_settings(entry, prg.number)
-
-
-def topic_owner(source: LogSource, prg: PrgId) -> TopicOwner:
-    """Return which partition owns a topic, in a ring as large as the source shows it."""
-    entry = _entry(source, prg.tenant)
-    if entry is not None:
-        count = entry.prgs
-    else:
-        count = len([each for each in source.prgs() if each.tenant == prg.tenant])
-    ring, tenant = HashRing(), TenantId(prg.tenant)
-    return lambda topic: ring.topic_partition(tenant, topic, count)
-
-
-def _entry(source: LogSource, tenant: str) -> TenantEntry | None:
     asked = getattr(source, "tenant_entry", None)
-    if asked is not None:
-        found = asked(tenant)
+    if broker is None and asked is not None:
+        found = asked(prg.tenant)
         return found if isinstance(found, TenantEntry) else None
-    if isinstance(source, DirectorySource):
-        for entry in read_broker_file(Path(source.root)).tenants:
-            if entry.name == tenant:
-                return entry
-    return None
+    if broker is None and isinstance(source, DirectorySource):
+        broker = source.root
+    if broker is None:
+        return None
+    directory = Path(broker).parent if Path(broker).name == BROKER_FILE else Path(broker)
+    for entry in read_broker_file(directory).tenants:
+        if entry.name == prg.tenant:
+            return entry
+    raise BadAddress("no broker.json here describes the tenant", prg=prg, directory=str(directory))
+
+
+def settings_of(source: LogSource, prg: PrgId, broker: str | None) -> BrokerSettings | None:
+    """Return how the broker of a partition was set; None where nobody says."""
+    entry = tenant_entry(source, prg, broker)
+    return None if entry is None else broker_settings(entry, prg.number)

@@ -113,7 +113,9 @@ class _Logs:
         for prg in prgs:
             if filters.wants_partition(prg):
                 self._sources[prg] = self._open()
-                offers[prg] = offer_of(self._sources[prg], prg, exact=exact)
+                offers[prg] = offer_of(
+                    self._sources[prg], prg, exact=exact, broker=self._options.broker
+                )
         return offers
 
 
@@ -150,7 +152,7 @@ class QuantumReader(DataSourceReader):
         return [QuantumPartition(logs.source(task.prg), task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(partition, self._names, self._filters, self._options.version)
+        return _read(partition, self._names, self._filters, self._options)
 
 
 class QuantumStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -205,7 +207,7 @@ class QuantumStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [QuantumPartition(logs.source(task.prg), task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(partition, self._names, self._options.filters, self._options.version)
+        return _read(partition, self._names, self._options.filters, self._options)
 
 
 def _up_to(offer: Offer, target: int, read: int) -> Offer:
@@ -217,7 +219,8 @@ def _up_to(offer: Offer, target: int, read: int) -> Offer:
 
 
 def _read(
-    partition: Any, names: tuple[str, ...], filters: Filters, version: int
+    partition: Any, names: tuple[str, ...], filters: Filters, options: SourceOptions
 ) -> Iterator[pa.RecordBatch]:
     if isinstance(partition, QuantumPartition):  # Spark makes an empty one where there are none
-        yield from read_task(partition.source, partition.task, names, filters, version)
+        source, task = partition.source, partition.task
+        yield from read_task(source, task, names, filters, options.version, options.broker)
