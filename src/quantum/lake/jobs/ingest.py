@@ -20,16 +20,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from quantum.archive.types import PrgId
-from quantum.lake.archive import KeyProvider, LogSource, open_source
+from quantum.lake.archive import KeyProvider, LogSource
 from quantum.lake.errors import SourceUnreachable
 from quantum.lake.jobs.errors import StateUnknown
 from quantum.lake.jobs.log_reading import batches_of, judge_of, offer_with
 from quantum.lake.jobs.progress import Progress, Step, silence
 from quantum.lake.jobs.row_files import RowSink, stream_of
 from quantum.lake.jobs.runner import Runner, runner_of
+from quantum.lake.jobs.sources import open_logs
 from quantum.lake.jobs.views import View, ViewWriter, checked
 from quantum.lake.judging import ReplayJudge
-from quantum.lake.keys_option import key_provider
 from quantum.lake.offsets import Offsets
 from quantum.lake.planner import Cutting, Limits, Offer, OnGap, Task, admit, cut
 from quantum.lake.rows import gap_row
@@ -111,6 +111,7 @@ def ingest(
     *,
     spark: SparkSession | Runner | None = None,
     keys: str | KeyProvider = "directory",
+    broker: str | None = None,
     settings: IngestSettings = IngestSettings(),  # noqa: B008  # a frozen value
     once: bool = True,
     progress: Progress = silence,
@@ -131,7 +132,7 @@ def ingest(
     report = IngestReport()
     while not should_stop():
         try:
-            source = open_logs(where, keys)
+            source = open_logs(where, keys, broker)
             moved = _one_batch(source, opened, runner, settings, report, progress)
         except SourceUnreachable:
             if once:
@@ -145,13 +146,6 @@ def ingest(
             wait()
     report.offsets = {name: each.last for name, each in opened.refresh().ranges.items()}
     return report
-
-
-def open_logs(where: str | LogSource, keys: str | KeyProvider) -> LogSource:
-    """Open what a user named; a source is taken as it is."""
-    if not isinstance(where, str):
-        return where
-    return open_source(where, key_provider(keys, where) if isinstance(keys, str) else keys)
 
 
 def _one_batch(  # noqa: PLR0917

@@ -25,7 +25,7 @@ from quantum.lake.table import DataFile
 def offer_with(source: LogSource, prg: PrgId, saved: DataFile | None) -> Offer:
     """Say what a source has of a partition, and what a table has kept of its machine."""
     offer = offer_of(source, prg)
-    if saved is None or settings_of(source, prg) is None:
+    if saved is None or settings_of(source, prg, None) is None:
         return offer
     return Offer(offer.bounds, tuple(sorted({*offer.anchors, saved.last})))
 
@@ -43,7 +43,7 @@ def machine_at(source: LogSource, prg: PrgId, anchor: int) -> ReplayJudge:
 
 def judge_of(source: LogSource, task: Task, saved: bytes | None) -> Judge:
     """Return who says which records are messages; `saved` is the machine that a table kept."""
-    settings = settings_of(source, task.prg)
+    settings = settings_of(source, task.prg, None)
     if saved is None or settings is None:
         return judge_for(source, task)
     machine = ReplayJudge(settings)

@@ -20,10 +20,10 @@ from quantum.broker.session import Session
 from quantum.lake.archive import KeyProvider, LogSource
 from quantum.lake.errors import LogGone
 from quantum.lake.jobs.errors import StateUnknown
-from quantum.lake.jobs.ingest import open_logs
 from quantum.lake.jobs.log_reading import apply_through, machine_at
 from quantum.lake.jobs.progress import Progress, Step, silence
 from quantum.lake.jobs.runner import Runner, runner_of
+from quantum.lake.jobs.sources import open_logs
 from quantum.lake.judging import ReplayJudge
 from quantum.lake.reader import offer_of
 
@@ -71,6 +71,7 @@ def replay(
     *,
     spark: SparkSession | Runner | None = None,
     keys: str | KeyProvider = "directory",
+    broker: str | None = None,
     at: Moment = Moment(),  # noqa: B008  # a frozen value
     indexes: Mapping[str, int] | None = None,
     progress: Progress = silence,
@@ -79,7 +80,7 @@ def replay(
 
     Raises LakeError where something cannot be read or believed.
     """
-    source = open_logs(where, keys)
+    source = open_logs(where, keys, broker)
     prgs = source.prgs()
     for prg in prgs:
         source.bounds(prg)  # so that what it learns travels with it
@@ -152,10 +153,11 @@ def find_divergences(
     *,
     spark: SparkSession | Runner | None = None,
     keys: str | KeyProvider = "directory",
+    broker: str | None = None,
     other_keys: str | KeyProvider = "directory",
 ) -> list[Divergence]:
     """Compare two copies of the logs; of each partition name the first index that differs."""
-    source, second = open_logs(where, keys), open_logs(other, other_keys)
+    source, second = open_logs(where, keys, broker), open_logs(other, other_keys, broker)
     shared = [prg for prg in source.prgs() if prg in second.prgs()]
     for prg in shared:
         source.bounds(prg), second.bounds(prg)
@@ -283,10 +285,11 @@ def state_at(
     *,
     spark: SparkSession | Runner | None = None,
     keys: str | KeyProvider = "directory",
+    broker: str | None = None,
     at: Moment = Moment(),  # noqa: B008  # a frozen value
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the state of all partitions at a moment, as rows of `STATE_TABLES`."""
-    source = open_logs(where, keys)
+    source = open_logs(where, keys, broker)
     tables: dict[str, list[dict[str, Any]]] = {name: [] for name in STATE_TABLES}
     for found in runner_of(spark).run(partial(state_rows, source, at), source.prgs()):
         for name, rows in found.items():

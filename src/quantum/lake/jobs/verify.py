@@ -20,12 +20,12 @@ import pyarrow.parquet as pq
 
 from quantum.archive.types import PrgId
 from quantum.lake.archive import KeyProvider, LogSource
-from quantum.lake.jobs.ingest import open_logs
 from quantum.lake.jobs.log_reading import batches_of
 from quantum.lake.jobs.progress import Progress, Step, silence
 from quantum.lake.jobs.reading import table_state
 from quantum.lake.jobs.row_files import encoded_rows, stream_of
 from quantum.lake.jobs.runner import Runner, runner_of
+from quantum.lake.jobs.sources import open_logs
 from quantum.lake.judging import ReplayJudge
 from quantum.lake.offsets import Offsets
 from quantum.lake.planner import OnGap, Task, cut
@@ -118,13 +118,14 @@ def verify(
     *,
     spark: SparkSession | Runner | None = None,
     keys: str | KeyProvider = "directory",
+    broker: str | None = None,
     version: int | None = None,
     progress: Progress = silence,
 ) -> Verdict:
     """Compare a table with its logs. Raises LakeError, and TableError where there is no table."""
     runner = runner_of(spark)
     opened, state = table_state(table, version)
-    source = open_logs(where, keys)
+    source = open_logs(where, keys, broker)
     streams = [PrgId.parse(name) for name in sorted(state.ranges)]
     for prg in streams:
         source.bounds(prg)  # so that what it learns travels with it

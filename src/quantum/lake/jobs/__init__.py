@@ -1,0 +1,54 @@
+"""The lake's jobs, for a notebook by one import: each is what `quantum lake JOB` runs."""
+
+from quantum.lake.jobs.compact import Compacted, clean, compact
+from quantum.lake.jobs.delta import mirror_to_delta
+from quantum.lake.jobs.errors import BadView, JobError, PackageMissing, StateUnknown
+from quantum.lake.jobs.ingest import IngestReport, IngestSettings, ingest
+from quantum.lake.jobs.progress import Progress, Step, silence
+from quantum.lake.jobs.reading import read_dead_letters, read_table, read_view
+from quantum.lake.jobs.replay import (
+    Divergence,
+    Moment,
+    Replayed,
+    find_divergences,
+    replay,
+    state_at,
+)
+from quantum.lake.jobs.runner import InlineRunner, Runner, SparkRunner
+from quantum.lake.jobs.state_tables import write_state
+from quantum.lake.jobs.verify import Verdict, verify
+from quantum.lake.jobs.views import View, read_views
+
+__all__ = [
+    "BadView",
+    "Compacted",
+    "Divergence",
+    "IngestReport",
+    "IngestSettings",
+    "InlineRunner",
+    "JobError",
+    "Moment",
+    "PackageMissing",
+    "Progress",
+    "Replayed",
+    "Runner",
+    "SparkRunner",
+    "StateUnknown",
+    "Step",
+    "Verdict",
+    "View",
+    "clean",
+    "compact",
+    "find_divergences",
+    "ingest",
+    "mirror_to_delta",
+    "read_dead_letters",
+    "read_table",
+    "read_view",
+    "read_views",
+    "replay",
+    "silence",
+    "state_at",
+    "verify",
+    "write_state",
+]
