@@ -203,7 +203,12 @@ def ingest(  # noqa: PLR0917  # typer
     from quantum.lake.table import Table
 
     where = where_of(cluster, archive, data)
-    with _said_plainly(), _runner(master, "ingest") as runner, _progress("ingest", as_json) as show:
+    with (
+        _until_told() as told,
+        _said_plainly(),
+        _runner(master, "ingest") as runner,
+        _progress("ingest", as_json) as show,
+    ):
         settings = IngestSettings(
             limits=Limits(bytes=batch_bytes),
             on_gap=OnGap.ROW if gap_rows else OnGap.FAIL,
@@ -218,19 +223,18 @@ def ingest(  # noqa: PLR0917  # typer
             if delta:
                 mirror_to_delta(opened)
 
-        with _until_told() as told:
-            report = run(
-                where,
-                table,
-                spark=runner,
-                keys=keys,
-                broker=broker,
-                settings=settings,
-                once=once,
-                progress=show,
-                should_stop=told,
-                after_commit=after_commit,
-            )
+        report = run(
+            where,
+            table,
+            spark=runner,
+            keys=keys,
+            broker=broker,
+            settings=settings,
+            once=once,
+            progress=show,
+            should_stop=told,
+            after_commit=after_commit,
+        )
     _print(
         asdict(report),
         as_json,

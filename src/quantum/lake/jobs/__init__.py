@@ -2,7 +2,7 @@
 
 from quantum.lake.jobs.compact import Compacted, clean, compact
 from quantum.lake.jobs.delta import mirror_to_delta
-from quantum.lake.jobs.errors import BadView, JobError, PackageMissing, StateUnknown
+from quantum.lake.jobs.errors import BadView, JobError, PackageMissing, SparkFailed, StateUnknown
 from quantum.lake.jobs.ingest import IngestReport, IngestSettings, ingest
 from quantum.lake.jobs.progress import Progress, Step, silence
 from quantum.lake.jobs.reading import read_dead_letters, read_table, read_view
@@ -32,6 +32,7 @@ __all__ = [
     "Progress",
     "Replayed",
     "Runner",
+    "SparkFailed",
     "SparkRunner",
     "StateUnknown",
     "Step",

@@ -3,6 +3,7 @@
 LakeError
 └── JobError
     ├── StateUnknown     what the broker had taken before an index is not known
+    ├── SparkFailed      Spark gave a task up; the table is as it was
     ├── BadView          the description of a typed view has a mistake
     └── PackageMissing   a package that was asked for is not installed
 """
@@ -18,6 +19,10 @@ class JobError(LakeError):
 
 class StateUnknown(JobError):
     """No snapshot and no beginning of the log is at hand: which publishes counted is unknown."""
+
+
+class SparkFailed(JobError):
+    """Spark gave a task up, after as many attempts as it is told to make."""
 
 
 class BadView(JobError):

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from quantum.archive.types import PrgId
 from quantum.lake.archive import KeyProvider, LogSource
 from quantum.lake.errors import SourceUnreachable
-from quantum.lake.jobs.errors import StateUnknown
+from quantum.lake.jobs.errors import SparkFailed, StateUnknown
 from quantum.lake.jobs.log_reading import batches_of, judge_of, offer_with
 from quantum.lake.jobs.progress import Progress, Step, silence
 from quantum.lake.jobs.row_files import RowSink, stream_of
@@ -58,6 +58,8 @@ if TYPE_CHECKING:
 JOB: Final = "ingest"
 STATE_BYTES_MAX: Final = 256 << 20
 POLL_SECONDS: Final = 1.0
+FAILURES_MAX: Final = 60
+"""How often in a row a continuous run tries again before it gives up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +131,17 @@ def ingest(
     store = open_store(table) if isinstance(table, str) else table
     opened = Table.open_or_create(store, schema_version=SCHEMA_VERSION, at_ms=_now_ms())
     opened.show()
-    report = IngestReport()
+    report, failures = IngestReport(), 0
     while not should_stop():
         try:
             source = open_logs(where, keys, broker)
             moved = _one_batch(source, opened, runner, settings, report, progress)
-        except SourceUnreachable:
-            if once:
+            failures = 0
+        except (SourceUnreachable, SparkFailed) as error:
+            failures += 1
+            if once or failures > FAILURES_MAX:
                 raise
+            progress(Step(JOB, f"trying again: {error}"))
             moved = False
         if moved:
             after_commit(opened)

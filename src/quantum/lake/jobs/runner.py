@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import pyarrow as pa
 
 from quantum.lake.errors import LakeError
+from quantum.lake.jobs.errors import SparkFailed
 from quantum.lake.table import TableError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -47,7 +48,7 @@ class SparkRunner:
         if not tasks:
             return []
         frame = self.spark.range(0, len(tasks), 1, len(tasks))
-        done = frame.mapInArrow(_worker(work, tasks), "task bigint, result binary").collect()
+        done = self._collect(frame.mapInArrow(_worker(work, tasks), "task bigint, result binary"))
         outcomes = {row["task"]: pickle.loads(row["result"]) for row in done}  # noqa: S301  # ours
         results: list[Result] = []
         for number in range(len(tasks)):
@@ -56,6 +57,17 @@ class SparkRunner:
                 raise error
             results.append(result)
         return results
+
+    @staticmethod
+    def _collect(frame: DataFrame) -> list[Row]:
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+        from pyspark.errors import PySparkException
+
+        try:
+            return frame.collect()
+        except (PySparkException, Py4JError, ConnectionError) as error:
+            lines = [line for line in str(error).splitlines() if line.strip()]
+            raise SparkFailed("Spark gave a task up", cause=lines[-1] if lines else "") from error
 
 
 def runner_of(where: SparkSession | Runner | None) -> Runner:
