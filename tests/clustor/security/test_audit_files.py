@@ -6,9 +6,10 @@ import random
 
 import pytest
 
-from clustor.log.steps import Create, FileName, Storage, Sync, Write
+from clustor.log.steps import Create, FileName, Plan, Storage, Sync, Truncate, Write
 from clustor.security import (
     ANCHOR_FILE,
+    AuditEvent,
     AuditJournal,
     AuditReader,
     AuditTruncated,
@@ -22,7 +23,7 @@ from clustor.security import (
     read_anchor,
     verify_lines,
 )
-from clustor.sim.disk import SimDisk
+from clustor.sim.disk import CrashChoice, SimDisk
 from tests.clustor.security.audit_logs import KEY, KEY_ID, TRUSTED, event
 
 SMALL_FILE = 4096
@@ -90,28 +91,23 @@ def test_no_crash_loses_an_acknowledged_event_or_breaks_the_log(seed: int) -> No
         journal, plan = plan_open(
             disk, KEY.sign, KEY_ID, new_log_id="log", at_ms=5, file_bytes_max=SMALL_FILE
         )
-        cut = rng.random() < 0.3
-        if not (cut and (crashed := _cut(disk, plan, rng)) is not None):
+        events: list[AuditEvent] = []
+        for number in range(rng.randrange(1, 12)):
+            if rng.random() < 0.2:
+                break
             disk.execute(plan)
-            crashed = None
-            for number in range(rng.randrange(1, 12)):
-                events = [event(100 * number + each) for each in range(rng.randrange(1, 5))]
-                plan = journal.plan_append(events, 9, seal=rng.random() < 0.4)
-                if rng.random() < 0.2:
-                    crashed = _cut(disk, plan, rng)
-                    break
-                disk.execute(plan)
-                acknowledged += [each.object for each in events]
-        disk = crashed or disk.random_crash(rng)
-        held = recorded_prefix(disk)
-        assert is_in_order(acknowledged, held), seed
+            acknowledged += [each.object for each in events]
+            events = [event(100 * number + each) for each in range(rng.randrange(1, 5))]
+            plan = journal.plan_append(events, 9, seal=rng.random() < 0.4)
+        disk = _cut(disk, plan, rng)
+        assert is_in_order(acknowledged, recorded_prefix(disk)), seed
     opened(disk)
     assert checked(disk).is_intact, seed
     assert is_in_order(acknowledged, recorded(disk)), seed
 
 
-def _cut(disk: SimDisk, plan: tuple[object, ...], rng: random.Random) -> SimDisk:
-    points = list(disk.copy().crash_points(plan))  # type: ignore[arg-type]
+def _cut(disk: SimDisk, plan: Plan, rng: random.Random) -> SimDisk:
+    points = list(disk.copy().crash_points(plan))
     return rng.choice(points).random_crash(rng)
 
 
@@ -143,6 +139,17 @@ def test_every_outcome_of_a_crash_in_a_sealing_append_can_be_opened() -> None:
     assert outcomes > 20
 
 
+def test_an_anchor_that_a_crash_left_behind_catches_up() -> None:
+    disk = SimDisk()
+    journal = opened(disk)
+    plan = journal.plan_append([event(1)], 9, seal=True)
+    disk.execute(plan[:2])  # the seal is durable, its anchor is not
+    assert read_anchor(disk).sequence == 0
+    opened(disk)
+    assert read_anchor(disk).sequence == 3
+    assert checked(disk).is_intact
+
+
 def test_a_torn_write_stays_as_evidence_and_is_named() -> None:
     disk = SimDisk()
     journal = opened(disk)
@@ -171,13 +178,12 @@ def test_lines_that_only_memory_held_after_a_failed_sync_are_written_again() -> 
     with pytest.raises(OSError, match="error"):
         disk.execute(journal.plan_append([event(2)], 9, seal=False))
     opened(disk)
-    after = disk.random_crash(random.Random(3))
+    after = disk.crash(CrashChoice())
     assert checked(after).is_intact
+    assert recorded(after) == ["node/1", "node/2"]
 
 
 def cut_to(disk: SimDisk, name: FileName, kept: bytes) -> None:
-    from clustor.log.steps import Truncate
-
     disk.execute((Truncate(name, 0), Write(name, 0, kept), Sync(name)))
 
 

@@ -132,7 +132,7 @@ def test_an_added_line_is_found(at: int) -> None:
                 tenant="",
                 trace_id="",
                 facts={},
-            ),  # fmt: skip
+            ),
             previous=digest_of(LINES[at - 1]) if at else NOTHING,
         )
     )
@@ -192,6 +192,15 @@ def test_keys_overlap_and_end() -> None:
         TrustedKey(KEY.public_key(), retires_at_ms=100), TrustedKey(OTHER_KEY.public_key())
     )
     assert found(verify_lines(lines, late)) == (FaultKind.WRONG_KEY, 3)
+
+
+def test_a_seal_that_names_another_seal_before_it_is_refused() -> None:
+    """Its signature holds: two writers with one key would make such a log."""
+    chain = new_chain()
+    lines = [chain.begin_file(1, 0), chain.append(event(1)), chain.seal(10)]
+    chain.sealed_digest = digest_of(b"another")
+    lines += [chain.append(event(2)), chain.seal(20)]
+    assert found(verify_lines(lines, TRUSTED)) == (FaultKind.ALTERED, 4)
 
 
 def test_a_forged_anchor_is_refused() -> None:
@@ -267,11 +276,10 @@ def test_a_batch_of_a_thousand_events_is_full() -> None:
     chain = new_chain()
     lines = [chain.begin_file(1, 0)]
     lines += [chain.append(event(number)) for number in range(BATCH_EVENTS_MAX)]
-    assert chain.is_full
     with pytest.raises(AssertionError):
         chain.append(event(0))
     lines.append(chain.seal(1))
-    assert not chain.is_full
+    assert chain.open_events == 0
     assert verify_lines(lines, TRUSTED).is_intact
     assert len(list(split_batches(lines))) == 1
 
