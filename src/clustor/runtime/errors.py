@@ -6,6 +6,7 @@ NodeError
 ├── PortTaken                  somebody else listens there
 ├── SelfTestFailed             this build must not open a log
 ├── CertificateUnusable        our own certificate, key or authority cannot be used
+├── AuditFailed                an event is not in the audit log, and will not be
 └── PeerRefused                the other side of a connection is not who it must be
     ├── PeerUntrusted              its certificate is of an authority that we do not know
     ├── PeerCertificateExpired     its certificate is past its end, or not valid yet
@@ -48,6 +49,10 @@ class SelfTestFailed(NodeError):
 
 class CertificateUnusable(NodeError):
     """Our own certificate, key or authority cannot be used."""
+
+
+class AuditFailed(NodeError):
+    """The audit log cannot be written: the event is not in it, and will not be."""
 
 
 class PeerRefused(NodeError):

@@ -53,6 +53,7 @@ from clustor.security.errors import (
     SecurityError,
     SecurityMisuse,
 )
+from clustor.security.storm_guard import AuditSink, StormGuard, events_per_window
 
 __all__ = [
     "ANCHOR_FILE",
@@ -65,6 +66,7 @@ __all__ = [
     "AuditEvent",
     "AuditJournal",
     "AuditReader",
+    "AuditSink",
     "AuditTruncated",
     "AuditUnreadable",
     "Batch",
@@ -85,6 +87,7 @@ __all__ = [
     "SecurityError",
     "SecurityMisuse",
     "Sign",
+    "StormGuard",
     "TrustedKey",
     "TrustedKeys",
     "Verdict",
@@ -93,6 +96,7 @@ __all__ = [
     "digest_of",
     "encode_anchor",
     "encode_line",
+    "events_per_window",
     "file_name",
     "file_numbers",
     "join_batches",
