@@ -9,6 +9,7 @@ the end.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
 import os
 import time
@@ -16,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -31,7 +32,9 @@ from clustor.security import (
     plan_open,
 )
 
-AUDIT_DIRECTORY: Final = "security/audit"
+SECURITY_DIRECTORY: Final = "security"
+AUDIT_DIRECTORY: Final = f"{SECURITY_DIRECTORY}/audit"
+_LOCK_FILE: Final = "audit.lock"
 _EVENTS_PER_PLAN_MAX: Final = 128  # about a millisecond of encoding in the loop
 
 journal = logging.getLogger("clustor.audit")
@@ -54,6 +57,30 @@ class WriterLimits:
 LIMITS: Final = WriterLimits()
 
 
+class AuditLock:
+    """One writer at a time: two would make two chains of one log."""
+
+    def __init__(self, directory: Path, *, wait: bool = False) -> None:
+        """Raises AuditFailed where another process writes; `wait` waits for it instead."""
+        self._descriptor = os.open(directory / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            os.close(self._descriptor)
+            raise AuditFailed(
+                "another process writes this audit log", directory=str(directory)
+            ) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exit: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        os.close(self._descriptor)
+
+
 class AuditWriter:
     """One open audit log. Made and used in the loop's thread."""
 
@@ -71,6 +98,7 @@ class AuditWriter:
         AuditFailed where the disk refuses.
         """
         directory.mkdir(parents=True, mode=0o700, exist_ok=True)
+        self._lock = AuditLock(directory)
         self._limits = limits
         self._now_ms = now_ms
         self._loop = asyncio.get_running_loop()
@@ -92,6 +120,7 @@ class AuditWriter:
             self._journal = self._open(directory, signer)
         except BaseException:
             self._disk.close()
+            self._lock.release()
             raise
         self._loop.add_reader(self._disk.fileno(), self._on_disk)
 
@@ -158,6 +187,7 @@ class AuditWriter:
             await self._idle
         self._loop.remove_reader(self._disk.fileno())
         self._disk.close()
+        self._lock.release()
 
     @property
     def _is_open(self) -> bool:

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from clustor.runtime.audit_writer import SECURITY_DIRECTORY
 from clustor.runtime.cluster_file import (
     ADMIN_ROLE,
     CLUSTER_FILE,
@@ -112,7 +113,7 @@ def _require_same(known: ClusterFile, root: Path, nodes: int, groups: int) -> No
 
 def _foreign(root: Path, nodes: int) -> list[Path]:
     """List what an interrupted preparation cannot have left."""
-    ours = {PKI_DIRECTORY, KEYS_DIRECTORY, CLUSTER_FILE + ".tmp"}
+    ours = {PKI_DIRECTORY, KEYS_DIRECTORY, SECURITY_DIRECTORY, CLUSTER_FILE + ".tmp"}
     ours |= {node_directory(root, NodeId(number)).name for number in range(1, nodes + 1)}
     return [entry for entry in root.iterdir() if entry.name not in ours]
 

@@ -10,6 +10,7 @@ NodeError
 └── PeerRefused                the other side of a connection is not who it must be
     ├── PeerUntrusted              its certificate is of an authority that we do not know
     ├── PeerCertificateExpired     its certificate is past its end, or not valid yet
+    ├── PeerCertificateRevoked     its authority has revoked its certificate
     ├── PeerWithoutIdentity        its certificate names no node, or more than one
     ├── PeerOfAnotherCluster       it belongs to another cluster
     └── PeerIsAnotherNode          it is another node than the one that was called
@@ -65,6 +66,10 @@ class PeerUntrusted(PeerRefused):
 
 class PeerCertificateExpired(PeerRefused):
     """The peer's certificate is past its end, or not valid yet."""
+
+
+class PeerCertificateRevoked(PeerRefused):
+    """The peer's authority has revoked its certificate."""
 
 
 class PeerWithoutIdentity(PeerRefused):

@@ -24,6 +24,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from clustor.runtime.errors import (
     CertificateUnusable,
     PeerCertificateExpired,
+    PeerCertificateRevoked,
     PeerIsAnotherNode,
     PeerOfAnotherCluster,
     PeerRefused,
@@ -39,6 +40,8 @@ AUTHORITY_FILE: Final = "ca.pem"
 AUTHORITY_KEY_FILE: Final = "ca.key"
 CERTIFICATE_FILE: Final = "node.pem"
 KEY_FILE: Final = "node.key"
+REVOCATION_FILE: Final = "crl.pem"
+"""What the authority has revoked; where the file is, every handshake asks it."""
 
 AUTHORITY_LIFETIME: Final = timedelta(days=365)
 # Beyond a day, below which clustor §12.1 demands a fresh revocation feed; short all the same.
@@ -52,6 +55,7 @@ _SPIFFE: Final = re.compile(rf"spiffe://({_CLUSTER.pattern})/node/([1-9][0-9]{{0
 
 # OpenSSL's X509_V_ERR_… numbers, as `ssl` reports them.
 _OUT_OF_TIME: Final = frozenset({9, 10})
+_REVOKED: Final = frozenset({23})
 _UNKNOWN_AUTHORITY: Final = frozenset({2, 7, 18, 19, 20, 21})
 
 
@@ -234,6 +238,8 @@ def refusal_of(error: ssl.SSLError) -> PeerRefused:
     reason = str(getattr(error, "verify_message", "") or error.reason or error)
     if code in _OUT_OF_TIME:
         return PeerCertificateExpired("the peer's certificate is out of its time", tls=reason)
+    if code in _REVOKED:
+        return PeerCertificateRevoked("the peer's certificate was revoked", tls=reason)
     if code in _UNKNOWN_AUTHORITY:
         return PeerUntrusted("the peer's certificate is of an unknown authority", tls=reason)
     return PeerRefused("the TLS handshake failed", tls=reason)
@@ -247,6 +253,9 @@ def _context(directory: Path, protocol: int) -> ssl.SSLContext:
     try:
         context.load_cert_chain(directory / CERTIFICATE_FILE, directory / KEY_FILE)
         context.load_verify_locations(directory / AUTHORITY_FILE)
+        if (directory / REVOCATION_FILE).exists():
+            context.load_verify_locations(directory / REVOCATION_FILE)
+            context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
     except (OSError, ssl.SSLError) as error:
         raise CertificateUnusable(
             "our own certificate cannot be used", directory=str(directory), cause=error

@@ -53,6 +53,12 @@ from clustor.security.errors import (
     SecurityError,
     SecurityMisuse,
 )
+from clustor.security.revocation import (
+    Feed,
+    Freshness,
+    RevocationFreshness,
+    RevocationStatus,
+)
 from clustor.security.storm_guard import AuditSink, StormGuard, events_per_window
 
 __all__ = [
@@ -76,12 +82,16 @@ __all__ = [
     "EventLine",
     "Fault",
     "FaultKind",
+    "Feed",
     "FileLine",
+    "Freshness",
     "KeyId",
     "Leftover",
     "LineDigest",
     "Place",
     "RegistryUnreadable",
+    "RevocationFreshness",
+    "RevocationStatus",
     "RotationRefused",
     "SealLine",
     "SecurityError",

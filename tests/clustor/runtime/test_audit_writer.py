@@ -38,7 +38,7 @@ from clustor.security import (
 from tests.clustor.runtime.waiting import until
 from tests.clustor.security.audit_logs import KEY, TRUSTED, event
 
-KILLS = 5
+KILLS = 3
 
 
 def checked(directory: Path, keys: object = None) -> tuple[Verdict, list[str]]:
