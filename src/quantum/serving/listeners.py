@@ -148,6 +148,7 @@ class Listeners:
             )
             await self._open("mqtts", listener, doors.mqtts)
             watch = FileWatch(listener.certificates.files, listener.reload, EdgeError)
+            watch.look()
             self._renewal = Repeated(lambda: self._renew(watch))
 
     async def _open(self, name: str, listener: Listener, door: Door) -> None:
