@@ -27,7 +27,13 @@ from clustor.runtime.cluster_file import (
 )
 from clustor.runtime.data_directory import write_durably
 from clustor.runtime.errors import DataDirectoryRefused
-from clustor.runtime.keystore import KEK_FILE, KEYRING_FILE, KEYS_DIRECTORY, create_keyring
+from clustor.runtime.keystore import (
+    KEK_FILE,
+    KEYRING_FILE,
+    KEYS_DIRECTORY,
+    STAGED_FILE,
+    create_keyring,
+)
 from clustor.runtime.pki import (
     AUTHORITY_FILE,
     PKI_DIRECTORY,
@@ -131,6 +137,8 @@ def _prepare_node_keys(root: Path, node: NodeId) -> None:
     keys.mkdir(parents=True, mode=0o700, exist_ok=True)
     for name in (KEK_FILE, KEYRING_FILE):
         write_durably(keys / name, (root / KEYS_DIRECTORY / name).read_bytes())
+    if (root / KEYS_DIRECTORY / STAGED_FILE).exists():
+        write_durably(keys / STAGED_FILE, (root / KEYS_DIRECTORY / STAGED_FILE).read_bytes())
     if not (keys / SIGNER_FILE).exists():
         create_signer(keys)
 

@@ -40,7 +40,7 @@ from clustor.runtime.enrolment_tokens import (
     spki_of,
 )
 from clustor.runtime.errors import CertificateUnusable, NodeError, PortTaken
-from clustor.runtime.keystore import KEK_FILE, KEYRING_FILE, KEYS_DIRECTORY
+from clustor.runtime.keystore import KEK_FILE, KEYRING_FILE, KEYS_DIRECTORY, STAGED_FILE
 from clustor.runtime.pki import (
     AUTHORITY_FILE,
     CERTIFICATE_FILE,
@@ -94,6 +94,7 @@ class EnrolmentAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     authority_pem: str = ""
     keyring: str = ""
     kek: str = ""
+    staged: str = ""
 
 
 # The server's side
@@ -154,6 +155,7 @@ class Enroller:
             authority_pem=pem_of(authority.certificate),
             keyring=(keys / KEYRING_FILE).read_text(),
             kek=(keys / KEK_FILE).read_text(),
+            staged=(keys / STAGED_FILE).read_text() if (keys / STAGED_FILE).exists() else "",
         )
 
 
@@ -285,6 +287,8 @@ def _keep(directory: Path, newcomer: Newcomer, answer: EnrolmentAnswer) -> None:
     keys.mkdir(parents=True, mode=0o700, exist_ok=True)
     write_durably(keys / KEK_FILE, answer.kek.encode())
     write_durably(keys / KEYRING_FILE, answer.keyring.encode())
+    if answer.staged:
+        write_durably(keys / STAGED_FILE, answer.staged.encode())
     write_durably(pki / AUTHORITY_FILE, answer.authority_pem.encode(), 0o644)
     write_durably(pki / CERTIFICATE_FILE, answer.certificate_pem.encode(), 0o644)
 

@@ -30,7 +30,7 @@ from clustor.runtime.admin import AdminServer
 from clustor.runtime.admin_commands import AdminCommands
 from clustor.runtime.audit_desk import open_desk
 from clustor.runtime.cluster_file import ClusterFile, read_cluster_file
-from clustor.runtime.data_directory import DataDirectory, open_data_directory
+from clustor.runtime.data_directory import STATE_DIRECTORY, DataDirectory, open_data_directory
 from clustor.runtime.disk import DiskError, open_disk
 from clustor.runtime.errors import (
     CertificateUnusable,
@@ -48,6 +48,7 @@ from clustor.runtime.node import Node, NodeSettings
 from clustor.runtime.pki import NodeId, own_identity
 from clustor.runtime.repair import repair_status
 from clustor.runtime.rotation import NodeTrust, Repeated
+from clustor.runtime.rotation_keys import KeyKeeper, epochs_in_use, keep_keys
 from clustor.runtime.signing import load_signer
 from clustor.runtime.status import status_of
 from clustor.security import AuditUnreadable
@@ -152,7 +153,14 @@ async def serve_node(
     node = Node(settings, data, disk)
     node.audit = open_desk(data, active_partitions=cluster.groups)
     trust = NodeTrust(node.transport, data.pki, node.audit, node.now_ms)
-    watch = Repeated(trust.look)
+    keeper = KeyKeeper(
+        data.keys,
+        settings.keys,
+        lambda: epochs_in_use(data.root / STATE_DIRECTORY),
+        audit=node.audit,
+        stages=len(cluster.nodes) == 1,
+    )
+    watches = [Repeated(trust.look), Repeated(lambda: keep_keys(keeper))]
     kv = KvService(node)
     node.serve(kv)
     pid = os.getpid()
@@ -171,7 +179,8 @@ async def serve_node(
     if close is not None:
         close()
     await node.stop()
-    watch.stop()
+    for watch in watches:
+        watch.stop()
     await node.audit.close()
     admin.close()
     disk.close()
