@@ -19,7 +19,8 @@ from typer.testing import CliRunner
 from clustor.runtime.development import node_directory
 from clustor.runtime.kv_client import KvClient, KvUnavailable
 from clustor.runtime.pki import CERTIFICATE_FILE, NodeId, client_context, load_certificate, utc_now
-from quantum.cli import audit, cert
+from clustor.runtime.rotation_keys import epochs_in_use
+from quantum.cli import audit, cert, keys
 from quantum.edge.tls_development import ClientFiles, issue_client, pki_directory
 from tests.interop.cluster_process import ClusterProcess
 from tests.interop.stock_client import Opening, Refused, StockClient, Wish
@@ -184,3 +185,39 @@ async def test_a_revoked_client_is_refused_at_the_door_and_its_new_certificate_i
         await stock.close()
     shown = quantum(audit.app, "show", data / "node-1", "--what", "ClientCertificateRevoked")[1]
     assert shown.count("its certificate was revoked") >= 1
+
+
+async def test_a_new_data_key_under_writes_and_a_node_that_starts_again(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with ClusterProcess(data) as cluster:
+        await until(lambda: cluster.leader() is not None, "a leader", cluster)
+        client = KvClient(cluster.admins())
+        acknowledged: dict[bytes, bytes] = {}
+        stop = asyncio.Event()
+        writing = asyncio.create_task(write(client, acknowledged, stop))
+        await more(acknowledged, 50)
+        code, output = quantum(keys.app, "rotate", "--data", data, "--activate-after", 3)
+        assert code == 0, output
+        await until_said("KeyActivated: DEK epoch 2", 3, cluster)
+        await more(acknowledged, 50)
+        await until(lambda: all(map(_writes_with_two, _states(data))), "new segments", cluster)
+        cluster.kill(3)
+        await until(lambda: cluster.starts[3] == 2, "it is started again", cluster)
+        await until(lambda: cluster.caught_up(3), "it has both keys", cluster)
+        stop.set()
+        await writing
+        records = await asyncio.gather(*map(client.get, acknowledged))
+        assert [record and record.value for record in records] == list(acknowledged)
+        client.close()
+    listed = json.loads(quantum(keys.app, "list", "--data", data, "--json")[1])
+    for rows in listed.values():
+        deks = {row["epoch"]: row["state"] for row in rows if row["use"] == "DataEncryptionKey"}
+        assert deks == {1: "DecryptOnly", 2: "Active"}
+
+
+def _states(data: Path) -> list[Path]:
+    return [node_directory(data, NodeId(node)) / "state" for node in NODES]
+
+
+def _writes_with_two(state: Path) -> bool:
+    return 2 in epochs_in_use(state)
