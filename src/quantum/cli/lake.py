@@ -18,6 +18,8 @@ from rich.table import Table as RichTable
 from quantum.cli.exits import Exit, errors, fail
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from quantum.lake.jobs import Step
     from quantum.lake.jobs.runner import Runner
 
@@ -74,11 +76,20 @@ def _runner(master: str | None, job: str) -> Iterator[Runner]:
     if master == "inline":
         yield InlineRunner()
         return
+    with _spark(master, job) as spark:
+        yield SparkRunner(spark)
+
+
+@contextmanager
+def _spark(master: str | None, job: str) -> Iterator[SparkSession]:
+    """Give a session, for jobs that are questions to Spark."""
+    if master == "inline":
+        fail(f"{job} needs Spark: --master local[*], for one", Exit.USAGE)
     from quantum.lake.session import spark_session
 
     spark = spark_session(master, name=f"quantum lake {job}")
     try:
-        yield SparkRunner(spark)
+        yield spark
     finally:
         spark.stop()
 
@@ -390,6 +401,124 @@ def compact(  # noqa: PLR0917  # typer
 
 
 @app.command()
+def usage(
+    table: TablePath,
+    limits: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Print what exceeds these limits (TOML).")
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Write the rows as Parquet here.")
+    ] = None,
+    master: Master = None,
+    as_json: AsJson = False,
+) -> None:
+    """Count messages, bytes, publishers and sessions per tenant, topic and hour.
+
+    Exit code 13: a tenant exceeded one of the limits.
+    """
+    from quantum.lake.jobs.usage import breaches, read_limits
+    from quantum.lake.jobs.usage import usage as run
+
+    with _said_plainly(), _spark(master, "usage") as spark:
+        frame = run(spark, table)
+        if out is not None:
+            frame.write.mode("overwrite").parquet(out)
+        rows = [row.asDict() for row in frame.collect()]
+        allowed = {} if limits is None else read_limits(limits)
+        beyond = [row.asDict() for row in breaches(spark, table, allowed).collect()]
+    _show("usage", rows, as_json)
+    if beyond:
+        _show("beyond the limits", beyond, as_json)
+        fail(f"{len(beyond)} limits were exceeded", Exit.CONFLICT)
+
+
+@app.command()
+def audit(  # noqa: PLR0917  # typer
+    directories: Annotated[
+        list[str], typer.Argument(metavar="DIR…", help="Audit logs, or nodes' data directories.")
+    ],
+    keys: Annotated[
+        str | None, typer.Option(help="Public keys to trust: an audit-keys.json.")
+    ] = None,
+    who: Annotated[str, typer.Option(help="Only identities that contain this.")] = "",
+    what: Annotated[str, typer.Option(help="Only actions that contain this.")] = "",
+    tenant: Annotated[str, typer.Option(help="Only this tenant's.")] = "",
+    outcome: Annotated[str, typer.Option(help="Only outcomes that contain this.")] = "",
+    since_ms: Annotated[int, typer.Option(min=0, help="Only from this moment on.")] = 0,
+    master: Master = None,
+    as_json: AsJson = False,
+) -> None:
+    """Verify the signature chains of audit logs in parallel, and print who did what.
+
+    Exit code 6: a log is not what was written.
+    """
+    from quantum.lake.jobs.audit import Question
+    from quantum.lake.jobs.audit import audit as run
+
+    with _said_plainly(), _runner(master, "audit") as runner, _progress("audit", as_json) as show:
+        question = Question(who, what, tenant, outcome, since_ms)
+        audited, events = run(
+            directories, spark=runner, keys=keys, question=question, progress=show
+        )
+    _show("events", events, as_json)
+    for each in audited:
+        verdict = "intact" if each.is_intact else f"{each.fault} (line {each.fault_line})"
+        _print(asdict(each), as_json, f"{each.log}: {each.events} events: {verdict}")
+    if not all(each.is_intact for each in audited):
+        fail("a log is not what was written", Exit.QUARANTINED)
+
+
+@app.command()
+def simulate(  # noqa: PLR0917  # typer
+    sessions: Annotated[int, typer.Option(min=1, help="How many sessions.")] = 100_000_000,
+    prgs: Annotated[int, typer.Option(min=1, help="How many partitions.")] = 2_000,
+    grown_prgs: Annotated[int, typer.Option(min=1, help="And after growth.")] = 2_100,
+    cross_ratio: Annotated[
+        float, typer.Option(min=0, max=1, help="Publishes whose topic is in another partition.")
+    ] = 0.5,
+    nodes: Annotated[int, typer.Option(min=3, help="How many nodes.")] = 300,
+    commits: Annotated[int, typer.Option(min=1, help="Commits per second and partition.")] = 500,
+    master: Master = None,
+    as_json: AsJson = False,
+) -> None:
+    """Place every session of a fleet on the ring: load, growth, and throughput (quantumqtt §14)."""
+    from quantum.lake.jobs.simulate import Fleet
+    from quantum.lake.jobs.simulate import simulate as run
+
+    fleet = Fleet(sessions, prgs, grown_prgs, cross_ratio, nodes, commits)
+    with (
+        _said_plainly(),
+        _runner(master, "simulate") as runner,
+        _progress("simulate", as_json) as show,
+    ):
+        found = run(fleet, spark=runner, progress=show)
+    if as_json:
+        typer.echo(json.dumps(asdict(found)))
+        return
+    rows = [{"figure": name, "value": _rounded(value)} for name, value in asdict(found).items()]
+    _show(f"{sessions:,} sessions on {prgs:,} partitions", rows, as_json)
+
+
+@app.command()
+def report(
+    table: TablePath,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The page to write.")],
+    master: Master = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a page about a table, with plots inside it."""
+    from quantum.lake.jobs.report import report as run
+
+    with _said_plainly(), _spark(master, "report") as spark:
+        page = run(spark, table)
+    try:
+        out.write_text(page)
+    except OSError as error:
+        fail(f"cannot write {out}: {error}", Exit.FAILED)
+    _print({"file": str(out), "bytes": len(page)}, as_json, f"{out}: {len(page):,} bytes")
+
+
+@app.command()
 def package(
     target: Annotated[Path, typer.Argument(metavar="FILE", help="The zip to write.")],
     as_json: AsJson = False,
@@ -426,3 +555,13 @@ def _show(title: str, rows: list[dict[str, Any]], as_json: bool) -> None:
             )
         )
     Console().print(table)
+
+
+def _rounded(value: float) -> str:
+    return (
+        f"{value:,}"
+        if isinstance(value, int)
+        else f"{value:,.4g}"
+        if value < 10
+        else f"{value:,.0f}"
+    )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 TOPICS_SHOWN: Final = 15
 _STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; color: #222 }
-table { border-collapse: collapse; margin: 1rem 0 } 
+table { border-collapse: collapse; margin: 1rem 0 }
 td, th { padding: .2rem .8rem; text-align: right }
 td:first-child, th:first-child { text-align: left } tr:nth-child(even) { background: #f4f4f4 }
 h1 { font-size: 1.4rem } h2 { font-size: 1.1rem; margin-top: 2rem } svg { max-width: 100% }
