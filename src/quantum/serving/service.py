@@ -265,6 +265,15 @@ class BrokerService:
 
     def count_fault(self, fault: PeerFault) -> None:
         self.faults[fault.reason] = self.faults.get(fault.reason, 0) + 1
+        self.note_refused("MalformedPacket", who="", why=fault.reason)
+
+    def note_refused(
+        self, what: str, *, who: str, why: str, target: str = "", tenant: str = ""
+    ) -> None:  # fmt: skip
+        """Tell the audit log of something that a client may not."""
+        audit = self._node.audit
+        if audit is not None:
+            audit.refused(what, who=who, why=why, target=target, tenant=tenant)
 
     def note_end(self, client_id: bytes, why: str) -> None:
         journal.debug("client %r: %s", client_id, why)
