@@ -21,6 +21,7 @@ from quantum.serving.feeding import Feeding
 from quantum.serving.listeners import Door, Doors, Listeners, tenant_doors
 from quantum.serving.policy import TenantsFile
 from quantum.serving.service import BrokerService
+from quantum.serving.tenant_records import record_tenants
 from quantum.serving.views import BrokerPages
 
 MQTT_ROLE: Final = 2
@@ -38,6 +39,7 @@ async def serve_mqtt(node: Node, admin: AdminServer, cluster_file: Path) -> Call
     described = read_broker_file(cluster_file.parent)
     for ordinal, entry in enumerate(described.tenants):
         service.add_tenant(entry, ordinal)
+    record_tenants(node, described)
     service.obey(TenantsFile(cluster_file.parent))
     archiving = start_archiving(node, service, described.archive)
     admin.pages = BrokerPages(service, archiving, Feeding(node, service))
