@@ -168,6 +168,10 @@ class Group:
         """Append a batch of payloads, each an entry; `Output.acked` says when they are safe."""
         return self.leadership.propose(payloads)
 
+    def propose_no_op(self) -> Accepted | Refused:
+        """Append an entry that no machine sees, if a client's write would be taken now."""
+        return self.leadership.propose_no_op()
+
     def propose_transition(self, transition: Transition) -> Accepted | Refused:
         """Append a change of the durability mode, with the epoch the control plane issued."""
         return self.leadership.propose_transition(transition)

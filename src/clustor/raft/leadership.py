@@ -141,6 +141,18 @@ class Leadership:
             return self._propose_keyed(payloads)
         return self._append_payloads(payloads)
 
+    def propose_no_op(self) -> Accepted | Refused:
+        """Append an entry that no machine sees, if a client's write would be taken now."""
+        refusal = self.refusal()
+        if refusal is not None:
+            return Refused(refusal, self._core.leader_id)
+        index = self.append(Proposal(EntryKind.NO_OP, b""))
+        return Accepted(self._core.hard.term, index, index)
+
+    def refusal(self) -> RefusedBecause | None:
+        """Say why a small write would be refused now; None: it would be taken."""
+        return self._refusal(())
+
     def _refusal(self, payloads: Sequence[bytes]) -> RefusedBecause | None:
         core = self._core
         if not core.leads:
@@ -335,13 +347,16 @@ class Leadership:
             self.append(proposal)
 
     def _quorum_is_there(self) -> bool:
+        return self._core.config.vote(self.heard()) is VoteResult.WON
+
+    def heard(self) -> dict[ReplicaId, bool]:
+        """Say of each voter whether it answered within an election timeout."""
         core = self._core
         since_ms = core.now_ms - core.profile.election_timeout_ms[1]
-        heard = {
+        return {
             member: member == core.id or core.progress[member].last_contact_ms >= since_ms
             for member in core.config.all_voters
         }
-        return core.config.vote(heard) is VoteResult.WON
 
     def _watch_device(self) -> None:
         core = self._core
