@@ -184,6 +184,12 @@ class Group:
         self._settle()
         return index
 
+    def rehearse_membership(self, request: MembershipRequest) -> Configuration:
+        """Return what a change would lead to, or raise MembershipRefused; nothing begins."""
+        if not self.core.leads:
+            raise MembershipRefused("not the leader", leader_id=self.core.leader_id)
+        return self.leadership.reconfiguration.rehearse(request)
+
     def survivability_failed(self) -> None:
         """Take the control plane's word that the change in flight must be rolled back."""
         self.leadership.reconfiguration.survivable = False

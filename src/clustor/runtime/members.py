@@ -52,6 +52,14 @@ class ChangeBegun(msgspec.Struct, frozen=True):
 
 def change_members(group: HostedGroup, wanted: WantedChange) -> ChangeBegun:
     """Begin a change of a group that this node leads, or raise MembershipRefused."""
+    request = request_for(group, wanted)
+    index: LogIndex = group.replica.change_membership(request)
+    group.rolled_back = ""
+    return ChangeBegun(index, request.routing_epoch)
+
+
+def request_for(group: HostedGroup, wanted: WantedChange) -> MembershipRequest:
+    """Make the request that a change is begun or rehearsed with, or raise MembershipRefused."""
     replica = group.replica
     core = replica.group.core
     if not replica.leads:
@@ -61,10 +69,7 @@ def change_members(group: HostedGroup, wanted: WantedChange) -> ChangeBegun:
     # Epochs are the control plane's to issue. One change at a time is under way, and a new leader
     # sees the newest committed one, so that counting here gives each change its own.
     epoch = RoutingEpoch(core.hard.routing_epoch + 1)
-    request = MembershipRequest((change,), epoch, _preflight(core.config, goal, wanted.reason))
-    index: LogIndex = replica.change_membership(request)
-    group.rolled_back = ""
-    return ChangeBegun(index, epoch)
+    return MembershipRequest((change,), epoch, _preflight(core.config, goal, wanted.reason))
 
 
 def _preflight(before: Configuration, goal: Configuration, reason: str) -> Preflight:
