@@ -30,10 +30,14 @@ _SWITCHING: Final = (
 StatusOf: TypeAlias = Callable[[], object]
 
 
+Later: TypeAlias = Callable[[Callable[[int, object], None]], None]
+"""An answer that is made bit by bit: it is given a function to call with the code and content."""
+
+
 class Pages(Protocol):
     """Pages of a service; None says that a page is not one of them."""
 
-    def get(self, target: str, /) -> Answer | None: ...
+    def get(self, target: str, /) -> Answer | Later | None: ...
     def post(self, target: str, /) -> Answer | None: ...
 
 
@@ -150,8 +154,10 @@ class AdminConnection(asyncio.Protocol):
 
     def _on_request(self, head: Head) -> None:
         kv = self._server.kv
-        answer = self._server.pages.get(head.path) if self._server.pages else None
-        if answer is not None:
+        answer = self._server.find(head.path)
+        if callable(answer):
+            answer(self._finish)
+        elif answer is not None:
             self._finish(*answer)
         elif head.path == "/status":
             self._finish(200, self._server.status())
@@ -238,6 +244,7 @@ class AdminServer:
         self.commands = commands
         self.pages: Pages | None = None
         """What a service shows beside."""
+        self.telemetry: Pages | None = None
         self._connections: set[AdminConnection] = set()
         self._server: asyncio.Server | None = None
 
@@ -252,6 +259,14 @@ class AdminServer:
             raise PortTaken(
                 "cannot listen for clients", address=str(address), cause=error
             ) from error
+
+    def find(self, target: str) -> Answer | Later | None:
+        """Return a page of the node's telemetry or of a service, or None."""
+        for pages in (self.telemetry, self.pages):
+            answer = None if pages is None else pages.get(target)
+            if answer is not None:
+                return answer
+        return None
 
     def admit(self, connection: AdminConnection) -> bool:
         """Take a connection in, unless there are too many."""

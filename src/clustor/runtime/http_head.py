@@ -94,12 +94,24 @@ def _body_bytes(method: str, headers: dict[str, str]) -> int:
     return int(length)
 
 
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A page that is not JSON."""
+
+    body: bytes
+    content_type: str = "text/plain; charset=utf-8"
+
+
 def respond(code: int, content: object) -> bytes:
     """Return a whole response; the connection ends behind it."""
-    body = content if isinstance(content, bytes) else msgspec.json.encode(content) + b"\n"
+    kind = content.content_type if isinstance(content, Text) else JSON
+    if isinstance(content, Text):
+        body = content.body
+    else:
+        body = content if isinstance(content, bytes) else msgspec.json.encode(content) + b"\n"
     head = (
         f"HTTP/1.1 {code} {_REASONS[code]}\r\n"
-        f"Content-Type: {JSON}\r\nContent-Length: {len(body)}\r\n"
+        f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
         f"Connection: close\r\n\r\n"
     )
     return head.encode() + body

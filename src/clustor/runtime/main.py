@@ -48,6 +48,8 @@ from clustor.runtime.pki import NodeId, own_identity
 from clustor.runtime.repair import repair_status
 from clustor.runtime.signing import load_signer
 from clustor.runtime.status import status_of
+from clustor.runtime.telemetry import NodeTelemetry, RepairPages
+from clustor.runtime.telemetry_logs import FORMATS, set_up_logging
 from clustor.selftest import run_selftest
 
 EXIT_CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
@@ -76,11 +78,8 @@ def main(extend: Extend | None = None) -> None:
     if not __debug__:
         raise SystemExit("node: refusing to run under -O: the assertions are part of the safety")
     arguments = _arguments()
-    logging.basicConfig(
-        level=logging.INFO,
-        format=f"%(asctime)s node {arguments.node} %(message)s",
-        stream=sys.stderr,
-    )
+    text = f"%(asctime)s node {arguments.node} %(message)s"
+    set_up_logging(arguments.node, arguments.log_format, text=text)
     try:
         _run(arguments, extend)
     except tuple(kind for kind, _ in EXIT_CODES) as error:
@@ -94,6 +93,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--cluster", type=Path, required=True, help="the cluster's description")
     parser.add_argument("--node", type=int, required=True, help="which of its nodes this is")
     parser.add_argument("--data", type=Path, required=True, help="the node's data directory")
+    parser.add_argument("--log-format", choices=FORMATS, help="how the journal is written")
     parser.add_argument("--repair", action="store_true", help="open read-only, serve status only")
     return parser.parse_args()
 
@@ -151,6 +151,7 @@ async def serve_node(
     pid = os.getpid()
     commands = AdminCommands(node, lambda: read_cluster_file(file))
     admin = AdminServer(lambda: status_of(node, pid), kv, commands)
+    admin.telemetry = node.watch = NodeTelemetry(node)
     await admin.listen(settings.entry.admin)
     for number in range(1, cluster.groups + 1):
         kv.host(PartitionId(number))
@@ -173,6 +174,7 @@ async def _serve_repair(cluster: ClusterFile, node_id: NodeId, data: DataDirecto
     pid = os.getpid()
     status = repair_status(cluster, node_id, data, keys, pid)
     admin = AdminServer(lambda: status, None)
+    admin.telemetry = RepairPages(int(node_id))
     await admin.listen(cluster.node(node_id).admin)
     journal.info("repair mode: read-only, status on %s", cluster.node(node_id).admin)
     await _asked_to_stop()

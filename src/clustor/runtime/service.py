@@ -9,6 +9,16 @@ from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.pki import NodeId
 
 
+class NodeWatch(Protocol):
+    """Who looks on while a node works, and decides nothing."""
+
+    def on_tick(self, now_ms: int) -> None:
+        """See that time passed."""
+
+    def on_output(self, group: HostedGroup, output: ReplicaOutput) -> None:
+        """See what a group put out."""
+
+
 class Service(Protocol):
     """Everything is called in the thread of the node's loop, and nothing here may block."""
 

@@ -87,10 +87,11 @@ class GroupReadiness:
 class _Watched:
     """What is remembered of one group."""
 
-    __slots__ = ("asked_ms", "proven_index", "proven_ms", "refused", "sight", "term")
+    __slots__ = ("asked_ms", "led", "proven_index", "proven_ms", "refused", "sight", "term")
 
     def __init__(self) -> None:
         self.term = -1
+        self.led = False
         self.proven_index = 0
         self.proven_ms: int | None = None
         self.asked_ms = 0
@@ -119,13 +120,11 @@ class CanaryWatch:
         watched = self._groups.get(sight.partition_id)
         if watched is None:
             watched = self._groups[sight.partition_id] = _Watched()
-            watched.term, watched.proven_index = sight.term, sight.proven_index
-            watched.asked_ms = now_ms
+            watched.term, watched.led, watched.asked_ms = sight.term, sight.leads, now_ms
+            watched.proven_index = sight.proven_index
         watched.sight = sight
-        if sight.term != watched.term:
-            watched.term, watched.asked_ms, watched.refused = sight.term, now_ms, ""
-            # An index of an older term proves nothing about this one's leader.
-            watched.proven_index = sight.proven_index if not sight.leads else 0
+        if sight.term != watched.term or sight.leads != watched.led:
+            self._begin_anew(watched, sight, now_ms)
         if sight.proven_index > watched.proven_index:
             watched.proven_index, watched.proven_ms = sight.proven_index, now_ms
             watched.refused = ""
@@ -135,6 +134,20 @@ class CanaryWatch:
         idle = watched.proven_ms is None or now_ms - watched.proven_ms >= period_ms
         pause_ms = numbers.led_ms_min if watched.proven_ms is None else numbers.retry_ms
         return idle and now_ms - watched.asked_ms >= pause_ms
+
+    @staticmethod
+    def _begin_anew(watched: _Watched, sight: GroupSight, now_ms: int) -> None:
+        """Begin a term, or another role in it: marks of the one prove nothing about the other.
+
+        A leader's mark begins at nothing and only its own term's entries move it. A follower
+        that stays one has its mark moved by leaders alone, whoever they are.
+        """
+        if sight.leads:
+            watched.proven_index = 0
+        elif watched.led:
+            watched.proven_index = sight.proven_index
+        watched.term, watched.led = sight.term, sight.leads
+        watched.asked_ms, watched.refused = now_ms, ""
 
     def _paced(self, due: list[int], now_ms: int) -> list[int]:
         """Let those go that waited longest, no more at once than the pace allows."""
