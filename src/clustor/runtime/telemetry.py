@@ -14,7 +14,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
@@ -84,6 +84,8 @@ _INCIDENT_OF_NOTE: Final = {
     NoteKind.LEASE_GAP_EXCEEDED: IncidentClass.LEASE_GAP_EXCEEDED,
 }
 
+MorePages: TypeAlias = Callable[[str, dict[str, str]], Answer | None]
+
 journal = logging.getLogger("clustor.telemetry")
 
 
@@ -120,6 +122,8 @@ class NodeTelemetry:
         self.whys = GroupWhy(node)
         self.sources: list[Source] = []
         """Who else has series: services add theirs."""
+        self.more: list[MorePages] = []
+        """Who else answers: a path and its query, or None."""
         self.control: ControlCache | None = None
         """The node's copy of the control plane, where there is one."""
         self.spans = spans if spans is not None else spans_from_environment(int(node.node_id))
@@ -260,7 +264,10 @@ class NodeTelemetry:
             case "/incidents":
                 return self._incidents(query)
         found = _GROUP_PATH.fullmatch(parts.path)
-        return None if found is None else self._group(found, query)
+        if found is not None:
+            return self._group(found, query)
+        answers = (each(parts.path, query) for each in self.more)
+        return next((answer for answer in answers if answer is not None), None)
 
     def post(self, target: str) -> Answer | None:
         """Nothing here is ordered."""

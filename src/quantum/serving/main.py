@@ -19,6 +19,7 @@ from quantum.serving.broker_file import DEVELOPMENT_TENANT, read_broker_file
 from quantum.serving.listeners import Door, Doors, Listeners, tenant_doors
 from quantum.serving.policy import TenantsFile
 from quantum.serving.service import BrokerService
+from quantum.serving.telemetry_why import show_broker
 from quantum.serving.views import BrokerPages
 
 MQTT_ROLE: Final = 2
@@ -37,6 +38,7 @@ async def serve_mqtt(node: Node, admin: AdminServer, cluster_file: Path) -> Call
         service.add_tenant(entry, ordinal)
     service.obey(TenantsFile(cluster_file.parent))
     admin.pages = BrokerPages(service)
+    show_broker(service, node.watch)
     if not service.tenants:
         return lambda: None
     first = node.settings.entry.admin_port - ADMIN_ROLE

@@ -33,6 +33,7 @@ from quantum.serving.policy import TenantsFile, server_name_owners
 from quantum.serving.prg import Prg
 from quantum.serving.relay import RelayEntry, RelayExit
 from quantum.serving.replaying import broker_settings
+from quantum.serving.telemetry import BrokerMeters, Recent
 from quantum.serving.tenant import Tenant
 from quantum.tenancy import TenantDescription
 
@@ -73,6 +74,9 @@ class BrokerService:
         self.dropped = 0
         """QoS 0 messages that a client was too slow for, and what was too large for one."""
         self.faults: dict[str, int] = {}
+        self.meters = BrokerMeters()
+        self.recent = Recent()
+        """What happened to clients lately, for who asks why."""
         self.connections = 0
         self.server_names: dict[str, str] = {}
         """Which tenant each server name (SNI) leads to."""
@@ -111,6 +115,7 @@ class BrokerService:
         for name in described.keys() - self.tenants.keys():
             journal.warning("tenant %s is served after the next start", name)
         for name, tenant in self.tenants.items():
+            tenant.guard.recent = self.recent
             tenant.obey(described.get(name, TenantDescription()))
         self.server_names = server_name_owners(described)
 
@@ -246,6 +251,7 @@ class BrokerService:
 
     def joined(self, connection: Connection) -> None:
         self.connections += 1
+        self.meters.connects += 1
         self._slices[id(connection) // 16 % _CHECK_SLICES].add(connection)
 
     def left(self, connection: Connection) -> None:
@@ -257,6 +263,7 @@ class BrokerService:
 
     def note_end(self, client_id: bytes, why: str) -> None:
         journal.debug("client %r: %s", client_id, why)
+        self.recent.note(client_id, self.now_ms(), f"its connection ended: {why}")
 
     # Links.
 

@@ -28,6 +28,7 @@ from quantum.serving.limits import MqttLimits
 from quantum.serving.listeners import Door, Doors, Listeners, tenant_doors
 from quantum.serving.policy import TenantsFile
 from quantum.serving.service import BrokerService
+from quantum.serving.telemetry_why import show_broker
 from quantum.serving.views import BrokerPages
 
 _ONE: Final = NodeId(1)
@@ -50,6 +51,7 @@ async def serve_alone(settings: Settings, say: Say) -> None:
             service.add_tenant(entry, ordinal)
         service.obey(TenantsFile(settings.data))
         admin.pages = BrokerPages(service)
+        show_broker(service, node.watch)
         all_doors = replace(doors(settings), tenants=tenant_doors(service))
         listeners = Listeners(service, all_doors, settings.data, DEVELOPMENT_TENANT)
         await listeners.start()
