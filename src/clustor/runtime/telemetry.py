@@ -31,7 +31,7 @@ from clustor.runtime.admin_commands import Answer
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.http_head import Text
 from clustor.runtime.members import WantedChange, request_for
-from clustor.runtime.telemetry_metrics import Source, scrape
+from clustor.runtime.telemetry_metrics import Detail, Source, scrape
 from clustor.runtime.telemetry_spans import Spans, spans_from_environment
 from clustor.runtime.telemetry_why import GroupWhy
 from clustor.telemetry import (
@@ -50,6 +50,7 @@ from clustor.telemetry import (
     ReadyBody,
     Verdict,
     counter,
+    detail_families,
     dry_run_named,
     encode_families,
     encode_why,
@@ -311,12 +312,10 @@ class NodeTelemetry:
             after, limit = query.get("after", "0"), query.get("limit", str(DETAIL_GROUPS_MAX))
             if query["detail"] != "groups" or not (after.isdigit() and limit.isdigit()):
                 return 400, {"error": "detail=groups, with numbers for after and limit"}
-            detail = (int(after), min(int(limit), DETAIL_GROUPS_MAX))
+            detail = Detail(int(after), min(int(limit), DETAIL_GROUPS_MAX))
         return lambda finish: self._scrape(detail, finish)
 
-    def _scrape(
-        self, detail: tuple[int, int] | None, finish: Callable[[int, object], None]
-    ) -> None:
+    def _scrape(self, detail: Detail | None, finish: Callable[[int, object], None]) -> None:
         """Read everything in steps of a few milliseconds; the groups' clocks go on between."""
         began = time.perf_counter()
         families: list[Family] = []
@@ -330,10 +329,28 @@ class NodeTelemetry:
                 elif time.perf_counter() >= until:
                     self._loop.call_soon(step)
                     return
-            took = gauge("metrics.scrape_seconds", time.perf_counter() - began, "Of this scrape")
-            finish(200, Text(encode_families([*families, took]), CONTENT_TYPE))
+            took = time.perf_counter() - began
+            families.append(gauge("metrics.scrape_seconds", took, "To read all of this"))
+            self._send(families, detail, finish)
 
         step()
+
+    def _send(
+        self,
+        families: list[Family],
+        detail: Detail | None,
+        finish: Callable[[int, object], None],
+    ) -> None:
+        """Write what was read; a long text beside the loop: nobody changes what it is made of."""
+        if detail is None:
+            finish(200, Text(encode_families(families), CONTENT_TYPE))
+            return
+
+        def encode() -> bytes:
+            return encode_families([*families, *detail_families(detail.readings)])
+
+        encoding = self._loop.run_in_executor(None, encode)
+        encoding.add_done_callback(lambda done: finish(200, Text(done.result(), CONTENT_TYPE)))
 
     def _own_families(self) -> Iterator[Family]:
         log = self.incidents

@@ -6,6 +6,7 @@ import os
 import resource
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -14,13 +15,11 @@ from clustor.raft.reads import read_gate_predicate
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.telemetry_why import durability_status
 from clustor.telemetry import (
-    DETAIL_BYTES_MAX,
     Family,
     GroupReading,
     NodeMeters,
     Totals,
     counter,
-    detail_families,
     gauge,
     meter_families,
     schema_families,
@@ -37,19 +36,31 @@ Source: TypeAlias = Callable[[], Iterator[Family | None]]
 """Gives families; None is a good moment to let others have the loop."""
 
 
+@dataclass(slots=True)
+class Detail:
+    """Which groups get series of their own, and their readings."""
+
+    after: int
+    limit: int
+    readings: list[GroupReading] = field(default_factory=list)
+
+    def wants(self, reading: GroupReading) -> bool:
+        return reading.partition_id > self.after and len(self.readings) < self.limit
+
+
 def scrape(
-    node: Node, meters: NodeMeters, sources: list[Source], detail: tuple[int, int] | None
+    node: Node, meters: NodeMeters, sources: list[Source], detail: Detail | None
 ) -> Iterator[Family | None]:
-    """Give all families. `detail`: series for groups behind the first, at most so many."""
+    """Give all families but the detail; the readings for that are left in it."""
     yield from schema_families(os.environ.get(GIT_SHA_VARIABLE, "unknown"))
     yield from meter_families(meters)
-    totals, shown = Totals(), list[GroupReading]()
+    totals = Totals()
     groups = sorted(node.groups.values(), key=lambda each: each.partition_id)
     for number, group in enumerate(groups):
         reading = reading_of(group)
         totals.add(reading)
-        if detail is not None and reading.partition_id > detail[0] and len(shown) < detail[1]:
-            shown.append(reading)
+        if detail is not None and detail.wants(reading):
+            detail.readings.append(reading)
         if number % GROUPS_PER_STEP == 0:
             yield None
     yield from totals.families()
@@ -57,9 +68,6 @@ def scrape(
     yield from process_families()
     for source in sources:
         yield from source()
-    if detail is not None:
-        yield None
-        yield from detail_families(islice(shown, detail[1]), bytes_max=DETAIL_BYTES_MAX)
 
 
 def reading_of(hosted: HostedGroup) -> GroupReading:

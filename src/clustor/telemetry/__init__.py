@@ -8,6 +8,19 @@ from clustor.telemetry.dry_run import (
     rehearse_move,
     rehearse_snapshot,
 )
+from clustor.telemetry.explaining import (
+    CreditFacts,
+    DiskFacts,
+    LeadingFacts,
+    QuarantineFacts,
+    SnapshotFacts,
+    explain_credit_hint,
+    explain_credit_zero,
+    explain_disk_blocked,
+    explain_not_leader,
+    explain_quarantined,
+    explain_snapshot_blocked,
+)
 from clustor.telemetry.exposition import (
     CONTENT_TYPE,
     Family,
@@ -51,22 +64,11 @@ from clustor.telemetry.readings import (
     schema_families,
 )
 from clustor.telemetry.why import (
-    CreditFacts,
-    DiskFacts,
     Guardrail,
-    LeadingFacts,
     Place,
-    QuarantineFacts,
     Question,
-    SnapshotFacts,
     Why,
     encode_why,
-    explain_credit_hint,
-    explain_credit_zero,
-    explain_disk_blocked,
-    explain_not_leader,
-    explain_quarantined,
-    explain_snapshot_blocked,
     plain,
     question_of,
 )

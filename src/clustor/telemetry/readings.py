@@ -116,7 +116,7 @@ class Totals:
         )
         yield by_label(
             Kind.COUNTER,
-            "clustor.raft.strict_fallback_gate_blocked",
+            "clustor.raft.strict_fallback_gate_blocked_total",
             "operation",
             self._gate_blocked,
             "What strict fallback refused",
@@ -193,8 +193,8 @@ _BY_STATE: Final = (
 _SUMS: Final = (
     ("clustor.raft.groups_failed", "is_failed", Kind.GAUGE, "Groups whose replica has stopped"),
     ("clustor.raft.groups_leaderless", "is_leaderless", Kind.GAUGE, "Groups that nobody leads"),
-    ("clustor.raft.commit_index_sum", "commit_index", Kind.COUNTER, "Committed entries"),
-    ("clustor.raft.applied_index_sum", "applied_index", Kind.COUNTER, "Applied entries"),
+    ("clustor.raft.commits_total", "commit_index", Kind.COUNTER, "Committed entries"),
+    ("clustor.raft.applies_total", "applied_index", Kind.COUNTER, "Applied entries"),
     ("clustor.raft.unanswered_requests", "unanswered", Kind.GAUGE, "Requests under way"),
     ("clustor.raft.clock_guard_alarm", "clock_guard_alarm", Kind.GAUGE, "Groups with an alarm"),
     (
@@ -277,9 +277,9 @@ _DETAIL: Final[tuple[tuple[str, Kind, str, Callable[[GroupReading], float]], ...
     ("clustor.raft.group_leads", Kind.GAUGE, "1 on the leader", lambda g: g.role == "Leader"),
     ("clustor.raft.group_leaderless", Kind.GAUGE, "1: nobody leads", lambda g: g.is_leaderless),
     ("clustor.raft.group_term", Kind.GAUGE, "Term", lambda g: g.term),
-    ("clustor.raft.group_commit_index", Kind.COUNTER, "Committed", lambda g: g.commit_index),
-    ("clustor.raft.group_applied_index", Kind.COUNTER, "Applied", lambda g: g.applied_index),
-    ("clustor.wal.group_durable_index", Kind.COUNTER, "Durable here", lambda g: g.durable_index),
+    ("clustor.raft.group_commit_index", Kind.GAUGE, "Committed", lambda g: g.commit_index),
+    ("clustor.raft.group_applied_index", Kind.GAUGE, "Applied", lambda g: g.applied_index),
+    ("clustor.wal.group_durable_index", Kind.GAUGE, "Durable here", lambda g: g.durable_index),
     ("clustor.flow.group_lag_bytes", Kind.GAUGE, "Slowest follower's lag", lambda g: g.lag_bytes),
     ("clustor.flow.group_credit_share", Kind.GAUGE, "Credits given", lambda g: g.credit_share),
 )

@@ -1,4 +1,4 @@
-"""`quantum why`: why a client does not receive, is refused or is slow; why a group does not work."""
+"""`quantum why`: why a client waits, is refused or is slow; why a group does not work."""
 
 from __future__ import annotations
 
@@ -107,14 +107,10 @@ def client_causes(answers: dict[int, dict[str, Any]]) -> list[tuple[int, dict[st
                 for cause in page["causes"]
                 if not serving or cause["clause"] == "Recently"
             ]
-    seen: set[str] = set()
-    fresh = [each for each in told if not (each[1]["sentence"] in seen or _see(seen, each[1]))]
-    return fresh
-
-
-def _see(seen: set[str], cause: dict[str, Any]) -> bool:
-    seen.add(cause["sentence"])
-    return False
+    first: dict[str, tuple[int, dict[str, Any]]] = {}
+    for node, cause in told:
+        first.setdefault(cause["sentence"], (node, cause))
+    return list(first.values())
 
 
 def client_lines(client: str, answers: dict[int, dict[str, Any]]) -> Iterator[str]:

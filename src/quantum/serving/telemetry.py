@@ -176,8 +176,8 @@ class BrokerTelemetry:
         expired = counts["expired"]
         yield counter("quantum.messages_expired_total", expired, "Dropped unsent by replicas here")
         seconds = counts["forward_ticks"] * _SECONDS_PER_TICK
-        text = "Time in which publishes waited for another partition"
-        yield counter("quantum.forward_backpressure_seconds", round(seconds, 3), text)
+        text = "Adds up the time in which publishes waited for another partition"
+        yield gauge("quantum.forward_backpressure_seconds", round(seconds, 3), text)
 
     def _tenants(self) -> Iterator[Family]:
         tenants = self._service.tenants
