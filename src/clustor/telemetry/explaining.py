@@ -12,6 +12,8 @@ from clustor.raft.election import CampaignClause
 from clustor.replica.snapshots import EmissionClause
 from clustor.telemetry.why import Guardrail, Question, Why, replica_names
 
+_NAMED_MAX: Final = 5
+
 # WhyNotLeader.
 
 
@@ -104,7 +106,10 @@ def _not_leader(
 
 
 def _names(members: Collection[int]) -> str:
-    return ", ".join(f"node {member}" for member in members) or "nobody"
+    """Name a few; the envelope's list has more."""
+    shown = [f"node {member}" for member in sorted(members)[:_NAMED_MAX]]
+    left_off = len(members) - len(shown)
+    return ", ".join([*shown, f"{left_off} more"] if left_off else shown) or "nobody"
 
 
 # WhyCreditZero and WhyCreditHint.

@@ -94,7 +94,7 @@ def encode_why(place: Place, why: Why) -> bytes:
         "holds": why.holds,
         "clause": why.clause,
         "sentence": why.sentence[:SENTENCE_CHARACTERS_MAX],
-        "remedy": why.remedy,
+        "remedy": why.remedy[:SENTENCE_CHARACTERS_MAX],
     }
     members |= {name: _member(value) for name, value in why.body if value is not None}
     encoded = rfc8785.dumps(members)  # type: ignore[arg-type]  # text, flags and lists of them
