@@ -347,7 +347,7 @@ class NodeTelemetry:
             return
 
         def encode() -> bytes:
-            return encode_families([*families, *detail_families(detail.readings)])
+            return encode_families([*families, *detail_families(detail.readings, detail.left_off)])
 
         encoding = self._loop.run_in_executor(None, encode)
         encoding.add_done_callback(lambda done: finish(200, Text(done.result(), CONTENT_TYPE)))

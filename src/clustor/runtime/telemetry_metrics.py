@@ -44,8 +44,16 @@ class Detail:
     limit: int
     readings: list[GroupReading] = field(default_factory=list)
 
-    def wants(self, reading: GroupReading) -> bool:
-        return reading.partition_id > self.after and len(self.readings) < self.limit
+    left_off: int = 0
+
+    def take(self, reading: GroupReading) -> None:
+        """Keep a reading if it is wanted and there is room for it."""
+        if reading.partition_id <= self.after:
+            return
+        if len(self.readings) < self.limit:
+            self.readings.append(reading)
+        else:
+            self.left_off += 1
 
 
 def scrape(
@@ -59,8 +67,8 @@ def scrape(
     for number, group in enumerate(groups):
         reading = reading_of(group)
         totals.add(reading)
-        if detail is not None and detail.wants(reading):
-            detail.readings.append(reading)
+        if detail is not None:
+            detail.take(reading)
         if number % GROUPS_PER_STEP == 0:
             yield None
     yield from totals.families()

@@ -286,11 +286,14 @@ _DETAIL: Final[tuple[tuple[str, Kind, str, Callable[[GroupReading], float]], ...
 
 
 def detail_families(
-    readings: Iterable[GroupReading], *, bytes_max: int = DETAIL_BYTES_MAX
+    readings: Iterable[GroupReading], left_off: int = 0, *, bytes_max: int = DETAIL_BYTES_MAX
 ) -> list[Family]:
-    """Give series for each group, for as many as fit; the last family counts those left off."""
+    """Give series for each group, for as many as fit; the last family counts those left off.
+
+    `left_off` were left off before.
+    """
     families = [Family(name, kind, text) for name, kind, text, _ in _DETAIL]
-    room, left_off = bytes_max - _DETAIL_OVERHEAD_BYTES, 0
+    room = bytes_max - _DETAIL_OVERHEAD_BYTES
     for reading in readings:
         values = [int(v) if (v := each(reading)) == int(v) else v for *_, each in _DETAIL]
         label = labels(partition=str(reading.partition_id))

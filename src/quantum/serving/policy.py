@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -185,7 +184,7 @@ class TenantGuard:
         """Write down what was refused; names only, never a payload."""
         if self.recent is not None:
             of = f" of {about.decode(errors='replace')}" if about else ""
-            self.recent.note(client_id, time.time_ns() // 1_000_000, f"{what}{of}")
+            self.recent.note(client_id, f"{what}{of}")
         audit.warning(
             "%s tenant=%s client=%r identity=%s about=%r",
             what,

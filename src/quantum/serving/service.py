@@ -75,7 +75,7 @@ class BrokerService:
         """QoS 0 messages that a client was too slow for, and what was too large for one."""
         self.faults: dict[str, int] = {}
         self.meters = BrokerMeters()
-        self.recent = Recent()
+        self.recent = Recent(self.now_ms)
         """What happened to clients lately, for who asks why."""
         self.connections = 0
         self.server_names: dict[str, str] = {}
@@ -89,6 +89,7 @@ class BrokerService:
         """Host the partitions of a tenant; `ordinal` is the same on every node."""
         name, prg_count = entry.name, entry.prgs
         tenant = Tenant(name, self, HashRing())
+        tenant.guard.recent = self.recent
         for number in range(prg_count):
             settings = broker_settings(entry, number)
             group = self._node.host(
@@ -115,7 +116,6 @@ class BrokerService:
         for name in described.keys() - self.tenants.keys():
             journal.warning("tenant %s is served after the next start", name)
         for name, tenant in self.tenants.items():
-            tenant.guard.recent = self.recent
             tenant.obey(described.get(name, TenantDescription()))
         self.server_names = server_name_owners(described)
 
@@ -263,7 +263,7 @@ class BrokerService:
 
     def note_end(self, client_id: bytes, why: str) -> None:
         journal.debug("client %r: %s", client_id, why)
-        self.recent.note(client_id, self.now_ms(), f"its connection ended: {why}")
+        self.recent.note(client_id, f"its connection ended: {why}")
 
     # Links.
 

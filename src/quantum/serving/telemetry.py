@@ -7,7 +7,7 @@ else is read from the tables themselves, a thousand sessions at a time.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -69,15 +69,16 @@ class Remark:
 class Recent:
     """The last things that happened to clients, for who asks why; bounded, and of this node."""
 
-    __slots__ = ("_remarks",)
+    __slots__ = ("_now_ms", "_remarks")
 
-    def __init__(self) -> None:
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
         self._remarks: OrderedDict[bytes, deque[Remark]] = OrderedDict()
 
-    def note(self, client_id: bytes, at_ms: int, what: str) -> None:
+    def note(self, client_id: bytes, what: str) -> None:
         """Remember something about a client, and forget who was not heard of for longest."""
         remarks = self._remarks.pop(client_id, None) or deque(maxlen=RECENT_EACH_MAX)
-        remarks.append(Remark(at_ms, what))
+        remarks.append(Remark(self._now_ms(), what))
         self._remarks[client_id] = remarks
         if len(self._remarks) > RECENT_CLIENTS_MAX:
             self._remarks.popitem(last=False)
