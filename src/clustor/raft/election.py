@@ -102,6 +102,11 @@ class Election:
             return CampaignClause.HOLDING_OFF
         return None
 
+    @property
+    def answered(self) -> frozenset[ReplicaId]:
+        """Who answered the campaign that runs, or the last one, this replica among them."""
+        return frozenset(self._votes) | {self._core.id}
+
     def heard_leader(self, message: AppendEntries) -> None:
         """Note a living leader, and how far away it is (clustor §10.1)."""
         core = self._core

@@ -277,9 +277,10 @@ class NodeTelemetry:
 
     def _readyz(self) -> Answer:
         node = self._node
-        readiness = self.canaries.readiness(node.now_ms())
+        readiness = self.canaries.readiness(map(int, node.groups), node.now_ms())
         members, absent = self._ready_members()
-        mode = "Stopping" if node.stopping else "Serving"
+        mode = "Serving" if self._looked_ms else "Starting"
+        mode = "Stopping" if node.stopping else mode
         body = ReadyBody(int(node.node_id), mode, members, absent)
         ready, content = ready_body(body, readiness, self.canaries.numbers)
         return (200 if ready else 503), content
@@ -357,8 +358,9 @@ class NodeTelemetry:
         yield counter("clustor.raft.canaries_total", self.canaries.written_total, "Proofs written")
         yield counter("clustor.raft.incidents_total", log.told_total, "Incidents told")
         yield counter("clustor.raft.incidents_held_back_total", log.held_back_total, "Not told")
-        waiting = [each for each in self.canaries.readiness(self._node.now_ms()) if not each.ready]
-        yield gauge("clustor.raft.groups_not_ready", len(waiting), "Groups without a fresh proof")
+        hosted, now_ms = map(int, self._node.groups), self._node.now_ms()
+        waiting = sum(not each.ready for each in self.canaries.readiness(hosted, now_ms))
+        yield gauge("clustor.raft.groups_not_ready", waiting, "Groups without a fresh proof")
 
     def _incidents(self, query: dict[str, str]) -> Answer:
         after = query.get("after", "0")

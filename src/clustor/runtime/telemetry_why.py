@@ -110,6 +110,8 @@ class GroupWhy:
         connected = {int(peer) for peer in self._node.transport.connected()}
         voters = core.config.all_voters
         reachable = {each: each == core.id or int(each) in connected for each in voters}
+        answered = replica.group.election.answered
+        answers = {each: each in answered for each in voters}
         return LeadingFacts(
             term=core.hard.term,
             leads=replica.leads,
@@ -121,6 +123,8 @@ class GroupWhy:
             reachable=[each for each, is_here in sorted(reachable.items()) if is_here],
             quorum=len(core.config.voters) // 2 + 1,
             has_quorum=core.config.vote(reachable) is VoteResult.WON,
+            has_answers=core.config.vote(answers) is VoteResult.WON,
+            silent=sorted(set(voters) - answered),
             leaderless_ms=0 if core.leader_id else core.now_ms - core.last_leader_ms,
             election_ms_max=core.profile.election_timeout_ms[1],
         )

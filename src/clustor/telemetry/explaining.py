@@ -13,6 +13,7 @@ from clustor.replica.snapshots import EmissionClause
 from clustor.telemetry.why import Guardrail, Question, Why, replica_names
 
 _NAMED_MAX: Final = 5
+_ROUNDS: Final = 2  # elections that may fail before silence is a cause
 
 # WhyNotLeader.
 
@@ -33,6 +34,10 @@ class LeadingFacts:
     quorum: int
     has_quorum: bool
     """The group's own count over `reachable`."""
+    has_answers: bool
+    """The same over who answered its last campaign."""
+    silent: Collection[int]
+    """Of the voters: who did not answer it."""
     leaderless_ms: int
     election_ms_max: int
 
@@ -101,6 +106,13 @@ def _not_leader(
         barred = facts.clause is CampaignClause.BARRED
         reason = reasons.STRICT_FALLBACK_BARRED if barred else reasons.FOLLOWER
         return str(facts.clause), f"nobody leads, and this one may not: {because}", remedy, reason
+    if not facts.has_answers and facts.leaderless_ms > _ROUNDS * facts.election_ms_max:
+        sentence = (
+            f"nobody leads for {facts.leaderless_ms} ms: {_names(facts.silent)} "
+            "can be reached and did not answer the last campaign"
+        )
+        remedy = f"look whether {_names(facts.silent)} hang or are overloaded"
+        return "NoAnswers", sentence, remedy, reasons.CANDIDATE
     sentence = f"nobody leads for {facts.leaderless_ms} ms; an election is under way"
     return "ElectionUnderWay", sentence, "wait a moment", reasons.CANDIDATE
 

@@ -8,6 +8,7 @@ its leader says is committed, so that a follower whose own disk stands still is 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
@@ -171,14 +172,17 @@ class CanaryWatch:
         """The group would not take a write, for this reason."""
         self._groups[partition_id].refused = reason
 
-    def readiness(self, now_ms: int) -> list[GroupReadiness]:
-        """Judge every group, in the order of their ids."""
+    def readiness(self, hosted: Iterable[int], now_ms: int) -> list[GroupReadiness]:
+        """Judge every hosted group, in the order of their ids; who was never seen is not ready."""
         limit_ms = self.numbers.age_ms_max(len(self._groups))
-        return [
-            _judge(watched, limit_ms, now_ms)
-            for _, watched in sorted(self._groups.items())
-            if watched.sight is not None
-        ]
+        return [self._judged(partition, limit_ms, now_ms) for partition in sorted(hosted)]
+
+    def _judged(self, partition: int, limit_ms: int, now_ms: int) -> GroupReadiness:
+        watched = self._groups.get(partition)
+        if watched is not None and watched.sight is not None:
+            return _judge(watched, limit_ms, now_ms)
+        unseen = "nobody has looked at it yet"
+        return GroupReadiness(partition, NotReady.NO_PROOF, unseen, None, leads=False)
 
 
 def _judge(watched: _Watched, limit_ms: int, now_ms: int) -> GroupReadiness:

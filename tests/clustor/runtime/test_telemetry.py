@@ -345,3 +345,9 @@ def test_spans_are_off_unless_the_environment_asks(monkeypatch: pytest.MonkeyPat
     assert spans_from_environment(1) is None
     monkeypatch.setenv("QUANTUM_OTEL", "0")
     assert spans_from_environment(1) is None
+
+
+async def test_a_node_that_did_not_look_yet_is_not_ready() -> None:
+    stage = Stage(Cluster(1))
+    code, body = stage.get(1, "/readyz")
+    assert (code, body["mode"]) == (503, "Starting")

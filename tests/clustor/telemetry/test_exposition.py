@@ -128,17 +128,17 @@ def test_sums_and_extremes_are_those_of_the_groups() -> None:
 def test_a_scrape_of_ten_thousand_groups_is_short_and_small() -> None:
     """With detail too: what does not fit is counted, not sent."""
     groups = readings()
-    began = time.perf_counter()
+    began = time.process_time()
     totals = Totals()
     for reading in groups:
         totals.add(reading)
     plain = encode_families(
         [*schema_families("abc"), *meter_families(NodeMeters()), *totals.families()]
     )
-    took = time.perf_counter() - began
-    began = time.perf_counter()
+    took = time.process_time() - began
+    began = time.process_time()
     detailed = encode_families(detail_families(groups))
-    took_detail = time.perf_counter() - began
+    took_detail = time.process_time() - began
     print(f"\n{GROUPS} groups: {took * 1000:.0f} ms and {len(plain)} bytes; ", end="")
     print(f"detail {took_detail * 1000:.0f} ms and {len(detailed)} bytes")
     assert took < 1.0 and took_detail < 1.0

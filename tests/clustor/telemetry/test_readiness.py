@@ -61,7 +61,7 @@ class Story:
 
     @property
     def verdict(self) -> GroupReadiness:
-        return self.watch.readiness(self.now_ms)[0]
+        return self.watch.readiness([7], self.now_ms)[0]
 
 
 def test_an_idle_leader_writes_once_a_period_and_stays_ready() -> None:
@@ -123,16 +123,16 @@ def test_an_index_of_an_older_term_proves_nothing_about_a_new_leader() -> None:
     watch = CanaryWatch(NUMBERS)
     watch.look([replace(FOLLOWS, proven_index=50)], 1_000)
     watch.look([replace(LEADS, term=4, proven_index=0)], 1_100)
-    assert watch.readiness(1_100)[0].reason is NotReady.NO_PROOF
+    assert watch.readiness([7], 1_100)[0].reason is NotReady.NO_PROOF
     watch.look([replace(LEADS, term=4, proven_index=51)], 1_200)
-    assert watch.readiness(1_200)[0].ready
+    assert watch.readiness([7], 1_200)[0].ready
 
 
 def test_a_leader_that_stepped_down_is_not_proven_by_its_own_commit_index() -> None:
     watch = CanaryWatch(NUMBERS)
     watch.look([replace(LEADS, proven_index=5)], 1_000)
     watch.look([replace(FOLLOWS, term=4, proven_index=9)], 1_100)
-    assert watch.readiness(1_100)[0].reason is NotReady.NO_PROOF
+    assert watch.readiness([7], 1_100)[0].reason is NotReady.NO_PROOF
 
 
 BAD = {
@@ -185,7 +185,7 @@ def test_a_node_of_many_groups_spreads_its_canaries(seed: int) -> None:
             watch.wrote(partition)
             proven[partition] += 1
         if step > steps // 2:
-            assert all(each.ready for each in watch.readiness(now_ms)), f"seed {seed}"
+            assert all(each.ready for each in watch.readiness(proven, now_ms)), f"seed {seed}"
     assert most <= 1_000 // NUMBERS.pace_ms
     assert written <= steps * 100 // NUMBERS.pace_ms + 1_000 // NUMBERS.pace_ms
     assert min(proven.values()) >= 3, f"seed {seed}"
@@ -195,7 +195,14 @@ def test_a_group_that_left_is_forgotten() -> None:
     watch = CanaryWatch(NUMBERS)
     watch.look([LEADS, replace(LEADS, partition_id=8)], 1_000)
     watch.look([replace(LEADS, partition_id=8)], 1_100)
-    assert [each.partition_id for each in watch.readiness(1_100)] == [8]
+    assert [each.partition_id for each in watch.readiness([8], 1_100)] == [8]
+    assert watch.readiness([7], 1_100)[0].detail == "nobody has looked at it yet"
+
+
+def test_a_group_that_nobody_looked_at_is_not_ready() -> None:
+    """Else a node would be ready before its first look."""
+    (verdict,) = CanaryWatch(NUMBERS).readiness([7], 1_000)
+    assert verdict.reason is NotReady.NO_PROOF
 
 
 def verdict(partition: int, reason: NotReady | None = None) -> GroupReadiness:

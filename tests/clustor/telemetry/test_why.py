@@ -44,6 +44,8 @@ LEADS = LeadingFacts(
     reachable=(1, 2, 3),
     quorum=2,
     has_quorum=True,
+    has_answers=True,
+    silent=(),
     leaderless_ms=0,
     election_ms_max=300,
 )
@@ -58,6 +60,18 @@ NOT_LEADER: dict[str, tuple[LeadingFacts, str, str | None, str]] = {
         "NoQuorum",
         "Candidate",
         "1 of 3 voters can be reached from here and 2 are needed; no connection to node 2, node 3",
+    ),
+    "silence": (
+        replace(LOST, has_answers=False, silent=(2, 3), leaderless_ms=700),
+        "NoAnswers",
+        "Candidate",
+        "node 2, node 3 can be reached and did not answer",
+    ),
+    "silence of a moment": (
+        replace(LOST, has_answers=False, silent=(2, 3), leaderless_ms=600),
+        "ElectionUnderWay",
+        "Candidate",
+        "under way",
     ),
     "election": (LOST, "ElectionUnderWay", "Candidate", "under way"),
     **{
