@@ -315,8 +315,12 @@ def test_a_blocked_group_has_no_credits_and_says_whose_word_it_was(tmp_path: Pat
         assert "structural_hard_block refuses every write" in text
         _, answer = page(cluster, 1, "/groups/1000/why/WhyCreditZero")
         assert (answer["holds"], answer["clause"]) == (True, "StructuralHardBlock")
-        code, body = page(cluster, 1, "/readyz")
-        assert code == 503 and body["reasons"] == {"IngestBlocked": 2}
+
+        def unready() -> bool:
+            code, body = page(cluster, 1, "/readyz")
+            return (code, body["reasons"]) == (503, {"IngestBlocked": 2})
+
+        cluster.until(unready, "not ready, for the same reason")
 
 
 def _is_led(cluster: ClusterProcess) -> bool:
