@@ -54,6 +54,7 @@ class Outward:
         "_packet_max",
         "_queue",
         "_recalculated_ms",
+        "_sent",
         "_slots",
     )
 
@@ -62,6 +63,7 @@ class Outward:
         self._aliases_max = terms.aliases_max
         self._packet_max = terms.packet_bytes_max  # 0: no limit
         self._aliases: dict[bytes, int] = {}
+        self._sent = connection.service.meters.publishes_out
         self._slots = InFlightSlots(terms.receive_maximum, connection.limits.in_flight_max)
         self._recalculated_ms = connection.last_seen_ms
         self._kept: set[int] = set()
@@ -199,7 +201,7 @@ class Outward:
         self, outgoing: Outgoing, first: int, packet_id: int, identifiers: tuple[int, ...]
     ) -> None:
         connection = self._connection
-        connection.service.meters.publishes_out[(first & _QOS_BITS) >> 1] += 1
+        self._sent[first & _QOS_BITS] += 1
         if not connection.is_v5:
             outgoing.plain().append_to(connection.pieces(), first, packet_id)
         elif identifiers or self._aliases_max or self._packet_max:
