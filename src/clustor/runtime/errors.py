@@ -7,9 +7,11 @@ NodeError
 ├── SelfTestFailed             this build must not open a log
 ├── ControlUnavailable         no leader of the control plane answered, or our copy of it is too old
 ├── CertificateUnusable        our own certificate, key or authority cannot be used
+├── AuditFailed                an event is not in the audit log, and will not be
 └── PeerRefused                the other side of a connection is not who it must be
     ├── PeerUntrusted              its certificate is of an authority that we do not know
     ├── PeerCertificateExpired     its certificate is past its end, or not valid yet
+    ├── PeerCertificateRevoked     its authority has revoked its certificate
     ├── PeerWithoutIdentity        its certificate names no node, or more than one
     ├── PeerOfAnotherCluster       it belongs to another cluster
     └── PeerIsAnotherNode          it is another node than the one that was called
@@ -51,6 +53,10 @@ class CertificateUnusable(NodeError):
     """Our own certificate, key or authority cannot be used."""
 
 
+class AuditFailed(NodeError):
+    """The audit log cannot be written: the event is not in it, and will not be."""
+
+
 class ControlUnavailable(NodeError):
     """No leader of the control plane answered in time, or the copy of it here is too old.
 
@@ -73,6 +79,10 @@ class PeerUntrusted(PeerRefused):
 
 class PeerCertificateExpired(PeerRefused):
     """The peer's certificate is past its end, or not valid yet."""
+
+
+class PeerCertificateRevoked(PeerRefused):
+    """The peer's authority has revoked its certificate."""
 
 
 class PeerWithoutIdentity(PeerRefused):

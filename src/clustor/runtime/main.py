@@ -30,10 +30,11 @@ from clustor.raft.errors import DataLost
 from clustor.replica import ReplicaError
 from clustor.runtime.admin import AdminServer
 from clustor.runtime.admin_commands import AdminCommands
+from clustor.runtime.audit_desk import open_desk
 from clustor.runtime.cluster_file import ClusterFile, read_cluster_file
 from clustor.runtime.control_pages import ControlPages
 from clustor.runtime.control_service import ControlService
-from clustor.runtime.data_directory import DataDirectory, open_data_directory
+from clustor.runtime.data_directory import STATE_DIRECTORY, DataDirectory, open_data_directory
 from clustor.runtime.disk import DiskError, open_disk
 from clustor.runtime.errors import (
     CertificateUnusable,
@@ -50,13 +51,19 @@ from clustor.runtime.memory import keep_freed_memory
 from clustor.runtime.node import Node, NodeSettings
 from clustor.runtime.pki import NodeId, admin_context, own_identity
 from clustor.runtime.repair import repair_status
+from clustor.runtime.rotation import NodeTrust, Repeated
+from clustor.runtime.rotation_keys import KeyKeeper, epochs_in_use, keep_keys
 from clustor.runtime.signing import load_signer
 from clustor.runtime.status import status_of
+from clustor.runtime.telemetry import NodeTelemetry, RepairPages
+from clustor.runtime.telemetry_logs import FORMATS, set_up_logging
+from clustor.security import AuditUnreadable
 from clustor.selftest import run_selftest
 
 EXIT_CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (DataDirectoryRefused, 3),
     (DataDirectoryInUse, 3),
+    (AuditUnreadable, 3),
     (KeyUnavailable, 4),
     (PortTaken, 5),
     (CertificateUnusable, 6),
@@ -80,11 +87,8 @@ def main(extend: Extend | None = None) -> None:
     if not __debug__:
         raise SystemExit("node: refusing to run under -O: the assertions are part of the safety")
     arguments = _arguments()
-    logging.basicConfig(
-        level=logging.INFO,
-        format=f"%(asctime)s node {arguments.node} %(message)s",
-        stream=sys.stderr,
-    )
+    text = f"%(asctime)s node {arguments.node} %(message)s"
+    set_up_logging(arguments.node, arguments.log_format, text=text)
     try:
         _run(arguments, extend)
     except tuple(kind for kind, _ in EXIT_CODES) as error:
@@ -98,6 +102,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--cluster", type=Path, required=True, help="the cluster's description")
     parser.add_argument("--node", type=int, required=True, help="which of its nodes this is")
     parser.add_argument("--data", type=Path, required=True, help="the node's data directory")
+    parser.add_argument("--log-format", choices=FORMATS, help="how the journal is written")
     parser.add_argument("--repair", action="store_true", help="open read-only, serve status only")
     return parser.parse_args()
 
@@ -159,12 +164,23 @@ async def serve_node(
     for downgrade in disk.downgrades:
         journal.info("the disk cannot write in mode %s: %s", downgrade.mode.name, downgrade.reason)
     node = Node(settings, data, disk)
+    node.audit = open_desk(data, active_partitions=cluster.groups)
+    trust = NodeTrust(node.transport, data.pki, node.audit, node.now_ms)
+    keeper = KeyKeeper(
+        data.keys,
+        settings.keys,
+        lambda: epochs_in_use(data.root / STATE_DIRECTORY),
+        audit=node.audit,
+        stages=len(cluster.nodes) == 1,
+    )
+    watches = [Repeated(trust.look), Repeated(lambda: keep_keys(keeper))]
     kv = KvService(node)
     node.serve(kv)
     pid = os.getpid()
     commands = AdminCommands(node, lambda: read_cluster_file(file))
     admin = AdminServer(lambda: status_of(node, pid), kv, commands)
     tls = admin_context(data.pki) if cluster.admin_tls else None
+    admin.telemetry = node.watch = NodeTelemetry(node)
     await admin.listen(settings.entry.admin, tls)
     for number in range(1, cluster.groups + 1):
         kv.host(PartitionId(number))
@@ -186,6 +202,9 @@ async def serve_node(
     if node.control is not None:
         await node.control.close()
     await node.stop()
+    for watch in watches:
+        watch.stop()
+    await node.audit.close()
     admin.close()
     disk.close()
 
@@ -195,6 +214,7 @@ async def _serve_repair(cluster: ClusterFile, node_id: NodeId, data: DataDirecto
     pid = os.getpid()
     status = repair_status(cluster, node_id, data, keys, pid)
     admin = AdminServer(lambda: status, None)
+    admin.telemetry = RepairPages(int(node_id))
     await admin.listen(cluster.node(node_id).admin)
     journal.info("repair mode: read-only, status on %s", cluster.node(node_id).admin)
     await _asked_to_stop()

@@ -17,6 +17,7 @@ from clustor.runtime.disk import DiskError
 from clustor.runtime.errors import NodeError
 from clustor.runtime.main import check_self
 from clustor.runtime.memory import keep_freed_memory
+from clustor.runtime.telemetry_logs import set_up_logging
 from quantum.admin.attaching import attach
 from quantum.cli.config import load_or_fail
 from quantum.cli.exits import Exit, exit_of, fail
@@ -41,6 +42,9 @@ def up(
         str | None, typer.Option(metavar="HOST:PORT|off", help="Status, for `quantum status`.")
     ] = None,
     tenant_prgs: Annotated[int | None, typer.Option(help="Partitions of the tenant `dev`.")] = None,
+    archive: Annotated[
+        str | None, typer.Option(metavar="URL|off", help="Where closed segments go, and snapshots.")
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file.")] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Say what the node does.")] = False,
 ) -> None:
@@ -57,10 +61,11 @@ def up(
         "ws": ws,
         "admin": admin,
         "tenant_prgs": tenant_prgs,
+        "archive": archive,
     }
     settings = load_or_fail(flags, config).settings
     level = logging.INFO if verbose else logging.WARNING
-    logging.basicConfig(level=level, format="%(asctime)s %(message)s", stream=sys.stderr)
+    set_up_logging(1, level=level)
     try:
         check_self()
         keep_freed_memory()

@@ -70,6 +70,14 @@ if TYPE_CHECKING:
 _V5: Final = ProtocolVersion.V5
 _GRACE: Final = 1.5
 _NEVER_MS: Final = 1 << 62
+_AUTHENTICATION: Final = frozenset(
+    {
+        ReasonCode.NOT_AUTHORIZED,
+        ReasonCode.BAD_USER_NAME_OR_PASSWORD,
+        ReasonCode.BAD_AUTHENTICATION_METHOD,
+    }
+)
+"""Refusals that the audit log tells of."""
 _decode_attached = msgspec.msgpack.Decoder(Attached).decode
 
 
@@ -590,6 +598,7 @@ class Connection:
         """Say why, where the protocol has words for it, and close."""
         if self.phase is Phase.CLOSED:
             return
+        self.service.meters.disconnects[reason] += 1
         if self.is_v5 and self.phase is Phase.LIVE:
             text = Properties(reason_string=why) if self._agreed.wants_reasons else NO_PROPERTIES
             self.send(Disconnect(reason, text))
@@ -606,10 +615,21 @@ class Connection:
 
     def _refuse(self, reason: ReasonCode, why: str) -> None:
         """Answer CONNECT with a refusal ([MQTT-3.2.2-7])."""
+        self.service.meters.refuse("CONNECT", reason)
+        if reason in _AUTHENTICATION:
+            self.note_refused("ConnectRefused", why)
         if self.is_v5 or connect_return_code(reason) is not None:
             text = Properties(reason_string=why) if self.is_v5 else NO_PROPERTIES
             self._write_now(Connack(reason_code=reason, properties=text))
         self._drop(why)
+
+    def note_refused(self, what: str, why: str, about: bytes = b"") -> None:
+        """Tell the audit log what this client may not."""
+        client = self.client_id.decode(errors="replace")
+        who = f"{self.identity or '-'} {client}"
+        tenant = self._tenant.name if self._tenant is not None else ""
+        target = about.decode(errors="replace")
+        self.service.note_refused(what, who=who, why=why, target=target, tenant=tenant)
 
     def _close_session(self) -> None:
         if self.phase is Phase.CLOSED:
@@ -644,6 +664,16 @@ class Connection:
         )
         settled = prg.unsettle(self.client_id)
         prg.propose(encode_command(command), lambda _reply: settled())
+
+    @property
+    def unanswered(self) -> int:
+        """How many of its publishes have no answer yet."""
+        return 0 if self._conversation is None else self._conversation.inbound.unanswered
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is left unread, for whatever reason."""
+        return self._holds > 0
 
     def check_time(self, now_ms: int) -> None:
         """Close what was silent too long, or waits too long for a leader."""

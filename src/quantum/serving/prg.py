@@ -97,6 +97,13 @@ class Prg:
         self._waiters: list[tuple[list[tuple[int, int]], Callable[[], None]]] = []
         self._elapsing = False
         self._ticks = 0
+        self.forward_wait_ticks = 0
+        """For how many ticks, added up, other partitions were waited for."""
+
+    @property
+    def stalled(self) -> int:
+        """How many commands the group did not take yet."""
+        return len(self._stalled)
 
     @property
     def broker(self) -> Broker:
@@ -549,6 +556,7 @@ class Prg:
         for forwards in self.forwards.values():
             if len(forwards):
                 forwards.waited_ticks += 1
+                self.forward_wait_ticks += forwards.waited_ticks > 1
                 if forwards.waited_ticks >= _RESEND_TICKS:
                     forwards.send_again()
                 self.tenant.touch(self)

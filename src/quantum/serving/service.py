@@ -32,6 +32,7 @@ from quantum.serving.policy import TenantsFile, server_name_owners
 from quantum.serving.prg import Prg
 from quantum.serving.relay import RelayEntry, RelayExit
 from quantum.serving.replaying import broker_settings
+from quantum.serving.telemetry import BrokerMeters, Recent
 from quantum.serving.tenant import Tenant
 from quantum.tenancy import TenantDescription
 
@@ -78,6 +79,9 @@ class BrokerService:
         self.dropped = 0
         """QoS 0 messages that a client was too slow for, and what was too large for one."""
         self.faults: dict[str, int] = {}
+        self.meters = BrokerMeters()
+        self.recent = Recent(self.now_ms)
+        """What happened to clients lately, for who asks why."""
         self.connections = 0
         self.server_names: dict[str, str] = {}
         """Which tenant each server name (SNI) leads to."""
@@ -90,6 +94,7 @@ class BrokerService:
         """Host the partitions of a tenant; `ordinal` is the same on every node."""
         name, prg_count = entry.name, entry.prgs
         tenant = Tenant(name, self, HashRing())
+        tenant.guard.recent = self.recent
         for number in range(prg_count):
             settings = broker_settings(entry, number)
             group = self._node.host(
@@ -257,6 +262,7 @@ class BrokerService:
 
     def joined(self, connection: Connection) -> None:
         self.connections += 1
+        self.meters.connects += 1
         self._slices[id(connection) // 16 % _CHECK_SLICES].add(connection)
 
     def left(self, connection: Connection) -> None:
@@ -265,9 +271,19 @@ class BrokerService:
 
     def count_fault(self, fault: PeerFault) -> None:
         self.faults[fault.reason] = self.faults.get(fault.reason, 0) + 1
+        self.note_refused("MalformedPacket", who="", why=fault.reason)
+
+    def note_refused(
+        self, what: str, *, who: str, why: str, target: str = "", tenant: str = ""
+    ) -> None:  # fmt: skip
+        """Tell the audit log of something that a client may not."""
+        audit = self._node.audit
+        if audit is not None:
+            audit.refused(what, who=who, why=why, target=target, tenant=tenant)
 
     def note_end(self, client_id: bytes, why: str) -> None:
         journal.debug("client %r: %s", client_id, why)
+        self.recent.note(client_id, f"its connection ended: {why}")
 
     # Links.
 
