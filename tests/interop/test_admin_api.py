@@ -84,6 +84,15 @@ def test_the_trail_of_calls_is_the_same_on_every_node(cluster: ClusterProcess) -
     assert ("DrainNode", "NotFound") in {row[1:] for row in trails[0]}
 
 
+def test_every_node_says_why_its_replica_does_not_lead(cluster: ClusterProcess) -> None:
+    told = [api.ask("GET", "/v1/groups/1/why/WhyNotLeader") for api in apis(cluster)]
+    assert [each.code for each in told] == [200, 200, 200], told[0].body
+    assert all(each.body["answer"] for each in told)
+    shown = apis(cluster)[0].ask("GET", "/v1/groups/1").body
+    assert shown["local"]["partition_id"] == "1"
+    assert shown["placement"]["members"]["voters"] == ["1", "2", "3"]
+
+
 def test_a_call_survives_the_leaders_death_and_is_carried_out_once(cluster: ClusterProcess) -> None:
     status = cluster.status(1)
     assert status is not None

@@ -14,6 +14,7 @@ from clustor.runtime.control_records import operator_of
 from clustor.runtime.control_service import ControlService
 from clustor.runtime.node import Node
 from clustor.runtime.status import group_status
+from clustor.runtime.telemetry import NodeTelemetry
 from quantum.admin.pages import AdminPages
 from quantum.admin.port import RefusalSink, WhyPort
 
@@ -60,7 +61,9 @@ def attach(
     """
     if node.control is None:
         return None
-    cluster = node.cluster
+    cluster, watch = node.cluster, node.watch
+    if why is None and isinstance(watch, NodeTelemetry):
+        why = watch
     pages = AdminPages(
         ServicePort(node.control),
         development=None if cluster.admin_tls else operator_of(cluster.id).identity,

@@ -36,17 +36,6 @@ LOGGERS: Final = ("clustor", "quantum", "slipstream")
 journal = logging.getLogger("quantum.audit")
 
 
-class Question(StrEnum):
-    """Clustor §13.2."""
-
-    NOT_LEADER = "WhyNotLeader"
-    CREDIT_ZERO = "WhyCreditZero"
-    SNAPSHOT_BLOCKED = "WhySnapshotBlocked"
-    DISK_BLOCKED = "WhyDiskBlocked"
-    QUARANTINED = "WhyQuarantined"
-    CREDIT_HINT = "WhyCreditHint"
-
-
 class Level(StrEnum):
     DEBUG = "DEBUG"
     INFO = "INFO"
