@@ -197,6 +197,14 @@ def test_development_says_so_in_a_header(plain: Address) -> None:
     assert raw(plain, b"GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n")[0] == 200
 
 
+def test_a_bug_of_ours_is_answered_through_the_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = Host(settled_plane())
+    with served(host, development=OPERATOR) as (address, _):
+        monkeypatch.setattr(host, "state", None)
+        code, answer = raw(address, b"GET /v1/nodes HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert (code, b"OurFault" in answer) == (500, True)
+
+
 class Verbose:
     """An API whose every answer is too large for the buffers of a connection."""
 
