@@ -174,7 +174,7 @@ async def test_development_is_plaintext_on_loopback_and_says_so() -> None:
     assert trail(desk.plane)[-1].identity == OPERATOR
 
 
-@pytest.mark.parametrize("host", ["evil.example.com", "10.0.0.1:9080", "", "127.0.0.1.evil"])
+@pytest.mark.parametrize("host", ["evil.example.com", "10.0.0.1:9080", "", "127.0.0.1.evil", "["])
 async def test_in_development_a_name_that_is_not_loopbacks_is_refused(host: str) -> None:
     """A web page may let its own name point at 127.0.0.1."""
     desk = Desk(development=OPERATOR)
