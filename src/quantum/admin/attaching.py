@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -16,7 +16,7 @@ from clustor.runtime.node import Node
 from clustor.runtime.status import group_status
 from clustor.runtime.telemetry import NodeTelemetry
 from quantum.admin.pages import AdminPages
-from quantum.admin.port import RefusalSink, WhyPort
+from quantum.admin.port import RefusalNote, RefusalSink, WhyPort
 
 
 class ServicePort:
@@ -50,6 +50,27 @@ class HostedGroups:
             return None
         found: dict[str, Any] = msgspec.to_builtins(group_status(hosted))
         return found
+
+
+class AuditDesk(Protocol):
+    """A node's signed audit log, as far as refusals go: it guards itself against storms."""
+
+    def refused(self, what: str, /, *, who: str, why: str, target: str = "") -> None: ...
+
+
+class AuditSink:
+    """Lets refusals of the API stand in the node's signed audit log."""
+
+    def __init__(self, desk: AuditDesk) -> None:
+        self._desk = desk
+
+    def note(self, refusal: RefusalNote) -> None:
+        self._desk.refused(
+            "AdminRequestRefused",
+            who=refusal.identity or "",
+            why=refusal.error,
+            target=f"{refusal.method} {refusal.path}",
+        )
 
 
 def attach(

@@ -8,6 +8,8 @@ import pytest
 
 from clustor.control import AuditRecord, OverrideScope, scan
 from clustor.raft.control_plane import CacheState
+from quantum.admin import Api
+from quantum.admin.attaching import AuditSink
 from quantum.admin.node_pages import REFUSAL_LINES_MAX, REFUSAL_WINDOW_MS, REFUSALS_KEPT_MAX
 from tests.clustor.control.plane import (
     ACTOR,
@@ -239,6 +241,21 @@ async def test_a_call_that_needs_a_fresh_copy_says_so() -> None:
     body = {"expected_version": 0, "rules": []}
     told = await desk.ask("PUT", "/v1/tenants/a/acls", body, certificate=certificate_of(OPERATOR))
     assert (told.code, told.body["facts"]["reason"]) == (503, "CacheNotFresh")
+
+
+async def test_a_signed_log_hears_who_was_refused_what() -> None:
+    heard: list[tuple[str, dict[str, str]]] = []
+
+    class Log:
+        def refused(self, what: str, **facts: str) -> None:
+            heard.append((what, facts))
+
+    desk = Desk()
+    desk.api = Api(desk.host, now_ms=lambda: 1, draw_id=lambda: "r", sink=AuditSink(Log()))
+    await desk.ask(*DRAIN, certificate=certificate_of(STRANGER))
+    target = "POST /v1/nodes/4/drain"
+    facts = {"who": STRANGER, "why": "Unauthorized", "target": target}
+    assert heard == [("AdminRequestRefused", facts)]
 
 
 async def test_many_refusals_do_not_fill_the_disk(caplog: pytest.LogCaptureFixture) -> None:
