@@ -85,6 +85,8 @@ def attach(
     cluster, watch = node.cluster, node.watch
     if why is None and isinstance(watch, NodeTelemetry):
         why = watch
+    if sink is None and node.audit is not None:
+        sink = AuditSink(node.audit)
     pages = AdminPages(
         ServicePort(node.control),
         development=None if cluster.admin_tls else operator_of(cluster.id).identity,
