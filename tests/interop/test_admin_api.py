@@ -15,6 +15,7 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from clustor.runtime.audit_writer import AUDIT_DIRECTORY
 from clustor.runtime.cluster_file import CLUSTER_FILE, encode_cluster_file
 from clustor.runtime.control_records import operator_of
 from clustor.runtime.development import node_directory, prepare_cluster
@@ -170,6 +171,7 @@ def test_a_node_under_tls_knows_its_callers_by_their_certificates(tmp_path: Path
         assert operator.ask("GET", "/status").code == 200
         refusals = operator.ask("GET", "/v1/audit/refusals").body["items"]
         assert {row["error"] for row in refusals} == {"NoCertificate", "Unauthorized"}
+        kept = node_directory(tmp_path / "var", ONE) / AUDIT_DIRECTORY
         said = subprocess.run(
             [
                 sys.executable,
@@ -187,3 +189,6 @@ def test_a_node_under_tls_knows_its_callers_by_their_certificates(tmp_path: Path
     finally:
         process.terminate()
         process.wait(30)
+    signed = b"".join(file.read_bytes() for file in kept.rglob("*") if file.is_file())
+    assert b"AdminRequestRefused" in signed
+    assert b"spiffe://dev/stranger" in signed
