@@ -15,6 +15,7 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from clustor.runtime.audit_writer import AUDIT_DIRECTORY
 from clustor.runtime.cluster_file import CLUSTER_FILE, encode_cluster_file
 from clustor.runtime.control_records import operator_of
 from clustor.runtime.development import node_directory, prepare_cluster
@@ -82,6 +83,15 @@ def test_the_trail_of_calls_is_the_same_on_every_node(cluster: ClusterProcess) -
         trails.append([(row["sequence"], row["kind"], row["outcome"]) for row in page])
     assert trails[0] == trails[1] == trails[2]
     assert ("DrainNode", "NotFound") in {row[1:] for row in trails[0]}
+
+
+def test_every_node_says_why_its_replica_does_not_lead(cluster: ClusterProcess) -> None:
+    told = [api.ask("GET", "/v1/groups/1/why/WhyNotLeader") for api in apis(cluster)]
+    assert [each.code for each in told] == [200, 200, 200], told[0].body
+    assert all(each.body["answer"] for each in told)
+    shown = apis(cluster)[0].ask("GET", "/v1/groups/1").body
+    assert shown["local"]["partition_id"] == "1"
+    assert shown["placement"]["members"]["voters"] == ["1", "2", "3"]
 
 
 def test_a_call_survives_the_leaders_death_and_is_carried_out_once(cluster: ClusterProcess) -> None:
@@ -161,6 +171,7 @@ def test_a_node_under_tls_knows_its_callers_by_their_certificates(tmp_path: Path
         assert operator.ask("GET", "/status").code == 200
         refusals = operator.ask("GET", "/v1/audit/refusals").body["items"]
         assert {row["error"] for row in refusals} == {"NoCertificate", "Unauthorized"}
+        kept = node_directory(tmp_path / "var", ONE) / AUDIT_DIRECTORY
         said = subprocess.run(
             [
                 sys.executable,
@@ -178,3 +189,6 @@ def test_a_node_under_tls_knows_its_callers_by_their_certificates(tmp_path: Path
     finally:
         process.terminate()
         process.wait(30)
+    signed = b"".join(file.read_bytes() for file in kept.rglob("*") if file.is_file())
+    assert b"AdminRequestRefused" in signed
+    assert b"spiffe://dev/stranger" in signed

@@ -34,6 +34,7 @@ _REASONS: Final = {
     426: "Upgrade Required",
     429: "Too Many Requests",
     431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
     503: "Service Unavailable",
     504: "Gateway Timeout",
     505: "HTTP Version Not Supported",
@@ -87,7 +88,8 @@ def parse_head(data: bytes) -> Head:
     except UnicodeDecodeError:
         raise BadRequest(400, "the head is not ASCII") from None
     parts = lines[0].split(" ")
-    if len(parts) != 3 or not parts[1].startswith("/"):
+    # What begins with two slashes would be read as the name of a host, and not every one is one.
+    if len(parts) != 3 or not parts[1].startswith("/") or parts[1].startswith("//"):
         raise BadRequest(400, "not a request line")
     if parts[2] != "HTTP/1.1":
         raise BadRequest(505, "HTTP/1.1 only")

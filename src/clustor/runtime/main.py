@@ -51,7 +51,7 @@ from clustor.runtime.memory import keep_freed_memory
 from clustor.runtime.node import Node, NodeSettings
 from clustor.runtime.pki import NodeId, admin_context, own_identity
 from clustor.runtime.repair import repair_status
-from clustor.runtime.rotation import NodeTrust, Repeated
+from clustor.runtime.rotation import NodeTrust, Repeated, renew_always
 from clustor.runtime.rotation_keys import KeyKeeper, epochs_in_use, keep_keys
 from clustor.runtime.signing import load_signer
 from clustor.runtime.status import status_of
@@ -180,6 +180,8 @@ async def serve_node(
     commands = AdminCommands(node, lambda: read_cluster_file(file))
     admin = AdminServer(lambda: status_of(node, pid), kv, commands)
     tls = admin_context(data.pki) if cluster.admin_tls else None
+    if tls is not None:
+        watches.append(renew_always(tls, data.pki))
     admin.telemetry = node.watch = NodeTelemetry(node)
     await admin.listen(settings.entry.admin, tls)
     for number in range(1, cluster.groups + 1):

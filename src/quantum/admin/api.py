@@ -97,16 +97,8 @@ class Api:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
                 content = await self._answer(request, request_id)
             return Response(200, content, self._headers(request_id))
-        except ApiError as error:
-            return self._refuse(request, request_id, error)
-        except ControlUnavailable as error:
-            return self._refuse(request, request_id, _of_outage(error, self.port.local_age()))
-        except TimeoutError:
-            return self._refuse(request, request_id, _too_late())
-        except Exception:  # noqa: BLE001
-            # A bug of a page must not end a node that serves messages; it is never silent.
-            journal.critical("a request failed: %s", request.target, exc_info=True)
-            return self._refuse(request, request_id, _our_fault())
+        except Exception as error:  # noqa: BLE001
+            return self._refuse(request, request_id, self._refusal(request, error))
 
     async def guard(self, request: Request, roles: frozenset[Role]) -> Response | None:
         """Let a request for another page through (None), or refuse it."""
@@ -117,10 +109,8 @@ class Api:
             self._require_good(local, peer)
             _require_initialized(local)
             self._require_role(self._authority(local, peer.identity), roles)
-        except ApiError as error:
-            return self._refuse(request, request_id, error)
-        except ControlUnavailable as error:
-            return self._refuse(request, request_id, _of_outage(error, self.port.local_age()))
+        except Exception as error:  # noqa: BLE001
+            return self._refuse(request, request_id, self._refusal(request, error))
         return None
 
     async def _answer(self, request: Request, request_id: str) -> object:
@@ -273,8 +263,19 @@ class Api:
             headers[DEVELOPMENT_HEADER] = DEVELOPMENT_NOTE
         return headers
 
+    def _refusal(self, request: Request, error: Exception) -> ApiError:
+        """Say what went wrong. A bug of a page must not end a node that serves messages."""
+        if isinstance(error, ApiError):
+            return error
+        if isinstance(error, ControlUnavailable):
+            return _of_outage(error, self.port.local_age())
+        if isinstance(error, TimeoutError):
+            return _too_late()
+        journal.critical("a request failed: %s", request.target, exc_info=error)
+        return _our_fault()
+
     def _refuse(self, request: Request, request_id: str, error: ApiError) -> Response:
-        if error.status in _REFUSED:
+        if error.status in _REFUSED and not error.is_recorded:
             self._note(request, request_id, error)
         content = shown(ErrorBody, error.body(request_id))
         return Response(error.status, content, self._headers(request_id) | error.headers)
@@ -335,8 +336,8 @@ def _token(request: Request) -> str | None:
 def _require_loopback_host(request: Request) -> None:
     """Refuse a name that somebody else's page made to point here."""
     host = request.headers.get("host", "")
-    name = urlsplit(f"//{host}").hostname or ""
     try:
+        name = urlsplit(f"//{host}").hostname or ""
         is_loopback = name == "localhost" or ipaddress.ip_address(name).is_loopback
     except ValueError:
         is_loopback = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -14,8 +14,9 @@ from clustor.runtime.control_records import operator_of
 from clustor.runtime.control_service import ControlService
 from clustor.runtime.node import Node
 from clustor.runtime.status import group_status
+from clustor.runtime.telemetry import NodeTelemetry
 from quantum.admin.pages import AdminPages
-from quantum.admin.port import RefusalSink, WhyPort
+from quantum.admin.port import RefusalNote, RefusalSink, WhyPort
 
 
 class ServicePort:
@@ -51,6 +52,27 @@ class HostedGroups:
         return found
 
 
+class AuditDesk(Protocol):
+    """A node's signed audit log, as far as refusals go: it guards itself against storms."""
+
+    def refused(self, what: str, /, *, who: str, why: str, target: str = "") -> None: ...
+
+
+class AuditSink:
+    """Lets refusals of the API stand in the node's signed audit log."""
+
+    def __init__(self, desk: AuditDesk) -> None:
+        self._desk = desk
+
+    def note(self, refusal: RefusalNote) -> None:
+        self._desk.refused(
+            "AdminRequestRefused",
+            who=refusal.identity or "",
+            why=refusal.error,
+            target=f"{refusal.method} {refusal.path}",
+        )
+
+
 def attach(
     node: Node, admin: AdminServer, *, why: WhyPort | None = None, sink: RefusalSink | None = None
 ) -> AdminPages | None:
@@ -60,7 +82,11 @@ def attach(
     """
     if node.control is None:
         return None
-    cluster = node.cluster
+    cluster, watch = node.cluster, node.watch
+    if why is None and isinstance(watch, NodeTelemetry):
+        why = watch
+    if sink is None and node.audit is not None:
+        sink = AuditSink(node.audit)
     pages = AdminPages(
         ServicePort(node.control),
         development=None if cluster.admin_tls else operator_of(cluster.id).identity,

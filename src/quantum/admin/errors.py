@@ -35,6 +35,7 @@ class ApiError(Exception):
         next: str,  # noqa: A002  # the word of the answer
         facts: Mapping[str, object] | None = None,
         headers: Mapping[str, str] | None = None,
+        is_recorded: bool = False,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -43,6 +44,7 @@ class ApiError(Exception):
         self.next = next
         self.facts = dict(facts or {})
         self.headers = dict(headers or {})
+        self.is_recorded = is_recorded  # in the control plane's own trail
 
     def body(self, request_id: str) -> ErrorBody:
         return ErrorBody(
@@ -103,6 +105,7 @@ def of_refusal(refused: Refused) -> ApiError:
         next=then,
         facts=refused.facts,
         headers=headers,
+        is_recorded=True,
     )
 
 

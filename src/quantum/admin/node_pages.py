@@ -29,20 +29,11 @@ if TYPE_CHECKING:
     from quantum.admin.api import Api
 
 REFUSALS_KEPT_MAX: Final = 1_024
+REFUSAL_LINES_MAX: Final = 100  # in a window: who is refused must not fill the disk
+REFUSAL_WINDOW_MS: Final = 10_000
 LOGGERS: Final = ("clustor", "quantum", "slipstream")
 
 journal = logging.getLogger("quantum.audit")
-
-
-class Question(StrEnum):
-    """Clustor §13.2."""
-
-    NOT_LEADER = "WhyNotLeader"
-    CREDIT_ZERO = "WhyCreditZero"
-    SNAPSHOT_BLOCKED = "WhySnapshotBlocked"
-    DISK_BLOCKED = "WhyDiskBlocked"
-    QUARANTINED = "WhyQuarantined"
-    CREDIT_HINT = "WhyCreditHint"
 
 
 class Level(StrEnum):
@@ -138,11 +129,20 @@ class RefusalRing:
     def __init__(self) -> None:
         self._newest: deque[RefusalNote] = deque(maxlen=REFUSALS_KEPT_MAX)
         self.total = 0
+        self._window = -1
+        self._lines = 0
 
     def note(self, refusal: RefusalNote) -> None:
         self._newest.append(refusal)
         self.total += 1
-        journal.warning("refused %s", msgspec.json.encode(refusal).decode())
+        window = refusal.at // REFUSAL_WINDOW_MS
+        if window != self._window:
+            self._window, self._lines = window, 0
+        self._lines += 1
+        if self._lines <= REFUSAL_LINES_MAX:
+            journal.warning("refused %s", msgspec.json.encode(refusal).decode())
+        elif self._lines == REFUSAL_LINES_MAX + 1:
+            journal.warning("more refusals follow: /v1/audit/refusals counts them")
 
     def newest(self, limit: int) -> list[RefusalNote]:
         return list(self._newest)[: -limit - 1 : -1]

@@ -9,7 +9,7 @@ import inspect
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn
+from typing import Any, Final
 from urllib.parse import quote
 
 import typer
@@ -18,8 +18,20 @@ from rich.console import Console
 from quantum.admin.openapi import document
 from quantum.admin.routes import LINEARIZABLE, Route
 from quantum.admin.table import ROUTES
-from quantum.cli.admin_api import AdminApi, Credentials, CredentialsUnusable, Told
-from quantum.cli.admin_client import AdminUnreachable, parse_address
+from quantum.cli.admin_api import AdminApi, Credentials, Told
+from quantum.cli.admin_asking import (
+    ADMIN_DEFAULT,
+    Admin,
+    AsJson,
+    Authority,
+    Cert,
+    Key,
+    RequestId,
+    Token,
+    fail_told,
+    telling,
+)
+from quantum.cli.admin_client import parse_address
 from quantum.cli.admin_options import (
     EXPECTED,
     BadOption,
@@ -28,10 +40,10 @@ from quantum.cli.admin_options import (
     read,
     wants_token,
 )
+from quantum.cli.admin_people import bind, issue, unbind
 from quantum.cli.admin_tables import facts_table, list_table
 from quantum.cli.exits import Exit, fail
 
-ADMIN_DEFAULT: Final = "127.0.0.1:9080"
 ABOUT: Final = (
     "Read and change what the control plane holds: nodes, tenants, groups, configuration, keys.\n\n"
     "Every change is linearizable, audited, and carried out once however often it is repeated "
@@ -67,34 +79,6 @@ _STANDS: Final = {
     "expected_routing_epoch": ("placement.routing_epoch", "routing_epoch"),
     "expected_epoch": ("placement.durability_mode_epoch",),
 }
-_EXITS: Final = {
-    400: Exit.USAGE,
-    401: Exit.CERTIFICATE,
-    404: Exit.NOT_FOUND,
-    405: Exit.USAGE,
-    409: Exit.CONFLICT,
-    422: Exit.USAGE,
-    503: Exit.UNREACHABLE,
-    504: Exit.UNREACHABLE,
-}
-
-Admin = Annotated[
-    str,
-    typer.Option(
-        metavar="HOST:PORT", envvar="QUANTUM_ADMIN", help="The admin address of any node."
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
-Cert = Annotated[Path | None, typer.Option("--cert", help="Our certificate (PEM).")]
-Key = Annotated[Path | None, typer.Option("--cert-key", help="Its key, if it is in another file.")]
-Authority = Annotated[Path | None, typer.Option("--ca", help="The cluster's authority (PEM).")]
-RequestId = Annotated[
-    str | None,
-    typer.Option("--idempotency-key", help="Names the call: repeated, it is carried out once."),
-]
-Token = Annotated[
-    str | None, typer.Option("--break-glass", help="The break-glass token that is used up.")
-]
 
 
 class _Command:
@@ -118,15 +102,12 @@ class _Command:
         headers = {"Idempotency-Key": idempotency_key, "Break-Glass": break_glass}
         try:
             api = AdminApi(parse_address(admin), Credentials(cert, cert_key, ca))
-            told = self._ask(api, typed, {n: v for n, v in headers.items() if v is not None})
+            with telling():
+                told = self._ask(api, typed, {n: v for n, v in headers.items() if v is not None})
         except (ValueError, BadOption) as error:
             fail(str(error), Exit.USAGE)
-        except CredentialsUnusable as error:
-            fail(str(error), Exit.CERTIFICATE)
-        except AdminUnreachable as error:
-            fail(f"{error}; start a broker with `quantum up`", Exit.UNREACHABLE)
         if not told.is_done:
-            _fail(told)
+            fail_told(told)
         if as_json:
             typer.echo(json.dumps(told.body))
         else:
@@ -172,7 +153,7 @@ def _stands(
     if told.code == 404:
         return "0"
     if not told.is_done:
-        _fail(told)
+        fail_told(told)
     for fact in _STANDS[name]:
         found = told.body
         for part in fact.split("."):
@@ -180,15 +161,6 @@ def _stands(
         if found is not None:
             return str(found)
     return "0"
-
-
-def _fail(told: Told) -> NoReturn:
-    body = told.body if isinstance(told.body, dict) else {}
-    facts = ", ".join(f"{name}={value}" for name, value in (body.get("facts") or {}).items())
-    said = body.get("message") or body.get("error") or f"the node answered {told.code}"
-    name = f"{body['error']}: " if "message" in body else ""
-    then = f"\n  next: {body['next']}" if body.get("next") else ""
-    fail(f"{name}{said}{f' ({facts})' if facts else ''}{then}", _EXITS.get(told.code, Exit.FAILED))
 
 
 def _print(route: Route, body: dict[str, Any]) -> None:
@@ -264,6 +236,9 @@ def build() -> typer.Typer:
     for noun, subtree in nouns.items():
         tree.add_typer(subtree, name=noun)
     tree.command("openapi")(openapi)
+    tree.command("certificate")(issue)
+    nouns["roles"].command("bind")(bind)
+    nouns["roles"].command("unbind")(unbind)
     return tree
 
 

@@ -66,6 +66,7 @@ def test_a_head_is_a_path_and_headers() -> None:
             400,
         ),
         "another version": (b"GET /status HTTP/1.0" + HOST, 505),
+        "a host for a path": (b"GET //[ HTTP/1.1" + HOST, 400),
         "no path": (b"GET status HTTP/1.1" + HOST, 400),
         "too few words": (b"GET /status" + HOST, 400),
         "no host": (b"GET /status HTTP/1.1", 400),

@@ -16,6 +16,7 @@ import pytest
 from clustor.control import AuditRecord, scan
 from clustor.runtime import admin
 from clustor.runtime.admin import AdminServer
+from clustor.runtime.errors import CertificateUnusable
 from clustor.runtime.http_head import BODY_BYTES_MAX, Request, Response
 from clustor.runtime.pki import (
     AUTHORITY_FILE,
@@ -25,6 +26,7 @@ from clustor.runtime.pki import (
     cluster_id,
     create_authority,
     issue_node,
+    renew_context,
 )
 from clustor.runtime.transport import Address
 from quantum.admin import AdminPages, ErrorBody
@@ -38,8 +40,16 @@ from tests.quantum.admin.serving import served
 class Place:
     """An admin port under TLS, and clients of it."""
 
-    def __init__(self, address: Address, pages: AdminPages, host: Host, directory: Path) -> None:
+    def __init__(
+        self,
+        address: Address,
+        pages: AdminPages,
+        host: Host,
+        directory: Path,
+        tls: ssl.SSLContext,
+    ) -> None:
         self.address = address
+        self.tls = tls
         self.pages = pages
         self.host = host
         self._directory = directory
@@ -73,8 +83,9 @@ class Place:
 def place(tmp_path: Path) -> Iterator[Place]:
     issue_node(authority(), NodeId(1), tmp_path, NOW)
     host = Host(settled_plane())
-    with served(host, tls=admin_context(tmp_path)) as (address, pages):
-        yield Place(address, pages, host, tmp_path)
+    tls = admin_context(tmp_path)
+    with served(host, tls=tls) as (address, pages):
+        yield Place(address, pages, host, tmp_path, tls)
 
 
 def test_who_calls_is_the_certificates_spiffe_uri(place: Place) -> None:
@@ -125,6 +136,31 @@ def test_a_certificate_of_another_authority_gets_no_connection(
     forged = issue(OPERATOR, by=other)
     with pytest.raises((ssl.SSLError, ConnectionError, http.client.RemoteDisconnected)):
         place.ask("GET", "/v1/nodes", by=forged)
+
+
+def test_a_renewed_certificate_is_used_for_connections_to_come(
+    place: Place, tmp_path: Path
+) -> None:
+    def shown() -> bytes | None:
+        address = (place.address.host, place.address.port)
+        with (
+            socket.create_connection(address, timeout=20) as plain,
+            place.context(None).wrap_socket(plain) as tls,
+        ):
+            return tls.getpeercert(binary_form=True)
+
+    before = shown()
+    (tmp_path / "node.key").rename(tmp_path / "old.key")
+    issue_node(authority(), NodeId(1), tmp_path, NOW)
+    fresh_key = (tmp_path / "node.key").read_bytes()
+    (tmp_path / "node.key").write_bytes((tmp_path / "old.key").read_bytes())
+    with pytest.raises(CertificateUnusable):
+        renew_context(place.tls, tmp_path)  # one file of the pair was replaced, not yet the other
+    assert shown() == before
+    (tmp_path / "node.key").write_bytes(fresh_key)
+    renew_context(place.tls, tmp_path)
+    assert shown() not in (None, before)
+    assert place.ask("GET", "/v1/nodes", by=issue(OPERATOR))[0] == 200
 
 
 def test_plaintext_is_not_understood(place: Place) -> None:
@@ -195,6 +231,14 @@ def test_development_says_so_in_a_header(plain: Address) -> None:
     assert code == 200
     assert b"\r\nQuantum-Development: plaintext on loopback; every caller is Operator\r\n" in answer
     assert raw(plain, b"GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n")[0] == 200
+
+
+def test_a_bug_of_ours_is_answered_through_the_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = Host(settled_plane())
+    with served(host, development=OPERATOR) as (address, _):
+        monkeypatch.setattr(host, "state", None)
+        code, answer = raw(address, b"GET /v1/nodes HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert (code, b"OurFault" in answer) == (500, True)
 
 
 class Verbose:

@@ -8,6 +8,9 @@ import pytest
 
 from clustor.control import AuditRecord, OverrideScope, scan
 from clustor.raft.control_plane import CacheState
+from quantum.admin import Api
+from quantum.admin.attaching import AuditSink
+from quantum.admin.node_pages import REFUSAL_LINES_MAX, REFUSAL_WINDOW_MS, REFUSALS_KEPT_MAX
 from tests.clustor.control.plane import (
     ACTOR,
     OBSERVER,
@@ -79,6 +82,7 @@ async def test_a_role_that_lacks_is_refused_by_the_log_and_on_its_record() -> No
     assert "role" in told.body["next"]
     record = trail(desk.plane)[-1]
     assert (record.identity, record.kind, record.outcome) == (OBSERVER, "DrainNode", "Unauthorized")
+    assert desk.kept.notes == [], "it is on record once"
 
 
 async def test_a_stranger_is_refused_before_the_log_and_on_this_nodes_record() -> None:
@@ -172,7 +176,7 @@ async def test_development_is_plaintext_on_loopback_and_says_so() -> None:
     assert trail(desk.plane)[-1].identity == OPERATOR
 
 
-@pytest.mark.parametrize("host", ["evil.example.com", "10.0.0.1:9080", "", "127.0.0.1.evil"])
+@pytest.mark.parametrize("host", ["evil.example.com", "10.0.0.1:9080", "", "127.0.0.1.evil", "["])
 async def test_in_development_a_name_that_is_not_loopbacks_is_refused(host: str) -> None:
     """A web page may let its own name point at 127.0.0.1."""
     desk = Desk(development=OPERATOR)
@@ -237,6 +241,36 @@ async def test_a_call_that_needs_a_fresh_copy_says_so() -> None:
     body = {"expected_version": 0, "rules": []}
     told = await desk.ask("PUT", "/v1/tenants/a/acls", body, certificate=certificate_of(OPERATOR))
     assert (told.code, told.body["facts"]["reason"]) == (503, "CacheNotFresh")
+
+
+async def test_a_signed_log_hears_who_was_refused_what() -> None:
+    heard: list[tuple[str, dict[str, str]]] = []
+
+    class Log:
+        def refused(self, what: str, **facts: str) -> None:
+            heard.append((what, facts))
+
+    desk = Desk()
+    desk.api = Api(desk.host, now_ms=lambda: 1, draw_id=lambda: "r", sink=AuditSink(Log()))
+    await desk.ask(*DRAIN, certificate=certificate_of(STRANGER))
+    target = "POST /v1/nodes/4/drain"
+    facts = {"who": STRANGER, "why": "Unauthorized", "target": target}
+    assert heard == [("AdminRequestRefused", facts)]
+
+
+async def test_many_refusals_do_not_fill_the_disk(caplog: pytest.LogCaptureFixture) -> None:
+    desk = Desk()
+    for _ in range(REFUSALS_KEPT_MAX + 10):
+        await desk.ask(*DRAIN, encrypted=True)
+    lines = [each for each in caplog.records if each.name == "quantum.audit"]
+    assert len(lines) == REFUSAL_LINES_MAX + 1
+    desk.plane.now_ms += REFUSAL_WINDOW_MS
+    await desk.ask(*DRAIN, encrypted=True)
+    assert len([each for each in caplog.records if each.name == "quantum.audit"]) == len(lines) + 1
+    seen = await desk.ask(
+        "GET", "/v1/audit/refusals?limit=1000", certificate=certificate_of(OPERATOR)
+    )
+    assert (len(seen.body["items"]), seen.body["total"]) == (1000, str(REFUSALS_KEPT_MAX + 11))
 
 
 async def test_a_bug_of_ours_is_an_answer_and_never_silent(

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from clustor.control import KINDS, Command, RefusalCode, RollBackConfiguration
+from clustor.runtime.http_head import respond
 from quantum.admin import ROUTES, Route
 from quantum.admin.errors import REFUSALS
 from quantum.admin.matching import RouteTable, bind_body, bind_path, bind_query
@@ -55,6 +56,12 @@ def test_every_refusal_has_a_status_and_says_what_to_do() -> None:
     for status, then in REFUSALS.values():
         assert 400 <= status < 500
         assert len(then) > 10
+
+
+def test_the_port_can_say_every_status_that_the_api_answers_with() -> None:
+    codes = {200, 405, 500, *(status for status, _ in REFUSALS.values())}
+    for code in codes.union(*(route.codes for route in ROUTES)):
+        assert respond(code, b"{}").startswith(b"HTTP/1.1 %d " % code)
 
 
 def test_every_member_of_a_request_is_described() -> None:

@@ -10,10 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
+from clustor.runtime.development import prepare_cluster
+from clustor.runtime.pki import cluster_id, utc_now
 from quantum.admin import ROUTES
+from quantum.admin.identity import peer_of
 from quantum.cli import admin as command
 from quantum.cli.config import app as config_app
 from quantum.cli.exits import Exit
@@ -215,3 +220,40 @@ def test_a_call_is_repeated_under_its_key(terminal: Terminal) -> None:
     assert terminal.done(*drain) == terminal.done(*drain)
     other = terminal.run("nodes", "drain", "3", "--draining", "--idempotency-key", "mine")
     assert (other.exit_code, "RequestIdReused" in other.output) == (Exit.CONFLICT, True)
+
+
+def test_people_are_bound_and_unbound_without_the_others(terminal: Terminal) -> None:
+    ada = "spiffe://test/operator/ada"
+    terminal.done("roles", "bind", ada, "Operator")
+    terminal.done("roles", "bind", ada, "TenantAdmin", "--tenant", "a")
+    terminal.done("roles", "bind", ada, "Operator")  # again: it is there once
+    held = terminal.done("roles", "show")["bindings"]
+    assert [each["role"] for each in held if each["identity"] == ada] == ["TenantAdmin", "Operator"]
+    assert len(held) == 5
+    terminal.done("roles", "unbind", ada, "Operator")
+    terminal.done("roles", "unbind", ada)
+    assert len(terminal.done("roles", "show")["bindings"]) == 3
+    last = terminal.run("roles", "unbind", OPERATOR)
+    assert (last.exit_code, "no Operator" in last.output) == (Exit.USAGE, True)
+
+
+def test_a_certificate_names_somebody_and_no_node(terminal: Terminal, tmp_path: Path) -> None:
+    root = tmp_path / "var"
+    prepare_cluster(root, cluster_id("dev"), nodes=1, base_port=20_000, groups=1, now=utc_now())
+    found = terminal.done("certificate", "operator/ada", "--data", str(root))
+    assert found["identity"] == "spiffe://dev/operator/ada"
+    file = Path(found["certificate"])
+    assert file.stat().st_mode & 0o777 == 0o600
+    der = x509.load_pem_x509_certificate(file.read_bytes()).public_bytes(Encoding.DER)
+    peer = peer_of(der)
+    assert peer is not None and peer.identity == found["identity"]
+    for name in ("node/1", "../x", "Ada"):
+        refused = terminal.run("certificate", name, "--data", str(root))
+        assert refused.exit_code == Exit.CERTIFICATE, name
+    nowhere = terminal.run("certificate", "operator", "--data", str(tmp_path / "nowhere"))
+    assert nowhere.exit_code == Exit.NOT_FOUND
+
+
+def test_the_document_is_printed_without_a_node(terminal: Terminal) -> None:
+    printed = CliRunner().invoke(command.app, ["openapi"])
+    assert json.loads(printed.stdout)["openapi"] == "3.1.0"
