@@ -33,6 +33,7 @@ journal = logging.getLogger("quantum.broker")
 async def serve_mqtt(node: Node, admin: AdminServer, cluster_file: Path) -> Callable[[], None]:
     """Host the tenants of `broker.json`, and listen for their clients on loopback."""
     service = BrokerService(node)
+    service.audit = node.audit
     for ordinal, entry in enumerate(read_broker_file(cluster_file.parent).tenants):
         service.add_tenant(entry, ordinal)
     service.obey(TenantsFile(cluster_file.parent))

@@ -46,6 +46,7 @@ async def serve_alone(settings: Settings, say: Say) -> None:
 
     async def extend(node: Node, admin: AdminServer, _file: Path) -> Callable[[], None]:
         service = BrokerService(node, mqtt_limits(settings))
+        service.audit = node.audit
         for ordinal, entry in enumerate(read_broker_file(settings.data).tenants):
             service.add_tenant(entry, ordinal)
         service.obey(TenantsFile(settings.data))
