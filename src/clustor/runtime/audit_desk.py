@@ -52,6 +52,18 @@ class AuditDesk:
         for each in self._guard.admit(event):
             self.writer.note(each)
 
+    def peer_refused(self, peer: int, error: Exception) -> None:
+        """Tell of a connection between nodes that was refused."""
+        self.refused(type(error).__name__, who=f"node/{peer}" if peer else "", why=str(error))
+
+    def node_did(self, what: str, node: int) -> None:
+        """Tell what became of this node."""
+        self.note(
+            AuditEvent(
+                who="(node)", what=what, outcome="Done", at_ms=wall_ms(), object=f"node/{node}"
+            )
+        )
+
     async def close(self) -> None:
         """Write the summaries, seal, and close."""
         self._timer.cancel()

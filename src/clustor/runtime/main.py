@@ -152,6 +152,8 @@ async def serve_node(
         journal.info("the disk cannot write in mode %s: %s", downgrade.mode.name, downgrade.reason)
     node = Node(settings, data, disk)
     node.audit = open_desk(data, active_partitions=cluster.groups)
+    node.transport.on_refused = node.audit.peer_refused
+    node.audit.node_did("NodeStarted", node_id)
     trust = NodeTrust(node.transport, data.pki, node.audit, node.now_ms)
     keeper = KeyKeeper(
         data.keys,
@@ -181,6 +183,7 @@ async def serve_node(
     await node.stop()
     for watch in watches:
         watch.stop()
+    node.audit.node_did("NodeStopped", node_id)
     await node.audit.close()
     admin.close()
     disk.close()

@@ -186,6 +186,9 @@ async def test_a_rotated_key_goes_on_in_the_same_log(tmp_path: Path) -> None:
         writer = AuditWriter(tmp_path, signer)
         await writer.record(event(1))
         await writer.close()
-    both = trust(TrustedKey(KEY.public_key()), TrustedKey(other.public_key()))
+    both = trust(
+        TrustedKey(KEY.public_key().public_bytes_raw()),
+        TrustedKey(other.public_key().public_bytes_raw()),
+    )
     verdict, objects = checked(tmp_path, both)
     assert verdict.is_intact and len(objects) == 2
