@@ -11,7 +11,8 @@ from clustor.control.audit import AuditRecord
 from clustor.runtime.audit_keys import open_audit_keys
 from clustor.runtime.audit_writer import AUDIT_DIRECTORY, LIMITS, AuditWriter, WriterLimits, wall_ms
 from clustor.runtime.data_directory import DataDirectory
-from clustor.security import AuditEvent, StormGuard, events_per_window
+from clustor.runtime.errors import DataDirectoryRefused
+from clustor.security import AuditEvent, AuditUnreadable, StormGuard, events_per_window
 
 _FLUSH_SECONDS: Final = 60.0
 
@@ -82,11 +83,16 @@ def open_desk(
 ) -> AuditDesk:
     """Open the audit log of a node's directory, made where it is missing.
 
-    Raises KeyUnavailable, AuditUnreadable and AuditFailed.
+    Raises KeyUnavailable, AuditFailed, and DataDirectoryRefused for a log that must not be
+    continued: people look at it with `quantum audit verify`, and move it aside.
     """
     root = data if isinstance(data, Path) else data.root
     keys = open_audit_keys(root / "keys", wall_ms())
-    writer = AuditWriter(root / AUDIT_DIRECTORY, keys.signer, limits=limits)
+    directory = root / AUDIT_DIRECTORY
+    try:
+        writer = AuditWriter(directory, keys.signer, limits=limits)
+    except AuditUnreadable as error:
+        raise DataDirectoryRefused(error.reason, directory=directory, **error.facts) from error
     return AuditDesk(writer, active_partitions)
 
 

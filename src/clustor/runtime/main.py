@@ -51,13 +51,11 @@ from clustor.runtime.rotation import NodeTrust, Repeated
 from clustor.runtime.rotation_keys import KeyKeeper, epochs_in_use, keep_keys
 from clustor.runtime.signing import load_signer
 from clustor.runtime.status import status_of
-from clustor.security import AuditUnreadable
 from clustor.selftest import run_selftest
 
 EXIT_CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (DataDirectoryRefused, 3),
     (DataDirectoryInUse, 3),
-    (AuditUnreadable, 3),
     (KeyUnavailable, 4),
     (PortTaken, 5),
     (CertificateUnusable, 6),

@@ -13,8 +13,15 @@ from clustor.runtime.audit_keys import load_trusted
 from clustor.runtime.audit_once import command_event, record_now
 from clustor.runtime.audit_writer import AUDIT_DIRECTORY
 from clustor.runtime.disk import DirectoryStorage
-from clustor.runtime.errors import AuditFailed
-from clustor.security import AuditReader, EventLine, decode_line, read_anchor, verify_lines
+from clustor.runtime.errors import AuditFailed, DataDirectoryRefused
+from clustor.security import (
+    AuditReader,
+    EventLine,
+    decode_line,
+    file_name,
+    read_anchor,
+    verify_lines,
+)
 
 
 def written(root: Path) -> list[EventLine]:
@@ -45,6 +52,15 @@ async def test_two_processes_never_write_one_log(tmp_path: Path) -> None:
         open_desk(tmp_path)
     await desk.close()
     await open_desk(tmp_path).close()
+
+
+async def test_a_node_whose_log_was_cut_does_not_start(tmp_path: Path) -> None:
+    desk = open_desk(tmp_path)
+    desk.node_did("NodeStarted", 1)
+    await desk.close()
+    (tmp_path / AUDIT_DIRECTORY / file_name(1)).write_bytes(b"")
+    with pytest.raises(DataDirectoryRefused, match="ends before its anchor"):
+        open_desk(tmp_path)
 
 
 def test_commands_add_to_one_log(tmp_path: Path) -> None:
