@@ -7,7 +7,6 @@ import logging
 from pathlib import Path
 from typing import Final
 
-from clustor.control.audit import AuditRecord
 from clustor.runtime.audit_keys import open_audit_keys
 from clustor.runtime.audit_writer import AUDIT_DIRECTORY, LIMITS, AuditWriter, WriterLimits, wall_ms
 from clustor.runtime.data_directory import DataDirectory
@@ -94,21 +93,3 @@ def open_desk(
     except AuditUnreadable as error:
         raise DataDirectoryRefused(error.reason, directory=directory, **error.facts) from error
     return AuditDesk(writer, active_partitions)
-
-
-def event_of_record(record: AuditRecord) -> AuditEvent:
-    """Turn a control call's record into an event: the ring forgets it one day, the log does not."""
-    return AuditEvent(
-        who=record.identity,
-        what=record.kind,
-        outcome=record.outcome,
-        at_ms=record.at,
-        object=" ".join(record.touched),
-        trace_id=record.request_id,
-        facts={
-            "ring": record.ring.value,
-            "sequence": str(record.sequence),
-            "command_sha256": record.command_sha256.hex(),
-            "break_glass": record.break_glass or "",
-        },
-    )

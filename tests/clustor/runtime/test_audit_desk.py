@@ -1,4 +1,4 @@
-"""A node's audit desk: acts are lines, storms are numbers, control calls keep their record."""
+"""A node's audit desk: acts are lines, storms are numbers."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clustor.control.audit import AuditRecord, Ring
-from clustor.control.types import Role
-from clustor.runtime.audit_desk import event_of_record, open_desk
+from clustor.runtime.audit_desk import open_desk
 from clustor.runtime.audit_keys import load_trusted
 from clustor.runtime.audit_once import command_event, record_now
 from clustor.runtime.audit_writer import AUDIT_DIRECTORY
@@ -68,28 +66,3 @@ def test_commands_add_to_one_log(tmp_path: Path) -> None:
         record_now(tmp_path, [command_event("KeyRotated", "Done", f"{number}", {"a": "b"})])
     assert [event.object for event in written(tmp_path)] == ["0", "1", "2"]
     assert written(tmp_path)[0].who.startswith("local:")
-
-
-async def test_a_control_call_is_told_with_its_record(tmp_path: Path) -> None:
-    record = AuditRecord(
-        ring=Ring.CALLS,
-        sequence=7,
-        at=123,
-        identity="spiffe://dev/operator/ann",
-        roles=(Role.OPERATOR,),
-        break_glass=None,
-        kind="RegisterNode",
-        request_id="r-1",
-        command_sha256=bytes(32),
-        outcome="Done",
-        touched=("node/4", "placement/1"),
-        answer=b"secret",
-        previous=bytes(32),
-    )
-    desk = open_desk(tmp_path)
-    await desk.record(event_of_record(record))
-    await desk.close()
-    (event,) = written(tmp_path)
-    assert (event.who, event.what, event.outcome) == (record.identity, "RegisterNode", "Done")
-    assert (event.object, event.trace_id, event.at_ms) == ("node/4 placement/1", "r-1", 123)
-    assert event.facts["sequence"] == "7" and "secret" not in str(event)
