@@ -301,16 +301,26 @@ def _check_one_log(lines: SequenceOf[AnyLine | None]) -> Fault | None:
     return None
 
 
-def join_batches(batches: Iterable[BatchVerdict]) -> Verdict:
+def join_batches(
+    batches: Iterable[BatchVerdict],
+    trusted: TrustedKeys | None = None,
+    anchor: Anchor | None = None,
+) -> Verdict:
     """Check that batches, verified one by one and given in order, follow each other.
 
-    What `anchor` and `expect_head` of `verify_lines` find is not looked at here.
+    With the anchor (and the keys that it may be signed with) also that none is missing at the end.
     """
     verdict = Verdict()
+    if anchor is not None:
+        verdict.fault = _check_anchor(anchor, trusted or {})
     for batch in batches:
-        _join(verdict, batch)
         if verdict.fault is not None:
-            break
+            return verdict
+        _join(verdict, batch)
+        if verdict.fault is None and anchor is not None:
+            verdict.fault = _meets_anchor(batch, anchor)
+    if verdict.fault is None:
+        verdict.fault = _check_end(verdict, anchor, require_signed=False)
     return verdict
 
 

@@ -97,6 +97,13 @@ class Prg:
         self._waiters: list[tuple[list[tuple[int, int]], Callable[[], None]]] = []
         self._elapsing = False
         self._ticks = 0
+        self.forward_wait_ticks = 0
+        """For how many ticks, added up, other partitions were waited for."""
+
+    @property
+    def stalled(self) -> int:
+        """How many commands the group did not take yet."""
+        return len(self._stalled)
 
     @property
     def broker(self) -> Broker:
@@ -438,6 +445,14 @@ class Prg:
             if member is not None:
                 self.tenant.deliver_to_member(member, message)
 
+    def deliver_to_member(
+        self, client_id: bytes, epoch: int, identifier: int, message: Message
+    ) -> None:
+        """Deliver a QoS 0 message to a member of a shared subscription, if it is still the same."""
+        connection = self.connections.get(client_id)
+        if connection is not None and connection.epoch == epoch:
+            connection.deliver(Outgoing(message), 0, 0, (identifier,) if identifier else ())
+
     def _carry_out(self, effect: object) -> None:
         match effect:
             case Send():
@@ -541,6 +556,7 @@ class Prg:
         for forwards in self.forwards.values():
             if len(forwards):
                 forwards.waited_ticks += 1
+                self.forward_wait_ticks += forwards.waited_ticks > 1
                 if forwards.waited_ticks >= _RESEND_TICKS:
                     forwards.send_again()
                 self.tenant.touch(self)

@@ -27,13 +27,13 @@ from quantum.serving.authentication import Authenticator
 from quantum.serving.backpressure import TurnShare
 from quantum.serving.broker_file import TenantEntry
 from quantum.serving.connection import Connection
-from quantum.serving.delivery import Outgoing
 from quantum.serving.groups import group_of
 from quantum.serving.limits import MqttLimits
 from quantum.serving.policy import TenantsFile, server_name_owners
 from quantum.serving.prg import Prg
 from quantum.serving.relay import RelayEntry, RelayExit
 from quantum.serving.replaying import broker_settings
+from quantum.serving.telemetry import BrokerMeters, Recent
 from quantum.serving.tenant import Tenant
 from quantum.tenancy import TenantDescription
 
@@ -49,9 +49,14 @@ journal = logging.getLogger("quantum.broker")
 class BrokerService:
     """All tenants and all clients of one node."""
 
-    def __init__(self, node: Node, limits: MqttLimits | None = None) -> None:
+    def __init__(
+        self,
+        node: Node,
+        limits: MqttLimits | None = None,
+        entropy: Callable[[int], bytes] = os.urandom,
+    ) -> None:
         self._node = node
-        self._loop = asyncio.get_running_loop()
+        self._entropy = entropy
         self.limits = limits or MqttLimits()
         self.tenants: dict[str, Tenant] = {}
         self._by_group: dict[HostedGroup, Prg] = {}
@@ -66,8 +71,9 @@ class BrokerService:
         self._links_in: dict[int, link.LinkIn] = {}
         self._entries: dict[int, tuple[int, RelayEntry]] = {}
         self._exits: dict[tuple[int, int], RelayExit] = {}
-        self._next_relay = 0
-        self._incarnation = int.from_bytes(os.urandom(6), "little")
+        self._incarnation = int.from_bytes(entropy(6), "little")
+        self._next_relay = self._incarnation
+        """No other process of this node ever used the numbers that follow."""
         self.tick_ms = self._started_ms = node.now_ms()
         self.authenticators: dict[str, Authenticator] = {}
         """The methods of enhanced authentication that clients may name, none by default."""
@@ -76,6 +82,9 @@ class BrokerService:
         self.faults: dict[str, int] = {}
         self.audit: AuditDesk | None = None
         """Where to tell what clients may not; None: nowhere."""
+        self.meters = BrokerMeters()
+        self.recent = Recent(self.now_ms)
+        """What happened to clients lately, for who asks why."""
         self.connections = 0
         self.server_names: dict[str, str] = {}
         """Which tenant each server name (SNI) leads to."""
@@ -88,6 +97,7 @@ class BrokerService:
         """Host the partitions of a tenant; `ordinal` is the same on every node."""
         name, prg_count = entry.name, entry.prgs
         tenant = Tenant(name, self, HashRing())
+        tenant.guard.recent = self.recent
         for number in range(prg_count):
             settings = broker_settings(entry, number)
             group = self._node.host(
@@ -189,14 +199,20 @@ class BrokerService:
         self._begin_link_anew(peer)
 
     def _begin_link_anew(self, peer: int) -> None:
-        """Something between the nodes was lost: what rests on it ends, or is sent again."""
+        """Something between the nodes was lost: what rests on it ends, or is sent again.
+
+        The peer is told of every relay that ends. It may have lost nothing: a node hears of the
+        end of an old connection when a new one is in use already.
+        """
         for number, (node, entry) in list(self._entries.items()):
             if node == peer:
                 del self._entries[number]
+                self.say(peer, link.RelayEnd(number, opened_here=True), 32)
                 entry.end()
         for key, relay_exit in list(self._exits.items()):
             if key[0] == peer:
                 del self._exits[key]
+                self.say(peer, link.RelayEnd(key[1], opened_here=False), 32)
                 relay_exit.lost()
         for tenant in self.tenants.values():
             for prg in tenant.prgs:
@@ -234,7 +250,7 @@ class BrokerService:
         self._dirty[connection] = None
 
     def soon(self, call: Callable[[], None]) -> None:
-        self._loop.call_soon(call)
+        asyncio.get_running_loop().call_soon(call)
 
     def is_local(self, node: int | None) -> bool:
         return node == self._node.node_id
@@ -245,10 +261,11 @@ class BrokerService:
 
     def draw_client_id(self) -> bytes:
         """Return an id that no client has."""
-        return b"auto-" + os.urandom(12).hex().encode()
+        return b"auto-" + self._entropy(12).hex().encode()
 
     def joined(self, connection: Connection) -> None:
         self.connections += 1
+        self.meters.connects += 1
         self._slices[id(connection) // 16 % _CHECK_SLICES].add(connection)
 
     def left(self, connection: Connection) -> None:
@@ -268,6 +285,7 @@ class BrokerService:
 
     def note_end(self, client_id: bytes, why: str) -> None:
         journal.debug("client %r: %s", client_id, why)
+        self.recent.note(client_id, f"its connection ended: {why}")
 
     # Links.
 
@@ -327,10 +345,9 @@ class BrokerService:
                         prg.fan_out(decode_record(record)[0])
             case link.UnloggedMember():
                 prg = self._prg(said.tenant, said.prg)
-                connection = None if prg is None else prg.connections.get(said.client_id)
-                if connection is not None:
+                if prg is not None and prg.leading:
                     message, _ = decode_record(said.record)
-                    connection.deliver(Outgoing(message), 0, 0, ())
+                    prg.deliver_to_member(said.client_id, said.epoch, said.identifier, message)
             case link.Items():
                 prg = self._prg(said.tenant, said.prg)
                 if prg is not None and prg.leading:
@@ -382,6 +399,8 @@ class BrokerService:
             node, entry = self._entries.get(said.relay, (0, None))
             end = entry if node == peer else None
         if end is None:
+            if isinstance(said, link.RelayData):  # whoever still speaks should know
+                self.say(peer, link.RelayEnd(said.relay, opened_here=not said.opened_here), 32)
             return
         if isinstance(said, link.RelayData):
             end.on_data(said.data)

@@ -13,7 +13,6 @@ from quantum.mqtt import PeerFault, ReasonCode
 from quantum.routing.ring import HashRing
 from quantum.serving import link
 from quantum.serving.backpressure import QUEUED_BYTES_MAX, Held, Level, TurnShare
-from quantum.serving.delivery import Outgoing
 from quantum.serving.policy import TenantGuard
 from quantum.serving.publishing import Done, cuts
 from quantum.tenancy import TenantDescription
@@ -61,6 +60,8 @@ class Tenant:
         self._resting: list[tuple[int, int, Held]] = []
         """A heap of connections that are too fast, and when they are read again."""
         self._rests = 0
+        self.throttled = 0
+        """How often a connection was left unread because it, or its tenant, was too fast."""
         self.dropped = 0
         self.faults: dict[str, int] = {}
 
@@ -96,8 +97,13 @@ class Tenant:
     def rest(self, held: Held, until_ms: int) -> None:
         """Leave a connection unread until then."""
         self._rests += 1
+        self.throttled += 1
         heappush(self._resting, (until_ms, self._rests, held))
         held.hold()
+
+    def rests_until(self, held: Held) -> int | None:
+        """Return until when a connection is left unread; None: it is not."""
+        return next((until_ms for until_ms, _, each in self._resting if each is held), None)
 
     def on_tick(self) -> None:
         """Read again who has rested; send the slowest subscriber away if all wait for it."""
@@ -222,14 +228,18 @@ class Tenant:
         """Deliver a QoS 0 message to one member of a shared subscription."""
         prg = self.prgs[member.prg]
         if prg.leading:
-            connection = prg.connections.get(member.client_id)
-            if connection is not None:
-                identifiers = (member.identifier,) if member.identifier else ()
-                connection.deliver(Outgoing(message), 0, 0, identifiers)
+            prg.deliver_to_member(member.client_id, member.epoch, member.identifier, message)
             return
         node = prg.leader_node
         if node is not None and not self._links.is_local(node):
-            said = link.UnloggedMember(self.name, member.prg, member.client_id, message.record)
+            said = link.UnloggedMember(
+                self.name,
+                member.prg,
+                member.client_id,
+                member.epoch,
+                member.identifier,
+                message.record,
+            )
             self._links.say(node, said, len(message.record) + 64)
 
     # Leaders.
