@@ -7,14 +7,29 @@ record that is missing, or that does not follow the one before it, is told like 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from hashlib import sha256
+from pathlib import Path
+from typing import Final
 
 from clustor.control.audit import AuditRecord, Ring
-from clustor.control.objects import canonical
+from clustor.control.draft import Reading, find, prefix_of
+from clustor.control.objects import canonical, decode_object
+from clustor.kv import prefix_end
 from clustor.runtime.audit_writer import wall_ms
-from clustor.security import AuditEvent, AuditSink, EventLine, decode_line
+from clustor.runtime.disk import DirectoryStorage
+from clustor.security import (
+    AuditEvent,
+    AuditSink,
+    EventLine,
+    decode_line,
+    file_name,
+    file_numbers,
+)
 
+_RECORDS_PER_LOOK: Final = 256
+_FILES_LOOKED_AT: Final = 4
+"""A start reads no more than that: what a busy log told longer ago may be told once more."""
 _RING, _SEQUENCE, _DIGEST = "ring", "sequence", "record_sha256"
 
 
@@ -72,6 +87,54 @@ class ControlTrail:
             return False
         self._ends[record.ring] = (record.sequence, event.facts[_DIGEST])
         return True
+
+
+class ControlFollower:
+    """Tells the audit log of every control call that this node's replica has applied.
+
+    Each node does, so that a call stands in as many logs as there are nodes. What nodes publish
+    by the second (the other ring) is left out: it would bury the acts of people.
+    """
+
+    def __init__(self, state: Callable[[], Reading], sink: AuditSink, audit: Path) -> None:
+        """`audit` is the log's directory: where the last life of this node ended is read there."""
+        self._state = state
+        self._ends = _newest_ends(audit)
+        self._trail = ControlTrail(sink, self._ends)
+        self._next = self._ends.get(Ring.CALLS, (0, ""))[0] + 1
+
+    def look(self) -> None:
+        """Take what was applied since the last look, a bounded piece of it."""
+        store = self._state()
+        for _ in range(_RECORDS_PER_LOOK):
+            record = find(store, AuditRecord, Ring.CALLS.value, self._next)
+            record = record or self._oldest_after_a_gap(store)
+            if record is None or not self._trail.on_record(record):
+                return
+            self._next = record.sequence + 1
+
+    def _oldest_after_a_gap(self, store: Reading) -> AuditRecord | None:
+        """Return where the ring begins, if it has forgotten what was wanted."""
+        prefix = prefix_of(AuditRecord, Ring.CALLS.value)
+        page = store.range(prefix, prefix_end(prefix), 1)
+        if not page.records:
+            return None
+        oldest = decode_object(AuditRecord, page.records[0].value)
+        return oldest if oldest.sequence > self._next else None
+
+
+def _newest_ends(audit: Path) -> dict[Ring, tuple[int, str]]:
+    """Look for the last control call in the newest files of a log."""
+    storage = DirectoryStorage(audit)
+    try:
+        for number in sorted(file_numbers(storage), reverse=True)[:_FILES_LOOKED_AT]:
+            name = file_name(number)
+            ends = trail_ends(storage.read(name, 0, storage.size(name)).split(b"\n"))
+            if Ring.CALLS in ends:
+                return ends
+    finally:
+        storage.close()
+    return {}
 
 
 def _problem(record: AuditRecord, number: int, digest: str) -> str | None:

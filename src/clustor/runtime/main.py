@@ -30,7 +30,9 @@ from clustor.raft.errors import DataLost
 from clustor.replica import ReplicaError
 from clustor.runtime.admin import AdminServer
 from clustor.runtime.admin_commands import AdminCommands
+from clustor.runtime.audit_control import ControlFollower
 from clustor.runtime.audit_desk import open_desk
+from clustor.runtime.audit_writer import AUDIT_DIRECTORY
 from clustor.runtime.cluster_file import ClusterFile, read_cluster_file
 from clustor.runtime.control_pages import ControlPages
 from clustor.runtime.control_service import ControlService
@@ -187,6 +189,8 @@ async def serve_node(
     if cluster.control_founders:
         node.control = ControlService(node, kv)
         admin.calls = ControlPages(node.control, cluster.id)
+        calls = ControlFollower(node.control.state, node.audit, data.root / AUDIT_DIRECTORY)
+        watches.append(Repeated(calls.look))
     close = await extend(node, admin, file) if extend is not None else None
     await node.start()
     if node.control is not None:

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from hashlib import sha256
+from pathlib import Path
 
 import msgspec
 
 from clustor.control.audit import NOTHING, AuditRecord, Ring
 from clustor.control.objects import canonical
 from clustor.control.types import Role
-from clustor.runtime.audit_control import ControlTrail, event_of_record, trail_ends
+from clustor.kv import Key, Page, Record, Revision
+from clustor.runtime.audit_control import (
+    ControlFollower,
+    ControlTrail,
+    event_of_record,
+    trail_ends,
+)
+from clustor.runtime.audit_desk import open_desk
+from clustor.runtime.audit_writer import AUDIT_DIRECTORY
 from clustor.security import AuditEvent
+from tests.clustor.runtime.test_audit_desk import written
 from tests.clustor.security.audit_logs import new_chain
 
 
@@ -109,4 +119,37 @@ def test_a_gap_and_a_fork_are_told() -> None:
     assert log.told() == [
         "r-1", "records 2 to 3 are missing", "r-4", "it does not follow the record before it",
         "r-5",
+    ]  # fmt: skip
+
+
+class Store:
+    """A control plane's store that holds a piece of the trail."""
+
+    def __init__(self) -> None:
+        self.held: dict[Key, Record] = {}
+
+    def fill(self, some: list[AuditRecord]) -> None:
+        self.held = {
+            each.key(): Record(each.key(), canonical(each), Revision(1), Revision(1), 1, 0)
+            for each in some
+        }
+
+    def get(self, key: Key) -> Record | None:
+        return self.held.get(key)
+
+    def range(self, start: bytes, end: bytes | None, limit: int) -> Page:
+        found = [key for key in sorted(self.held) if start <= key < (end or b"\xff")]
+        return Page(Revision(1), [self.held[key] for key in found[:limit]], len(found) > limit)
+
+
+async def test_a_node_follows_the_trail_over_restarts_and_tells_of_a_gap(tmp_path: Path) -> None:
+    store, made = Store(), records(9)
+    for held in (made[:3], made[1:5], made[1:5], made[6:]):
+        store.fill(held)
+        desk = open_desk(tmp_path)
+        ControlFollower(lambda: store, desk, tmp_path / AUDIT_DIRECTORY).look()
+        await desk.close()
+    told = [event.trace_id or event.outcome for event in written(tmp_path)]
+    assert told == [
+        "r-1", "r-2", "r-3", "r-4", "r-5", "records 6 to 6 are missing", "r-7", "r-8", "r-9",
     ]  # fmt: skip
