@@ -173,7 +173,6 @@ async def serve_node(
         settings.keys,
         lambda: epochs_in_use(data.root / STATE_DIRECTORY),
         audit=node.audit,
-        stages=len(cluster.nodes) == 1,
     )
     watches = [Repeated(trust.look), Repeated(lambda: keep_keys(keeper))]
     kv = KvService(node)
