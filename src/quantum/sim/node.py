@@ -71,6 +71,7 @@ class BrokerNode:
         self.node_id = sim.id
         self.transport = _Transport(self)
         self.is_over = False
+        self.audit = None  # nobody looks at refusals here
         self._turn_due = False
         self._touched: dict[SimGroup, None] = {}
         self._hosted: list[SimGroup] = []  # by the seat's number
