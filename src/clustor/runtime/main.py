@@ -30,7 +30,9 @@ from clustor.raft.errors import DataLost
 from clustor.replica import ReplicaError
 from clustor.runtime.admin import AdminServer
 from clustor.runtime.admin_commands import AdminCommands
+from clustor.runtime.audit_control import ControlFollower
 from clustor.runtime.audit_desk import open_desk
+from clustor.runtime.audit_writer import AUDIT_DIRECTORY
 from clustor.runtime.cluster_file import ClusterFile, read_cluster_file
 from clustor.runtime.control_pages import ControlPages
 from clustor.runtime.control_service import ControlService
@@ -57,13 +59,11 @@ from clustor.runtime.signing import load_signer
 from clustor.runtime.status import status_of
 from clustor.runtime.telemetry import NodeTelemetry, RepairPages
 from clustor.runtime.telemetry_logs import FORMATS, set_up_logging
-from clustor.security import AuditUnreadable
 from clustor.selftest import run_selftest
 
 EXIT_CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (DataDirectoryRefused, 3),
     (DataDirectoryInUse, 3),
-    (AuditUnreadable, 3),
     (KeyUnavailable, 4),
     (PortTaken, 5),
     (CertificateUnusable, 6),
@@ -165,13 +165,14 @@ async def serve_node(
         journal.info("the disk cannot write in mode %s: %s", downgrade.mode.name, downgrade.reason)
     node = Node(settings, data, disk)
     node.audit = open_desk(data, active_partitions=cluster.groups)
+    node.transport.on_refused = node.audit.peer_refused
+    node.audit.node_did("NodeStarted", node_id)
     trust = NodeTrust(node.transport, data.pki, node.audit, node.now_ms)
     keeper = KeyKeeper(
         data.keys,
         settings.keys,
         lambda: epochs_in_use(data.root / STATE_DIRECTORY),
         audit=node.audit,
-        stages=len(cluster.nodes) == 1,
     )
     watches = [Repeated(trust.look), Repeated(lambda: keep_keys(keeper))]
     kv = KvService(node)
@@ -189,6 +190,8 @@ async def serve_node(
     if cluster.control_founders:
         node.control = ControlService(node, kv)
         admin.calls = ControlPages(node.control, cluster.id)
+        calls = ControlFollower(node.control.state, node.audit, data.root / AUDIT_DIRECTORY)
+        watches.append(Repeated(calls.look))
     close = await extend(node, admin, file) if extend is not None else None
     await node.start()
     if node.control is not None:
@@ -206,6 +209,7 @@ async def serve_node(
     await node.stop()
     for watch in watches:
         watch.stop()
+    node.audit.node_did("NodeStopped", node_id)
     await node.audit.close()
     admin.close()
     disk.close()

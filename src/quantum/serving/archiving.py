@@ -24,6 +24,8 @@ from clustor.log.steps import Storage
 from clustor.log.types import LogIndex
 from clustor.replica.jobs import frozen_map
 from clustor.runtime.errors import DataDirectoryRefused
+from clustor.runtime.keystore import KEYS_DIRECTORY
+from clustor.runtime.rotation_keys import hold_keys
 from clustor.snapshot.bandwidth import observer_bytes_per_second
 from quantum.archive import (
     ArchiveMisuse,
@@ -229,6 +231,7 @@ def start_archiving(
         archiving = Archiving(node, prgs, settings)
     except ArchiveMisuse as error:
         raise DataDirectoryRefused("the archive cannot be used", cause=error) from error
+    hold_keys(node.data_root / KEYS_DIRECTORY, "archive")  # its segments are sealed with them
     archiving.start()
     return archiving
 

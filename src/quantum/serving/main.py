@@ -37,6 +37,7 @@ journal = logging.getLogger("quantum.broker")
 async def serve_mqtt(node: Node, admin: AdminServer, cluster_file: Path) -> Callable[[], None]:
     """Host the tenants of `broker.json`, and listen for their clients on loopback."""
     service = BrokerService(node)
+    service.audit = node.audit
     described = read_broker_file(cluster_file.parent)
     for ordinal, entry in enumerate(described.tenants):
         service.add_tenant(entry, ordinal)

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from clustor.replica import ReplicaOutput
+from clustor.runtime.audit_desk import AuditDesk
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.node import Node
 from clustor.runtime.pki import NodeId
@@ -79,6 +80,8 @@ class BrokerService:
         self.dropped = 0
         """QoS 0 messages that a client was too slow for, and what was too large for one."""
         self.faults: dict[str, int] = {}
+        self.audit: AuditDesk | None = None
+        """Where to tell what clients may not; None: nowhere."""
         self.meters = BrokerMeters()
         self.recent = Recent(self.now_ms)
         """What happened to clients lately, for who asks why."""
@@ -277,9 +280,8 @@ class BrokerService:
         self, what: str, *, who: str, why: str, target: str = "", tenant: str = ""
     ) -> None:  # fmt: skip
         """Tell the audit log of something that a client may not."""
-        audit = self._node.audit
-        if audit is not None:
-            audit.refused(what, who=who, why=why, target=target, tenant=tenant)
+        if self.audit is not None:
+            self.audit.refused(what, who=who, why=why, target=target, tenant=tenant)
 
     def note_end(self, client_id: bytes, why: str) -> None:
         journal.debug("client %r: %s", client_id, why)

@@ -57,6 +57,7 @@ async def serve_alone(settings: Settings, say: Say, attach: Attach | None = None
         if attach is not None:
             attach(node, admin)
         service = BrokerService(node, mqtt_limits(settings))
+        service.audit = node.audit
         broker = read_broker_file(settings.data)
         for ordinal, entry in enumerate(broker.tenants):
             service.add_tenant(entry, ordinal)
