@@ -147,8 +147,6 @@ class NodeTelemetry:
         now = time.perf_counter()
         if core.role is Role.LEADER:
             watched.clock.looked(core.hard.term, core.log.last_index, core.wal_committed_index, now)
-        else:
-            watched.clock.forget()
         if output.replies:
             self._count_replies(output)
         if replica.apply_seconds:

@@ -138,14 +138,12 @@ class CanaryWatch:
 
     @staticmethod
     def _begin_anew(watched: _Watched, sight: GroupSight, now_ms: int) -> None:
-        """Begin a term, or another role in it: marks of the one prove nothing about the other.
+        """Begin a term, or another role in it.
 
-        A leader's mark begins at nothing and only its own term's entries move it. A follower
-        that stays one has its mark moved by leaders alone, whoever they are.
+        A leader's mark begins at nothing and passes every older one with its term's first entry.
+        A follower's is moved by leaders alone, but one that led knows more than a quorum told it.
         """
-        if sight.leads:
-            watched.proven_index = 0
-        elif watched.led:
+        if watched.led and not sight.leads:
             watched.proven_index = sight.proven_index
         watched.term, watched.led = sight.term, sight.leads
         watched.asked_ms, watched.refused = now_ms, ""
