@@ -14,6 +14,7 @@ import random
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -108,6 +109,11 @@ class Node:
         self._pace = SnapshotPace(settings.profile.replication.snapshot_bytes_per_second_max)
         self._rejoin_epochs = data.take_rejoin()
         self._trust(self.cluster)
+
+    @property
+    def pki(self) -> Path:
+        """Where this node's certificate is."""
+        return self._data.pki
 
     def now_ms(self) -> int:
         """Return the loop's monotonic clock, the only one that replicas see."""

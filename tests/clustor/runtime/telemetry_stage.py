@@ -46,6 +46,7 @@ class StageNode:
     groups: dict[int, StageGroup] = field(default_factory=dict)
     stopping: bool = False
     reaches: set[int] = field(default_factory=set)
+    pki: Path = Path("/nowhere")
 
     @property
     def transport(self) -> Any:
