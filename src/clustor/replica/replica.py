@@ -254,6 +254,11 @@ class Replica:
         if self.ready:
             self.group.control_plane(update)
 
+    def proof_conflict_reconciled(self) -> None:
+        """Take the control plane's word that an operator has cleared a conflict of proofs."""
+        if self.ready:
+            self.group.proof_conflict_reconciled()
+
     def membership_acknowledged(self, ack: MembershipAck) -> None:
         """Take the control plane's record of a membership."""
         if self.ready:
@@ -282,6 +287,18 @@ class Replica:
         can be retired when a snapshot under the new one covers what was written under it.
         """
         self._snapshots.emit()
+
+    def seal_segment(self) -> None:
+        """Close the open segment, so that it can be archived; the next append opens another."""
+        if self.ready:
+            self._disk.submit(self.log.plan_seal(), lambda: None)
+
+    def hold_log(self, through: LogIndex | None) -> None:
+        """Keep every entry above `through`, whatever a snapshot covers; None lets go of it.
+
+        Who asks must let go some day: until then the log grows, and no newer snapshot is emitted.
+        """
+        self.group.snapshots.hold_through = through
 
     @property
     def catalog(self) -> Catalog:

@@ -5,10 +5,13 @@ NodeError
 ├── DataDirectoryInUse         another process has it open
 ├── PortTaken                  somebody else listens there
 ├── SelfTestFailed             this build must not open a log
+├── ControlUnavailable         no leader of the control plane answered, or our copy of it is too old
 ├── CertificateUnusable        our own certificate, key or authority cannot be used
+├── AuditFailed                an event is not in the audit log, and will not be
 └── PeerRefused                the other side of a connection is not who it must be
     ├── PeerUntrusted              its certificate is of an authority that we do not know
     ├── PeerCertificateExpired     its certificate is past its end, or not valid yet
+    ├── PeerCertificateRevoked     its authority has revoked its certificate
     ├── PeerWithoutIdentity        its certificate names no node, or more than one
     ├── PeerOfAnotherCluster       it belongs to another cluster
     └── PeerIsAnotherNode          it is another node than the one that was called
@@ -50,6 +53,22 @@ class CertificateUnusable(NodeError):
     """Our own certificate, key or authority cannot be used."""
 
 
+class AuditFailed(NodeError):
+    """The audit log cannot be written: the event is not in it, and will not be."""
+
+
+class ControlUnavailable(NodeError):
+    """No leader of the control plane answered in time, or the copy of it here is too old.
+
+    `facts["because"]`, where it is there, is clustor §11.1's reason. `maybe_applied` says that a
+    call may stand all the same: repeat it under the same request id.
+    """
+
+    def __init__(self, reason: str, *, maybe_applied: bool = False, **facts: object) -> None:
+        super().__init__(reason, **facts)
+        self.maybe_applied = maybe_applied
+
+
 class PeerRefused(NodeError):
     """The other side of a connection is not who it must be."""
 
@@ -60,6 +79,10 @@ class PeerUntrusted(PeerRefused):
 
 class PeerCertificateExpired(PeerRefused):
     """The peer's certificate is past its end, or not valid yet."""
+
+
+class PeerCertificateRevoked(PeerRefused):
+    """The peer's authority has revoked its certificate."""
 
 
 class PeerWithoutIdentity(PeerRefused):

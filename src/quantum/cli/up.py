@@ -18,6 +18,7 @@ from clustor.runtime.errors import NodeError
 from clustor.runtime.main import check_self
 from clustor.runtime.memory import keep_freed_memory
 from clustor.runtime.telemetry_logs import set_up_logging
+from quantum.admin.attaching import attach
 from quantum.cli.config import load_or_fail
 from quantum.cli.exits import Exit, exit_of, fail
 from quantum.cli.node_exits import exit_of_node
@@ -41,6 +42,9 @@ def up(
         str | None, typer.Option(metavar="HOST:PORT|off", help="Status, for `quantum status`.")
     ] = None,
     tenant_prgs: Annotated[int | None, typer.Option(help="Partitions of the tenant `dev`.")] = None,
+    archive: Annotated[
+        str | None, typer.Option(metavar="URL|off", help="Where closed segments go, and snapshots.")
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file.")] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Say what the node does.")] = False,
 ) -> None:
@@ -57,6 +61,7 @@ def up(
         "ws": ws,
         "admin": admin,
         "tenant_prgs": tenant_prgs,
+        "archive": archive,
     }
     settings = load_or_fail(flags, config).settings
     level = logging.INFO if verbose else logging.WARNING
@@ -64,7 +69,7 @@ def up(
     try:
         check_self()
         keep_freed_memory()
-        uvloop.run(serve_alone(settings, _say))
+        uvloop.run(serve_alone(settings, _say, attach))
     except ListenFailed as error:
         fail(f"{error}; choose another with --mqtt, --mqtts or --ws", Exit.PORT_TAKEN)
     except CertificatesUnusable as error:

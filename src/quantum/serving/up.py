@@ -18,17 +18,21 @@ from clustor.runtime.main import serve_node
 from clustor.runtime.node import Node
 from clustor.runtime.pki import NodeId, cluster_id, utc_now
 from quantum.config import ListenAddress, Settings
+from quantum.serving.archiving import closing, start_archiving
 from quantum.serving.broker_file import (
     DEVELOPMENT_TENANT,
+    ArchiveEntry,
     TenantEntry,
     prepare_broker,
     read_broker_file,
 )
+from quantum.serving.feeding import Feeding
 from quantum.serving.limits import MqttLimits
 from quantum.serving.listeners import Door, Doors, Listeners, tenant_doors
 from quantum.serving.policy import TenantsFile
 from quantum.serving.service import BrokerService
 from quantum.serving.telemetry_why import show_broker
+from quantum.serving.tenant_records import record_tenants
 from quantum.serving.views import BrokerPages
 
 _ONE: Final = NodeId(1)
@@ -38,25 +42,34 @@ _PORT_UNUSED: Final = 9_100  # one node has no peers; what is written down is no
 journal = logging.getLogger("quantum.broker")
 
 Say = Callable[[str], None]
+Attach = Callable[[Node, AdminServer], object]
 
 
-async def serve_alone(settings: Settings, say: Say) -> None:
-    """Serve until SIGTERM or Ctrl-C. Raises NodeError, EdgeError and what a replica refuses."""
+async def serve_alone(settings: Settings, say: Say, attach: Attach | None = None) -> None:
+    """Serve until SIGTERM or Ctrl-C; `attach` adds pages of rooms above to the admin port.
+
+    Raises NodeError, EdgeError and what a replica refuses.
+    """
     cluster = _describe(settings)
     data = open_data_directory(node_directory(settings.data, _ONE), cluster.id, _ONE)
 
     async def extend(node: Node, admin: AdminServer, _file: Path) -> Callable[[], None]:
+        if attach is not None:
+            attach(node, admin)
         service = BrokerService(node, mqtt_limits(settings))
-        for ordinal, entry in enumerate(read_broker_file(settings.data).tenants):
+        broker = read_broker_file(settings.data)
+        for ordinal, entry in enumerate(broker.tenants):
             service.add_tenant(entry, ordinal)
+        record_tenants(node, broker)
         service.obey(TenantsFile(settings.data))
-        admin.pages = BrokerPages(service)
+        archiving = start_archiving(node, service, archive_entry(settings))
+        admin.pages = BrokerPages(service, archiving, Feeding(node, service))
         show_broker(service, node.watch)
         all_doors = replace(doors(settings), tenants=tenant_doors(service))
         listeners = Listeners(service, all_doors, settings.data, DEVELOPMENT_TENANT)
         await listeners.start()
         when_all_led(service, lambda: _greet(say, settings, listeners))
-        return listeners.stop_accepting
+        return closing(listeners.stop_accepting, archiving)
 
     await serve_node(cluster, _ONE, data, settings.data / CLUSTER_FILE, extend)
 
@@ -77,6 +90,15 @@ def _describe(settings: Settings) -> ClusterFile:
         cluster.nodes[0], host=admin.host, admin_port=admin.port, peer_port=0
     )
     return msgspec.structs.replace(cluster, nodes=(entry,))
+
+
+def archive_entry(settings: Settings) -> ArchiveEntry | None:
+    """Return where the archive is, None where there is none."""
+    if settings.archive is None:
+        return None
+    return ArchiveEntry(
+        settings.archive, settings.archive_flush_seconds, settings.archive_hold_bytes_max
+    )
 
 
 def mqtt_limits(settings: Settings) -> MqttLimits:
