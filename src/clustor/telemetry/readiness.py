@@ -25,7 +25,7 @@ class CanaryNumbers:
     more than one in `pace_ms`, and the period grows with the number of its groups.
     """
 
-    period_ms: int = 3_000
+    period_ms: int = 5_000
     pace_ms: int = 20
     age_periods_max: int = 3
     led_ms_min: int = 100

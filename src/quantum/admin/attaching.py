@@ -14,6 +14,7 @@ from clustor.runtime.control_records import operator_of
 from clustor.runtime.control_service import ControlService
 from clustor.runtime.node import Node
 from clustor.runtime.status import group_status
+from clustor.runtime.telemetry import NodeTelemetry
 from quantum.admin.pages import AdminPages
 from quantum.admin.port import RefusalSink, WhyPort
 
@@ -56,11 +57,15 @@ def attach(
 ) -> AdminPages | None:
     """Put the API on a node's admin port; None: the cluster has no control plane.
 
+    Without `why` the node's own telemetry explains.
+
     On plaintext loopback every caller is the cluster's operator; under TLS it is the certificate.
     """
     if node.control is None:
         return None
     cluster = node.cluster
+    if why is None and isinstance(node.watch, NodeTelemetry):
+        why = node.watch
     pages = AdminPages(
         ServicePort(node.control),
         development=None if cluster.admin_tls else operator_of(cluster.id).identity,

@@ -47,6 +47,7 @@ class StageNode:
     stopping: bool = False
     reaches: set[int] = field(default_factory=set)
     pki: Path = Path("/nowhere")
+    control: None = None
 
     @property
     def transport(self) -> Any:
