@@ -305,6 +305,10 @@ class Replica:
         """The authorised snapshots."""
         return self._snapshots.catalog
 
+    def install_progress(self) -> tuple[int, int]:
+        """Return how many chunks an installation lacks, and how many it has; 0 where none runs."""
+        return self._snapshots.install_progress()
+
     def emission_clause(self) -> EmissionClause | None:
         """Name what keeps a snapshot from being emitted now; the emission asks the same."""
         return self._snapshots.emission_clause(self.applied_index)

@@ -60,6 +60,10 @@ class Snapshots:
     def catalog(self) -> Catalog:
         return self._shelf.catalog
 
+    def install_progress(self) -> tuple[int, int]:
+        """Return how many chunks an installation lacks, and how many it has; 0 where none runs."""
+        return (0, 0) if self._installing is None else self._installing.progress()
+
     # Inputs.
 
     def tick(self, now_ms: int) -> None:

@@ -119,6 +119,11 @@ class Node:
         self._rejoin_epochs = data.take_rejoin()
         self._trust(self.cluster)
 
+    @property
+    def pki(self) -> Path:
+        """Where this node's certificate is."""
+        return self._data.pki
+
     def now_ms(self) -> int:
         """Return the loop's monotonic clock, the only one that replicas see."""
         return int(self._loop.time() * 1000)

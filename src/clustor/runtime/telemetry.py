@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
-from clustor.control.cache import ControlCache, Moment
+from clustor.control.cache import Moment
 from clustor.flow import IngestStatus, LagClass, hint_for, ingest_status
 from clustor.log.types import PartitionId
 from clustor.raft.errors import MembershipRefused
@@ -125,8 +125,6 @@ class NodeTelemetry:
         """Who else has series: services add theirs."""
         self.more: list[MorePages] = []
         """Who else answers: a path and its query, or None."""
-        self.control: ControlCache | None = None
-        """The node's copy of the control plane, where there is one."""
         self.spans = spans if spans is not None else spans_from_environment(int(node.node_id))
         self._watched: dict[HostedGroup, _Watched] = {}
         self._looked_ms = 0
@@ -147,8 +145,6 @@ class NodeTelemetry:
         now = time.perf_counter()
         if core.role is Role.LEADER:
             watched.clock.looked(core.hard.term, core.log.last_index, core.wal_committed_index, now)
-        else:
-            watched.clock.forget()
         if output.replies:
             self._count_replies(output)
         if replica.apply_seconds:
@@ -288,7 +284,8 @@ class NodeTelemetry:
     def _ready_members(self) -> tuple[dict[str, object], dict[str, str]]:
         groups = list(self._node.groups.values())
         moment = Moment(self._node.now_ms(), time.time_ns() // 1_000_000)
-        members, absent = control_members(self.control, moment)
+        control = self._node.control
+        members, absent = control_members(None if control is None else control.cache, moment)
         ingest, hints = _flow_summary(groups)
         members |= {
             "epochs": _epochs(groups),

@@ -10,9 +10,12 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from clustor.control.gates import MODE_TRUTH_TABLE
 from clustor.flow import hint_for, ingest_status
 from clustor.raft.reads import read_gate_predicate
+from clustor.runtime.errors import NodeError
 from clustor.runtime.hosted_group import HostedGroup
+from clustor.runtime.pki import CERTIFICATE_FILE, load_certificate
 from clustor.runtime.telemetry_why import durability_status
 from clustor.telemetry import (
     Family,
@@ -116,6 +119,8 @@ def reading_of(hosted: HostedGroup) -> GroupReading:
         delta_chain_length=newest.manifest.delta_chain_length if newest is not None else 0,
         is_installing=core.installing is not None,
     )
+    if reading.is_installing:
+        reading.install_chunks_missing, reading.install_chunks = replica.install_progress()
     if replica.leads:
         _read_flow(hosted, reading)
     else:
@@ -158,9 +163,33 @@ def node_families(node: Node) -> Iterator[Family]:
             return
         yield gauge("clustor.wal.disk_free_bytes", room.f_bavail * room.f_frsize, "Room left")
         yield gauge("clustor.wal.disk_total_bytes", room.f_blocks * room.f_frsize, "Whole disk")
+    yield from _certificate(node)
+    yield from _control(node)
     keys = node.settings.keys
     yield gauge("clustor.security.dek_epoch", keys.dek_epoch, "Key epoch that encrypts")
     yield gauge("clustor.security.mac_epoch", keys.mac_epoch, "Key epoch that seals segments")
+
+
+def _control(node: Node) -> Iterator[Family]:
+    """Give what the node's copy of the control plane adds to what the groups see of it."""
+    if node.control is None:
+        return
+    state = node.control.cache_state()
+    total = node.control.cache.cache_expiry_total
+    yield counter("clustor.controlplane.cache_expiry_total", total, "Times that it expired")
+    warns = int(MODE_TRUTH_TABLE[state].cache_warning)
+    yield gauge("clustor.controlplane.cache_warning", warns, "1: older than fresh")
+    bad = node.control.cache.bad_proofs
+    yield counter("clustor.security.bad_proofs_total", bad, "Proofs whose signature is wrong")
+
+
+def _certificate(node: Node) -> Iterator[Family]:
+    try:
+        ends = load_certificate(node.pki / CERTIFICATE_FILE).not_valid_after_utc
+    except (OSError, NodeError):
+        return
+    left = ends.timestamp() - time.time()
+    yield gauge("clustor.security.cert_expiry_seconds", round(left), "Of this node's certificate")
 
 
 def process_families() -> Iterator[Family]:

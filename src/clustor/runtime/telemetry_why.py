@@ -6,6 +6,8 @@ import os
 import time
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
+from clustor.control.draft import find
+from clustor.control.quarantine import Quarantine
 from clustor.flow import DurabilityStatus, hint_for, ingest_status
 from clustor.log.types import PartitionId
 from clustor.raft.quorum import VoteResult
@@ -164,12 +166,23 @@ class GroupWhy:
     def _quarantine(self, hosted: HostedGroup) -> QuarantineFacts:
         replica = hosted.replica
         damaged = replica.group.core.damaged
+        control = self._node.control
+        ordered = (
+            None
+            if control is None
+            else find(control.cache, Quarantine, int(hosted.partition_id), int(self._node.node_id))
+        )
         return QuarantineFacts(
             failed=replica.failed,
             log_state="Healthy",  # a log that is not is not opened: its node does not start
             damaged=None if damaged is None else (int(damaged[0]), int(damaged[1])),
             repair_mode=False,
-            since_ms=self.saw(hosted.partition_id, "quarantine", str(replica.failed)),
+            since_ms=(
+                ordered.since
+                if ordered is not None
+                else self.saw(hosted.partition_id, "quarantine", str(replica.failed))
+            ),
+            ordered=None if ordered is None else (ordered.cause.value, ordered.detail),
         )
 
 

@@ -390,6 +390,8 @@ class QuarantineFacts:
     damaged: tuple[int, int] | None
     repair_mode: bool
     since_ms: int
+    ordered: tuple[str, str] | None = None
+    """The control plane's own record of it: its cause, and what it says."""
 
 
 def explain_quarantined(facts: QuarantineFacts) -> Why:
@@ -407,6 +409,9 @@ def explain_quarantined(facts: QuarantineFacts) -> Why:
     )
 
 
+_QUARANTINE_CAUSES: Final = {each.spelling: each for each in w.QuarantineReason}
+
+
 def _quarantine_words(
     facts: QuarantineFacts,
 ) -> tuple[str, str, str, w.QuarantineReason | None]:
@@ -414,6 +419,11 @@ def _quarantine_words(
     if facts.repair_mode:
         words = "the node runs in repair mode: partitions are read-only"
         return "RepairMode", words, "start it without --repair", w.QuarantineReason.ADMINISTRATIVE
+    if facts.ordered is not None:
+        cause, detail = facts.ordered
+        words = f"the control plane holds it in quarantine ({cause}): {detail}"
+        reason = _QUARANTINE_CAUSES.get(cause, integrity)
+        return "Quarantined", words, "clear it with evidence of a rebuilt log", reason
     if facts.failed is not None:
         words = f"its replica has stopped for good: {facts.failed}"
         return "Failed", words, "mend the cause and start the node anew", integrity

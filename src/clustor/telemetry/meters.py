@@ -141,9 +141,3 @@ class CommitClock:
                 began.append((last_index, now))
         while began and began[0][0] <= wal_committed_index:
             self._histogram.observe((now - began.popleft()[1]) * 1000)
-
-    def forget(self) -> None:
-        """Leave a term: what was open has no known end."""
-        if self._term:
-            self._term = 0
-            self._began.clear()

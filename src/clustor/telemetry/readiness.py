@@ -25,7 +25,7 @@ class CanaryNumbers:
     more than one in `pace_ms`, and the period grows with the number of its groups.
     """
 
-    period_ms: int = 3_000
+    period_ms: int = 5_000
     pace_ms: int = 20
     age_periods_max: int = 3
     led_ms_min: int = 100
@@ -138,14 +138,12 @@ class CanaryWatch:
 
     @staticmethod
     def _begin_anew(watched: _Watched, sight: GroupSight, now_ms: int) -> None:
-        """Begin a term, or another role in it: marks of the one prove nothing about the other.
+        """Begin a term, or another role in it.
 
-        A leader's mark begins at nothing and only its own term's entries move it. A follower
-        that stays one has its mark moved by leaders alone, whoever they are.
+        A leader's mark begins at nothing and passes every older one with its term's first entry.
+        A follower's is moved by leaders alone, but one that led knows more than a quorum told it.
         """
-        if sight.leads:
-            watched.proven_index = 0
-        elif watched.led:
+        if watched.led and not sight.leads:
             watched.proven_index = sight.proven_index
         watched.term, watched.led = sight.term, sight.leads
         watched.asked_ms, watched.refused = now_ms, ""

@@ -69,6 +69,8 @@ class GroupReading:
     snapshot_base_index: int = 0
     delta_chain_length: int = 0  # the longest
     is_installing: bool = False
+    install_chunks_missing: int = 0
+    install_chunks: int = 0
 
 
 class Totals:
@@ -220,6 +222,19 @@ _SUMS: Final = (
         "Gains changed",
     ),
     ("clustor.snapshot.installing", "is_installing", Kind.GAUGE, "Snapshots being installed"),
+    (
+        "clustor.snapshot.install_chunks_missing",
+        "install_chunks_missing",
+        Kind.GAUGE,
+        "Chunks of them that did not come yet",
+    ),
+    ("clustor.snapshot.install_chunks", "install_chunks", Kind.GAUGE, "Chunks that they have"),
+    (
+        "clustor.wal.durability_fence_active",
+        "is_failed",
+        Kind.GAUGE,
+        "Groups whose log takes no writes any more",
+    ),
     (
         "clustor.snapshot.groups_readable",
         "can_read_snapshot",

@@ -78,6 +78,8 @@ def attach(
 ) -> AdminPages | None:
     """Put the API on a node's admin port; None: the cluster has no control plane.
 
+    Without `why` the node's own telemetry explains.
+
     On plaintext loopback every caller is the cluster's operator; under TLS it is the certificate.
     """
     if node.control is None:

@@ -46,6 +46,8 @@ class StageNode:
     groups: dict[int, StageGroup] = field(default_factory=dict)
     stopping: bool = False
     reaches: set[int] = field(default_factory=set)
+    pki: Path = Path("/nowhere")
+    control: None = None
 
     @property
     def transport(self) -> Any:
@@ -68,6 +70,8 @@ class Stage:
 
     def __init__(self, cluster: Cluster, spans: Spans | None = None) -> None:
         self.cluster = cluster
+        self.hang = False
+        """Who is cut off keeps its connections, and says nothing."""
         self.nodes: dict[int, StageNode] = {}
         self.telemetry: dict[int, NodeTelemetry] = {}
         for each in cluster.nodes.values():
@@ -91,7 +95,7 @@ class Stage:
         node.reaches = {
             int(other)
             for other in self.cluster.nodes
-            if other != each.id and not {other, each.id} & self.cluster.cut_off
+            if other != each.id and (self.hang or not {other, each.id} & self.cluster.cut_off)
         }
         group.admission.tick(self.cluster.now_ms)
         for output in each.outputs[self._seen[each.id] :]:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client.parser import text_string_to_metric_families
 
+from clustor.raft.election import CampaignClause
 from clustor.raft.errors import MembershipRefused
-from clustor.raft.membership import Change, ChangeKind
+from clustor.raft.membership import Change, ChangeKind, Configuration
 from clustor.raft.reconfiguration import MembershipRequest, Preflight
 from clustor.raft.types import ReplicaId, RoutingEpoch
+from clustor.replica import Replica
 from clustor.runtime.telemetry_spans import new_spans, spans_from_environment
 from clustor.telemetry import IncidentClass, Question, rehearse_failover, rehearse_move
 from tests.clustor.replica.harness import PARTITION, Cluster, put
 from tests.clustor.runtime.telemetry_stage import NUMBERS, Stage
 
+STALLED = CampaignClause.DEVICE_STALLED
 QUESTIONS = [str(question) for question in Question]
 
 
@@ -351,3 +355,40 @@ async def test_a_node_that_did_not_look_yet_is_not_ready() -> None:
     stage = Stage(Cluster(1))
     code, body = stage.get(1, "/readyz")
     assert (code, body["mode"]) == (503, "Starting")
+
+
+async def test_voters_that_hang_are_named_though_they_are_connected() -> None:
+    stage = staged()
+    stage.hang = True
+    stage.cluster.cut_off = {ReplicaId(2), ReplicaId(3)}
+    stage.run(3_000)
+    _, answer = stage.get(1, f"/groups/{PARTITION}/why/WhyNotLeader")
+    assert answer["clause"] == "NoAnswers"
+    assert "node 2, node 3 can be reached and did not answer" in answer["sentence"]
+
+
+BARS: dict[str, tuple[Callable[[Replica], object], CampaignClause | None]] = {
+    "stalled": (lambda r: setattr(r.group.core, "device_stalled", True), STALLED),
+    "damaged": (lambda r: setattr(r.group.core, "damaged", (1, 1)), CampaignClause.DAMAGED),
+    "installing": (lambda r: setattr(r.group.core, "installing", 9), CampaignClause.INSTALLING),
+    "rejoining": (lambda r: r.group.core.set_hard(rejoin_epoch=1), CampaignClause.REJOINING),
+    "no voter": (
+        lambda r: setattr(r.group.core, "config", Configuration(voters=frozenset({ReplicaId(9)}))),
+        CampaignClause.NOT_A_VOTER,
+    ),
+    "holding off": (lambda r: r.group.election.hold_off(), CampaignClause.HOLDING_OFF),
+    "barred": (lambda r: r.group.fallback.bar(None, r.group.core.now_ms), CampaignClause.BARRED),
+    "nothing": (lambda _: None, None),
+}
+
+
+@pytest.mark.parametrize(("bar", "clause"), BARS.values(), ids=BARS.keys())
+async def test_every_bar_of_a_campaign_has_its_clause(
+    bar: Callable[[Replica], object], clause: CampaignClause | None
+) -> None:
+    cluster = Cluster(3)
+    follower = next(n for n in cluster.nodes.values() if n is not cluster.leader())
+    bar(follower.up)
+    election = follower.up.group.election
+    assert election.campaign_clause() is clause
+    assert election.may_campaign() is (clause is None)

@@ -191,6 +191,17 @@ def test_a_node_of_many_groups_spreads_its_canaries(seed: int) -> None:
     assert min(proven.values()) >= 3, f"seed {seed}"
 
 
+def test_nobody_starves_while_no_canary_becomes_durable() -> None:
+    """More groups ask than the pace lets through: who waited longest goes first."""
+    watch, asked = CanaryWatch(NUMBERS), dict.fromkeys(range(1, 301), 0)
+    sights = [replace(LEADS, partition_id=partition) for partition in asked]
+    for now_ms in range(0, 10_000, 100):
+        for partition in watch.look(sights, now_ms):
+            asked[partition] += 1
+    assert max(asked.values()) - min(asked.values()) <= 1
+    assert min(asked.values()) >= 2
+
+
 def test_a_group_that_left_is_forgotten() -> None:
     watch = CanaryWatch(NUMBERS)
     watch.look([LEADS, replace(LEADS, partition_id=8)], 1_000)

@@ -226,6 +226,10 @@ QUARANTINES: dict[str, tuple[QuarantineFacts, str, str | None]] = {
     "failed": (replace(FINE, failed="the log is damaged"), "Failed", "Integrity"),
     "log": (replace(FINE, log_state="Quarantine"), "Quarantine", "Integrity"),
     "repair mode": (replace(FINE, repair_mode=True), "RepairMode", "Administrative"),
+    "ordered": (
+        replace(FINE, ordered=("Administrative", "ticket 7")),
+        *("Quarantined", "Administrative"),
+    ),
     "mends itself": (replace(FINE, damaged=(4, 9)), "Repairing", None),
 }
 
