@@ -23,7 +23,12 @@ from clustor.snapshot import (
 )
 from quantum.archive import LogView, Objects, PrgArchiver, PrgId
 from quantum.archive.archiver import Passing
-from quantum.archive.planning import CloseSegment, UpToDate
+from quantum.archive.planning import (
+    ArchiveSegment,
+    ArchiveSnapshot,
+    CloseSegment,
+    UpToDate,
+)
 from quantum.broker.commands import Elapse, encode_command
 from tests.clustor.snapshot.support import SIGNER, request
 
@@ -118,8 +123,8 @@ class LogBox:
     def archive(self, objects: Objects, passing: Passing = lambda _: None) -> PrgArchiver:
         """Archive all that is closed."""
         archiver = self.archiver(objects, passing)
-        while not isinstance(
-            archiver.step(self.view(), self.opened.storage, FIRST_MS), UpToDate | CloseSegment
-        ):
-            pass
-        return archiver
+        while True:
+            following = archiver.step(self.view(), self.opened.storage, FIRST_MS)
+            if isinstance(following, UpToDate | CloseSegment):
+                return archiver
+            assert isinstance(following, ArchiveSegment | ArchiveSnapshot), following
