@@ -30,7 +30,6 @@ from quantum.archive.planning import (
     UpToDate,
 )
 from quantum.broker.commands import Elapse, encode_command
-from tests.clustor.snapshot.support import SIGNER, request
 
 PRG = PrgId("dev", 0)
 PARTITION = PartitionId(1000)
@@ -90,6 +89,8 @@ class LogBox:
 
     def emit(self, index: int, content: bytes) -> None:
         """Emit and authorise a snapshot at an index."""
+        from tests.clustor.snapshot.support import SIGNER, request  # slow: children go without
+
         storage, run = self.opened.storage, self.opened.execute
         settled = settle_catalog(open_catalog(storage, PARTITION))
         run(settled.plan)
