@@ -105,6 +105,8 @@ class AppliedWith(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prgs: _Count
     queue_messages_max: _Count
     queue_bytes_max: _Count
+    rings: tuple[_Count, ...] = ()
+    """How many partitions the rings had that followed the first one."""
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
