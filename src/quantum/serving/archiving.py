@@ -26,6 +26,7 @@ from clustor.replica.jobs import frozen_map
 from clustor.runtime.errors import DataDirectoryRefused
 from clustor.snapshot.bandwidth import observer_bytes_per_second
 from quantum.archive import (
+    AppliedWith,
     ArchiveMisuse,
     ArchiveUnreachable,
     LogView,
@@ -33,7 +34,6 @@ from quantum.archive import (
     PrgId,
     open_objects,
 )
-from quantum.archive.records import AppliedWith
 from quantum.serving.archive_lane import ArchiveSettings, Lane
 from quantum.serving.broker_file import ArchiveEntry
 from quantum.serving.outflow import facts_of, outflow
