@@ -29,6 +29,7 @@ from clustor.runtime.pki import cluster_id, utc_now
 from quantum.archive import open_objects, verify_prg
 from quantum.cli.admin_client import AdminUnreachable, fetch
 from quantum.lake.archive import Bounds, DirectoryKeys, IndexRange, LogSource, PrgId, open_source
+from quantum.lake.archive.object_source import ArchiveSource
 from quantum.lake.errors import LogGone, NotPermitted, SourceUnreachable
 from quantum.lake.feed import ClusterSource
 from quantum.serving.broker_file import (
@@ -124,7 +125,9 @@ def small_logs(data: Path) -> None:
     prepare_cluster(data, cluster_id("dev"), nodes=1, base_port=9_090, groups=1, now=utc_now())
     path = data / CLUSTER_FILE
     wanted = msgspec.structs.replace(
-        read_cluster_file(path), segment_bytes=64 << 10, snapshot_log_bytes=200 << 10
+        read_cluster_file(path),
+        segment_bytes=64 << 10,
+        snapshot_log_bytes=200 << 10,
     )
     path.write_bytes(encode_cluster_file(wanted))
 
@@ -139,7 +142,7 @@ def test_a_feed_falls_through_to_the_archive_where_the_log_was_compacted(tmp_pat
         prg = PrgId("dev", 0)
         until(lambda: live.bounds(prg).first > 50, lambda: archived(broker))
         until(lambda: settled(broker), lambda: archived(broker))
-        publish(broker.mqtt, [b"more-1", b"more-2"], "another")
+        publish(broker.mqtt, [b"more-%d-" % n + bytes(8_000) for n in range(12)], "another")
         bounds, tail = read_live(live, prg)
         assert [entry.index for entry in tail] == list(range(bounds.first, bounds.last + 1))
         listing = open_source(archive, keys).bounds(prg)
@@ -159,11 +162,23 @@ def test_a_feed_falls_through_to_the_archive_where_the_log_was_compacted(tmp_pat
         assert all(before[1] + 1 == after[0] for before, after in pairwise(edges))
         found = commands(both)
         assert all(found.count(message[:13]) == 1 for message in messages)
+        assert ArchiveSource(archive, keys).tenant_entry("dev") == TenantEntry("dev", 1)
         assert len(both.snapshots(prg)) >= 1
         snapshot = both.snapshots(prg)[-1]
         header, content = split_header(both.open_snapshot(snapshot))
         assert header.base_index == snapshot.base_index
         assert sum(map(len, content)) > 0
+
+        for path, code in (
+            ("/broker/feed/dev/9?from=1", 404),
+            ("/broker/feed/nobody/0?from=1", 404),
+            ("/broker/feed/dev/0", 400),
+            ("/broker/feed/dev/x?from=1", 400),
+            ("/broker/feed/dev/0?from=0", 400),
+            ("/broker/feed/dev/0?from=1&bytes=999999999", 400),
+            ("/broker/feed/dev/0?from=1", 403),
+        ):
+            assert fetch(broker.admin, path)[0] == code, path
 
         create_keyring(tmp_path / "other")
         stranger = open_source(f"cluster:{broker.admin}", DirectoryKeys(str(tmp_path / "other")))

@@ -1,7 +1,8 @@
 """The manifest of a partition: a chain of records, each created once and never changed. Pure.
 
-A record lists what was added; every 64th lists everything before it as well, so that a reader
-begins there. A record names the digest of the one before, so none can be exchanged, and is
+A record lists what was added. Every 64th also lists what the 64 before it added, and every 4096th
+what the 4096 before it added: so a reader of a long chain reads few of them, and no row is written
+more than three times. A record names the digest of the one before, so none can be exchanged, and is
 created only where its number is free, so two archivers cannot both continue the chain. A MAC
 under the tenant's keys vouches for it: whoever may write to the store cannot list anything else.
 """
@@ -23,7 +24,8 @@ from quantum.archive.errors import ArchiveDamaged, ArchiveFormatUnknown
 
 FORMAT: Final = "quantum-archive"
 FORMAT_VERSION: Final = 1
-CHECKPOINT_EVERY: Final = 64
+PAGE_RECORDS: Final = 64
+BOOK_RECORDS: Final = 4096
 RECORD_BYTES_MAX: Final = 64 << 20
 NO_DIGEST: Final = "0" * 64
 _MAC_DOMAIN: Final = LogId(b"quantum archive\x01")
@@ -94,8 +96,21 @@ class GapRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="gap")
 Row: TypeAlias = SegmentRow | SnapshotRow | GapRow
 
 
+class AppliedWith(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The numbers under which a tenant's brokers apply their logs, as `broker.json` has them.
+
+    They are not in the log, and without them nobody can say what a full queue refused.
+    """
+
+    prgs: _Count
+    queue_messages_max: _Count
+    queue_bytes_max: _Count
+    rings: tuple[_Count, ...] = ()
+    """How many partitions the rings had that followed the first one."""
+
+
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One record of the chain. `listed` is everything before `added`, in checkpoints alone."""
+    """One record of the chain. `listed` is what the records before it added, in pages and books."""
 
     format: str = FORMAT
     format_version: int = FORMAT_VERSION
@@ -108,6 +123,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     written_at_ms: _Count
     added: Annotated[tuple[Row, ...], Meta(min_length=1)]
     listed: tuple[Row, ...] | None = None
+    applied_with: AppliedWith | None = None
     mac_epoch: _Count
     key_name: str = ""
     """Tells the key of the MAC from others, without giving it away."""
