@@ -89,7 +89,7 @@ class StandaloneSpark:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                preexec_fn=_end_with_this_process,
+                preexec_fn=_end_with_this_process,  # noqa: PLW1509  # one call, no locks
             )
         self._processes.append(process)
 
