@@ -137,6 +137,7 @@ def test_a_process_that_remembers_reads_less_and_the_same() -> None:
     source.read = 0
     assert read_known(source, states, 11, 20) == numbered(11, 20), "back again, from the anchor"
     assert source.read == 20
+    assert read_known(source, states, 16, 25) == numbered(16, 25), "into the middle of what it read"
 
 
 def test_a_memory_of_another_log_is_not_used() -> None:
