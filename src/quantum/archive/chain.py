@@ -12,10 +12,11 @@ from quantum.archive.errors import (
     ArchiveMissing,
 )
 from quantum.archive.listing import Listing, begin_at, follow, is_checkpoint
-from quantum.archive.names import manifest_folder, record_name, record_of
+from quantum.archive.names import MANIFEST_FOLDER, manifest_folder, record_name, record_of
 from quantum.archive.objects import Objects
 from quantum.archive.records import (
     RECORD_BYTES_MAX,
+    AppliedWith,
     Record,
     Row,
     check_mac,
@@ -27,9 +28,13 @@ from quantum.archive.types import PrgId
 
 
 def archived_prgs(objects: Objects) -> list[PrgId]:
-    """List the partitions that have a chain."""
-    found = (record_of(name) for name in objects.names(""))
-    return sorted({each[0] for each in found if each is not None})
+    """List the partitions that have a chain; objects are not looked at, there may be many."""
+    return sorted(
+        PrgId(tenant, int(number))
+        for tenant in objects.folders("")
+        for number in objects.folders(f"{tenant}/")
+        if number.isdecimal() and MANIFEST_FOLDER in objects.folders(f"{tenant}/{number}/")
+    )
 
 
 def read_listing(objects: Objects, prg: PrgId, keys: KeyRing | None) -> Listing:
@@ -100,6 +105,7 @@ def next_record(
     writer: str,
     now_ms: int,
     mac_epoch: int,
+    applied_with: AppliedWith | None = None,
 ) -> Record:
     """Make the record that would continue a listing. Raises ArchiveForeign."""
     check_owner(listing, cluster, partition)
@@ -114,6 +120,7 @@ def next_record(
         written_at_ms=now_ms,
         added=tuple(rows),
         listed=listing.rows if is_checkpoint(seq) else None,
+        applied_with=applied_with,
         mac_epoch=mac_epoch,
     )
 

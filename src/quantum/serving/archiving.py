@@ -34,6 +34,7 @@ from quantum.archive import (
     PrgId,
     open_objects,
 )
+from quantum.archive.records import AppliedWith
 from quantum.archive.segments import Pace
 from quantum.serving.archive_lane import ArchiveSettings, Lane
 from quantum.serving.broker_file import ArchiveEntry
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from quantum.serving.service import BrokerService
 
 _ANSWER_SECONDS: Final = 10.0
+_LOOK_SECONDS: Final = 0.1
 _JOIN_SECONDS: Final = 2.0
 
 journal = logging.getLogger("quantum.archive")
@@ -82,12 +84,14 @@ class Archiving:
         self._stop = threading.Event()
         objects = open_objects(settings.url)
         peer = node.settings.profile.replication.snapshot_bytes_per_second_max
-        pacer = Pacer(max(1, observer_bytes_per_second(peer)), self._stop)
+        share = observer_bytes_per_second(peer) * max(1, len(prgs))  # each partition's own
+        pacer = Pacer(max(1, min(share, peer // 2)), self._stop)
         self._lanes = [(prg, self._lane(prg, objects, pacer)) for prg in prgs]
         self._thread = threading.Thread(target=self._run, name="archiver", daemon=True)
 
     def _lane(self, prg: Prg, objects: Objects, pace: Pace) -> Lane:
         prg.group.replica.hold_log(LogIndex(0))  # until the archive was read
+        numbers = prg.broker.settings
         archiver = PrgArchiver(
             objects,
             self._node.settings.keys,
@@ -95,6 +99,9 @@ class Archiving:
             prg.group.partition_id,
             self._node.cluster.birth,
             pace,
+            applied_with=AppliedWith(
+                numbers.prg_count, numbers.queue_messages_max, numbers.queue_bytes_max
+            ),
         )
         port = _PrgPort(self, self._node, prg)
         return Lane(port, archiver, self.settings, clock=time.monotonic, now_ms=_now_ms)
@@ -145,11 +152,16 @@ class Archiving:
 
         try:
             self._loop.call_soon_threadsafe(call)
-            return answer.result(_ANSWER_SECONDS)
-        except (RuntimeError, LateAnswer) as error:
-            if self._stop.is_set():
-                raise Stopped from error
-            raise ArchiveUnreachable("the loop did not answer") from error
+        except RuntimeError as error:
+            raise Stopped from error  # the loop is closed
+        deadline = time.monotonic() + _ANSWER_SECONDS
+        while not self._stop.is_set():
+            try:
+                return answer.result(_LOOK_SECONDS)
+            except LateAnswer:
+                if time.monotonic() >= deadline:
+                    raise ArchiveUnreachable("the loop did not answer") from None
+        raise Stopped  # the loop may be waiting for us
 
 
 class _PrgPort:

@@ -14,6 +14,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 from clustor.log import KeyRing
@@ -43,6 +44,7 @@ Answer = tuple[int, object]
 
 _RETRY_MS: Final = 100
 _PAGES_AT_ONCE: Final = 16
+_READERS: Final = 2
 
 
 class Feeding:
@@ -52,8 +54,10 @@ class Feeding:
         self._node = node
         self._service = service
         peer = node.settings.profile.replication.snapshot_bytes_per_second_max
-        self._rate = max(PAGE_BYTES_MAX, observer_bytes_per_second(peer))
+        self._rate = max(1, observer_bytes_per_second(peer))
         self._budgets: dict[Prg, Budget] = {}
+        self._readers = ThreadPoolExecutor(_READERS, "feed")
+        """Threads of its own: those of the node read for its followers."""
         self._open = 0
 
     def directory(self) -> Answer:
@@ -122,7 +126,7 @@ class Feeding:
         self._open += 1
         loop = asyncio.get_running_loop()
         future = loop.run_in_executor(
-            None, _make_page, job, storage, head, keys, prg.group.partition_id
+            self._readers, _make_page, job, storage, head, keys, prg.group.partition_id
         )
         future.add_done_callback(self._closed)
         return future

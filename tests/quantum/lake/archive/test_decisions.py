@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from clustor.log.logmap import LogMap
-from clustor.log.types import LogIndex, SegmentSeq, Term
+from clustor.log.types import Entry, EntryKind, LogIndex, SegmentSeq, Term
 from clustor.raft.hard_state import HardState
-from clustor.raft.membership import Configuration
-from clustor.raft.types import ReplicaId
+from clustor.raft.membership import Configuration, MembershipEntry, encode_membership
+from clustor.raft.types import ReplicaId, RoutingEpoch
 from quantum.archive import (
     ArchiveSegment,
     CloseSegment,
@@ -25,7 +25,11 @@ from quantum.archive import (
     plan_next,
 )
 from quantum.archive.records import ExtentRow, GapRow, SegmentRow
-from quantum.lake.archive.committed import StoppedReplica, committed_index
+from quantum.lake.archive.committed import (
+    StoppedReplica,
+    committed_index,
+    newest_configuration,
+)
 from quantum.serving.outflow import OutflowFacts, outflow
 
 PRG = PrgId("dev", 0)
@@ -137,12 +141,14 @@ def test_how_far_a_log_may_leave(facts: OutflowFacts, through: int, reason: str)
     assert reason in flow.refusal and bool(reason) == bool(flow.refusal)
 
 
+THREE = Configuration(voters=frozenset(map(ReplicaId, (1, 2, 3))))
+
+
 def stopped(term: int, *runs: tuple[int, int, int, int], known: int = 0) -> StoppedReplica:
     entries = log_of(*runs)
-    voters = frozenset(map(ReplicaId, (1, 2, 3)))
     hard = HardState(
         term=Term(term),
-        membership=Configuration(voters=voters),
+        membership=THREE,
         durable_commit_index=LogIndex(known),
     )
     return StoppedReplica(hard, entries.last_index, entries)
@@ -178,10 +184,23 @@ COMMITTED: dict[str, tuple[dict[int, StoppedReplica], int]] = {
 @pytest.mark.parametrize(("replicas", "index"), COMMITTED.values(), ids=COMMITTED.keys())
 def test_what_stopped_replicas_prove(replicas: dict[int, StoppedReplica], index: int) -> None:
     found = {ReplicaId(number): replica for number, replica in replicas.items()}
-    assert committed_index(found) == index
+    assert committed_index(found, THREE) == index
+
+
+def test_a_change_of_members_counts_from_the_moment_it_is_in_the_log() -> None:
+    """Two of three voters are a quorum before it, and none of the joint ones."""
+    two = {ReplicaId(n): stopped(2, (1, 1, 9, 2)) for n in (1, 2)}
+    goal = Configuration(voters=frozenset(map(ReplicaId, (1, 4, 5))), outgoing=THREE.voters)
+    change = MembershipEntry(THREE, goal, None, RoutingEpoch(1), b"")
+    entry = Entry(Term(2), LogIndex(9), encode_membership(change), EntryKind.MEMBERSHIP_CHANGE)
+    hard = two[ReplicaId(1)].hard
+    assert newest_configuration(hard, []) == THREE
+    assert newest_configuration(hard, [entry]) == goal
+    assert committed_index(two, THREE) == 9
+    assert committed_index(two, goal) == 0
 
 
 def test_of_a_single_voter_all_that_is_durable_is_committed() -> None:
     alone = stopped(5, (1, 1, 9, 2))
     hard = replace(alone.hard, membership=Configuration(voters=frozenset({ReplicaId(1)})))
-    assert committed_index({ReplicaId(1): replace(alone, hard=hard)}) == 9
+    assert committed_index({ReplicaId(1): replace(alone, hard=hard)}, hard.membership) == 9

@@ -208,13 +208,15 @@ def test_another_history_is_left_alone_and_the_log_is_kept(box: LogBox, tmp_path
     assert set(bench.port.held) <= {0}
 
 
-def test_another_clusters_archive_is_not_written_to(box: LogBox, tmp_path: Path) -> None:
+@pytest.mark.parametrize("last", [50, 200], ids=["behind it", "ahead of it"])
+def test_another_clusters_archive_is_not_written_to(box: LogBox, tmp_path: Path, last: int) -> None:
     Bench(box, tmp_path / "archive").run()
-    bench = Bench(box, tmp_path / "archive")
-    bench.lane.archiver.cluster = "another"
-    box.append(entries(101, 200))
-    box.seal()
-    bench.run()
+    with LogBox(tmp_path / "another", keys_at(tmp_path)) as another:
+        another.append(entries(1, last))
+        another.seal()
+        bench = Bench(another, tmp_path / "archive")
+        bench.lane.archiver.cluster = "another"
+        bench.run()
     assert bench.says("state") == "stopped"
     assert "another cluster" in bench.says("reason")
     assert bench.archived == 100
