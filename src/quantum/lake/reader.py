@@ -55,6 +55,7 @@ def read_task(  # noqa: PLR0917  # what it needs
     LakeError, which names the partition and the index; what was yielded before is good.
     """
     if task.is_gap:
+        confirm_gone(source, task)
         yield gap_row(task.prg, task.first, task.last, names, version)
         return
     entries, judge = _warmed(source, task, broker, known)

@@ -19,6 +19,7 @@ from quantum.lake.known_states import STATES_MAX, KnownStates
 from quantum.lake.offsets import Offsets
 from quantum.lake.planner import Cutting, Limits, OnGap, Task, plan
 from quantum.lake.reader import confirm_gone, offer_of, read_task
+from quantum.lake.refusals import EntryUnreadable
 from quantum.lake.schema import GAP, LOGGED, MESSAGE
 from quantum.lake.settings import tenant_entry
 from quantum.serving.broker_file import TenantEntry
@@ -213,6 +214,23 @@ def test_damage_that_comes_between_plan_and_read_names_the_entry(tmp_path: Path)
         list(read_task(source, Task(A, 1, offer.bounds.last, anchor=0)))
     assert caught.value.prg == A
     assert caught.value.index in range(2, 10)
+
+
+def test_damage_is_never_written_down_as_a_gap(tmp_path: Path) -> None:
+    var = tmp_path / "var"
+    fill(var, prgs=1)
+    damage(var, 0)
+    source = source_at(var)
+    bounds = source.bounds(A)
+    with pytest.raises(DamagedBlock) as caught:
+        list(read_task(source, Task(A, bounds.pieces[-1].last + 1, bounds.last, is_gap=True)))
+    assert (caught.value.prg, caught.value.index) == (A, bounds.pieces[-1].last + 1)
+
+
+def test_a_gap_that_is_none_is_refused() -> None:
+    source = with_snapshot(at=6)
+    with pytest.raises(EntryUnreadable, match="where it has an entry"):
+        list(read_task(source, Task(A, 2, 3, is_gap=True)))
 
 
 def test_a_missing_segment(tmp_path: Path) -> None:
