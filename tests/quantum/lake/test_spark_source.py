@@ -15,7 +15,10 @@ from quantum.lake.schema import GAP, NAMES, arrow_schema, spark_ddl
 from tests.quantum.lake.log_directory import LogDirectory
 from tests.quantum.lake.messages import batch, damage, fill, numbered
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # Spark's own, of its dependencies
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # Spark's own, of its dependencies
+    pytest.mark.timeout(900),  # seconds on an idle machine, minutes on a crowded one
+]
 
 
 def load(spark: SparkSession, path: Path, **options: str) -> DataFrame:
