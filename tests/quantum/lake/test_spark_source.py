@@ -141,6 +141,7 @@ def test_nothing_at_all(spark: SparkSession, tmp_path: Path) -> None:
         pass
     assert load(spark, tmp_path / "var").count() == 0
     assert load(spark, tmp_path / "var").columns == list(NAMES)
+    assert load(spark, tmp_path / "var").where("tenant = 'nobody'").count() == 0
     with pytest.raises(PySparkException, match="ends before what was read or planned"):
         load(spark, tmp_path / "var", onGap="row", endingOffsets='{"dev/0":3}').count()
     with pytest.raises(PySparkException, match="no such tenant here"):
