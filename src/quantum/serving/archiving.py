@@ -217,9 +217,8 @@ class _PrgPort:
         ), ""
 
     def _seal(self) -> None:
-        if self._prg.group.replica.leads:
-            self._prg.group.replica.seal_segment()
-            self._node.touch(self._prg.group)
+        self._prg.group.replica.seal_segment()
+        self._node.touch(self._prg.group)
 
 
 def start_archiving(
