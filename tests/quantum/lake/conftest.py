@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-
 from typing import TYPE_CHECKING
 
 import pytest

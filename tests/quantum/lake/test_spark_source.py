@@ -39,7 +39,7 @@ def run_stream(spark: SparkSession, path: Path, out: Path, **options: str) -> St
         .trigger(availableNow=True)
         .start()
     )
-    query.awaitTermination(120)
+    assert query.awaitTermination(600), "still running"
     return query
 
 
