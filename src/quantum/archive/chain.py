@@ -12,7 +12,7 @@ from quantum.archive.errors import (
     ArchiveMissing,
 )
 from quantum.archive.listing import Listing, begin_at, follow, is_checkpoint
-from quantum.archive.names import manifest_folder, record_name, record_of
+from quantum.archive.names import MANIFEST_FOLDER, manifest_folder, record_name, record_of
 from quantum.archive.objects import Objects
 from quantum.archive.records import (
     RECORD_BYTES_MAX,
@@ -27,9 +27,13 @@ from quantum.archive.types import PrgId
 
 
 def archived_prgs(objects: Objects) -> list[PrgId]:
-    """List the partitions that have a chain."""
-    found = (record_of(name) for name in objects.names(""))
-    return sorted({each[0] for each in found if each is not None})
+    """List the partitions that have a chain; objects are not looked at, there may be many."""
+    return sorted(
+        PrgId(tenant, int(number))
+        for tenant in objects.folders("")
+        for number in objects.folders(f"{tenant}/")
+        if number.isdecimal() and MANIFEST_FOLDER in objects.folders(f"{tenant}/{number}/")
+    )
 
 
 def read_listing(objects: Objects, prg: PrgId, keys: KeyRing | None) -> Listing:

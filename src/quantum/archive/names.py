@@ -11,6 +11,7 @@ import re
 
 from quantum.archive.types import PrgId
 
+MANIFEST_FOLDER = "manifest"
 _RECORD = re.compile(r"([a-z0-9][a-z0-9-]*)/(\d{1,9})/manifest/(\d{20})\.json")
 
 

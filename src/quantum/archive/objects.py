@@ -11,6 +11,7 @@ import os
 import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
@@ -48,6 +49,9 @@ class Objects(Protocol):
     def names(self, prefix: str) -> list[str]:
         """List all names below a prefix that ends in a slash, or is empty; sorted."""
 
+    def folders(self, prefix: str) -> list[str]:
+        """List the folders right below such a prefix, without slashes; sorted."""
+
 
 def open_objects(url: str) -> Objects:
     """Open a store by its URL: `file:///…`, `s3://bucket/prefix` and what else obstore knows.
@@ -64,7 +68,11 @@ def open_objects(url: str) -> Objects:
     if not parts.scheme:
         raise ArchiveMisuse("not a URL", url=url)
     try:
-        return StoreObjects(from_url(url, client_options={"allow_http": True}))
+        # An archiver waits and tries again by itself, and says why meanwhile.
+        retries: Any = {"max_retries": 3, "retry_timeout": timedelta(seconds=20)}
+        return StoreObjects(
+            from_url(url, client_options={"allow_http": True}, retry_config=retries)
+        )
     except (BaseError, ValueError, TypeError) as error:
         raise ArchiveMisuse("cannot open this store", url=url, cause=_brief(error)) from error
 
@@ -117,6 +125,14 @@ class DirectoryObjects:
                 for path in (self._root / prefix).rglob("*")
                 if path.is_file() and not path.name.startswith(_TEMPORARY)
             )
+
+    def folders(self, prefix: str) -> list[str]:
+        with _disk(prefix):
+            try:
+                found = list((self._root / prefix).iterdir())
+            except FileNotFoundError:
+                return []
+            return sorted(path.name for path in found if path.is_dir())
 
     def _path(self, name: str) -> Path:
         assert name and ".." not in name.split("/") and not name.startswith("/"), name
@@ -198,6 +214,11 @@ class StoreObjects:
         with _store(prefix):
             found = obstore.list(self._store, prefix or None)
             return sorted(str(each["path"]) for chunk in found for each in chunk)
+
+    def folders(self, prefix: str) -> list[str]:
+        with _store(prefix):
+            found = obstore.list_with_delimiter(self._store, prefix or None)
+            return sorted(str(each).rpartition("/")[2] for each in found["common_prefixes"])
 
 
 @contextmanager

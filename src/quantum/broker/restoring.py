@@ -143,6 +143,7 @@ def _restore_table(
             state.congested.update(frame.congested)
             state.refusing.update(dict.fromkeys(frame.refusing))
             state.replaying.update(dict.fromkeys(frame.replaying))
+            state.turned_away.restore(frame.turned_away)
         case _:
             assert_never(frame)
 

@@ -27,7 +27,7 @@ def key_provider(name: str, where: str) -> KeyProvider:
         provider = getattr(import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise BadOption("cannot find the key provider", keys=name) from error
-    if callable(provider) and not hasattr(provider, "keyring"):
+    if isinstance(provider, type) or (callable(provider) and not hasattr(provider, "keyring")):
         provider = provider()
     if not hasattr(provider, "keyring"):
         raise BadOption("this is no key provider: it has no keyring()", keys=name)

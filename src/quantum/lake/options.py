@@ -26,6 +26,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from quantum.lake.archive.opening import CLUSTER
 from quantum.lake.filters import NO_FILTERS, Filters
 from quantum.lake.offsets import Offsets
 from quantum.lake.planner import Cutting, Limits, OnGap
@@ -66,6 +67,11 @@ class SourceOptions:
     columns: tuple[str, ...] | None = None
     version: int = SCHEMA_VERSION
 
+    @property
+    def is_live(self) -> bool:
+        """Whether a running cluster is read."""
+        return self.where.startswith(CLUSTER)
+
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
     """Check what a user said. Raises BadOption and UnknownSchemaVersion."""
@@ -76,9 +82,12 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     version = _number(options, "schemaversion") or SCHEMA_VERSION
     check_version(version)
     rows = _one_of(options, "rows", (APPLIED, LOGGED_ROWS))
+    where, keys = _where(options), _keys(options.get("keys", "directory"))
+    if keys == "directory" and ("://" in where or where.startswith(CLUSTER)):
+        raise BadOption("no keys lie beside this log: say where they are with option keys")
     return SourceOptions(
-        where=_where(options),
-        keys=_keys(options.get("keys", "directory")),
+        where=where,
+        keys=keys,
         broker=options.get("broker"),
         rows=rows,
         on_gap=OnGap(_one_of(options, "ongap", tuple(each.value for each in OnGap))),
@@ -99,7 +108,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
 def _where(options: Mapping[str, str]) -> str:
     path, cluster = options.get("path"), options.get("cluster")
     if cluster:
-        return f"cluster:{cluster}+{path}" if path else f"cluster:{cluster}"
+        return f"{CLUSTER}{cluster}+{path}" if path else f"{CLUSTER}{cluster}"
     if not path:
         raise BadOption("say where the log is: option path, or cluster")
     return path

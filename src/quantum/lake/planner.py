@@ -266,16 +266,21 @@ def _cut_partition(  # noqa: PLR0917
             yield from _cut_range(offer, begin, stop, cutting)
         if gone_first <= gone_last:
             if on_gap is OnGap.FAIL:
-                raise LogGone(
-                    "entries are gone from the log and from the archive",
-                    prg=bounds.prg,
-                    first=gone_first,
-                    last=gone_last,
-                    readable_from=gone_last + 1 if gone_last < bounds.last else None,
-                    hint="onGap=row writes a row in their place and goes on",
-                )
+                raise gone(bounds, gone_first, gone_last)
             yield Task(bounds.prg, gone_first, gone_last, is_gap=True)
         at = gone_last + 1
+
+
+def gone(bounds: Bounds, first: int, last: int) -> LogGone:
+    """Say that entries are nowhere, and what can be done."""
+    return LogGone(
+        "entries are gone from the log and from the archive",
+        prg=bounds.prg,
+        first=first,
+        last=last,
+        readable_from=last + 1 if last < bounds.last else None,
+        hint="onGap=row writes a row in their place and goes on",
+    )
 
 
 def _gaps(bounds: Bounds, first: int, last: int) -> list[tuple[int, int]]:

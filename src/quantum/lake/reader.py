@@ -66,6 +66,21 @@ def read_task(  # noqa: PLR0917  # what it needs
         yield builder.take()
 
 
+def confirm_gone(source: LogSource, task: Task) -> None:
+    """Ask the source itself about entries that no piece holds.
+
+    What is damaged can be repaired, and what nobody serves now may come back: neither is gone, and
+    nothing may be written in its place. Raises the source's own error then.
+    """
+    try:
+        for _ in source.entries(IndexRange(task.prg, task.first, task.first)):
+            raise EntryUnreadable(
+                "a source lists a gap where it has an entry", prg=task.prg, index=task.first
+            )
+    except LogGone:
+        return
+
+
 def judge_for(source: LogSource, task: Task, broker: str | None = None) -> Judge:
     """Return who decides which records are messages, as of the task's anchor."""
     settings = settings_of(source, task.prg, broker)

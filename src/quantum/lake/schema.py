@@ -140,4 +140,4 @@ def conform(table: pa.Table) -> pa.Table:
         if found.type != column.arrow:
             raise BadOption("a column has another type", column=column.name, type=str(found.type))
         arrays.append(found)
-    return pa.table(arrays, schema=arrow_schema())
+    return pa.table(arrays, schema=arrow_schema(version=SCHEMA_VERSION))

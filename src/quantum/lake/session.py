@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 import tempfile
+import warnings
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -55,6 +56,7 @@ def spark_session(
     the running sources are shipped to the workers, which need our dependencies in their Python.
     Raises JavaMissing, and BadOption for a master that cannot be meant.
     """
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     from pyspark.sql import SparkSession
 
     remote = master if master and master.startswith("sc://") else None

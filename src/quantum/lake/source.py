@@ -31,6 +31,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from clustor.runtime.memory import keep_freed_memory
 from quantum.archive.types import Bounds, PrgId
 from quantum.lake.archive import LogSource, open_source
 from quantum.lake.errors import BadAddress
@@ -38,13 +39,14 @@ from quantum.lake.filters import Filters
 from quantum.lake.keys_option import NamedKeys
 from quantum.lake.offsets import Offsets
 from quantum.lake.options import APPLIED, EARLIEST, LATEST, SourceOptions, parse_options
-from quantum.lake.planner import Limits, Offer, Task, admit, cut
+from quantum.lake.planner import Limits, Offer, OnGap, Task, admit, cut, gone
 from quantum.lake.pushdown import push
-from quantum.lake.reader import offer_of, read_task
+from quantum.lake.reader import confirm_gone, offer_of, read_task
 from quantum.lake.refusals import BadOption
 from quantum.lake.schema import arrow_schema, chosen, spark_ddl
 
 NO_LIMITS = Limits()
+ROW = OnGap.ROW
 
 
 class QuantumPartition(InputPartition):
@@ -148,8 +150,7 @@ class QuantumReader(DataSourceReader):
         offers = logs.offers(filters, exact=options.rows == APPLIED)
         start = _starting(options, offers)
         end = options.ending or admit(start, offers, NO_LIMITS, filters)
-        tasks = cut(start, end, offers, filters, options.cutting, options.on_gap)
-        return [QuantumPartition(logs.source(task.prg), task) for task in tasks]
+        return _partitions(logs, cut(start, end, offers, filters, options.cutting, ROW), options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition, self._names, self._filters, self._options)
@@ -181,6 +182,8 @@ class QuantumStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
         read = Offsets.from_document(start)
         offers = self._offers(_Logs(self._options))
+        if self._options.is_live:  # a node may know less than the one that answered before
+            offers = {prg: each for prg, each in offers.items() if each.bounds.last >= read[prg]}
         if self._target is not None:
             offers = {prg: _up_to(offers[prg], self._target[prg], read[prg]) for prg in offers}
         return admit(read, offers, self._limits(limit), self._options.filters).to_document()
@@ -203,11 +206,24 @@ class QuantumStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if begin == stop:
             return []
         offers = self._offers(logs)
-        tasks = cut(begin, stop, offers, options.filters, options.cutting, options.on_gap)
-        return [QuantumPartition(logs.source(task.prg), task) for task in tasks]
+        tasks = cut(begin, stop, offers, options.filters, options.cutting, ROW)
+        return _partitions(logs, tasks, options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition, self._names, self._options.filters, self._options)
+
+
+def _partitions(logs: _Logs, tasks: Sequence[Task], options: SourceOptions) -> list[InputPartition]:
+    """Give every task its source. A gap is believed when the source says that it is one."""
+    found: list[InputPartition] = []
+    for task in tasks:
+        source = logs.source(task.prg)
+        if task.is_gap:
+            confirm_gone(source, task)
+            if options.on_gap is not ROW:
+                raise gone(source.bounds(task.prg), task.first, task.last)
+        found.append(QuantumPartition(source, task))
+    return found
 
 
 def _up_to(offer: Offer, target: int, read: int) -> Offer:
@@ -221,6 +237,7 @@ def _up_to(offer: Offer, target: int, read: int) -> Offer:
 def _read(
     partition: Any, names: tuple[str, ...], filters: Filters, options: SourceOptions
 ) -> Iterator[pa.RecordBatch]:
+    keep_freed_memory()
     if isinstance(partition, QuantumPartition):  # Spark makes an empty one where there are none
         source, task = partition.source, partition.task
         yield from read_task(source, task, names, filters, options.version, options.broker)

@@ -14,6 +14,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 from clustor.log import KeyRing
@@ -43,6 +44,7 @@ Answer = tuple[int, object]
 
 _RETRY_MS: Final = 100
 _PAGES_AT_ONCE: Final = 16
+_READERS: Final = 2
 
 
 class Feeding:
@@ -54,6 +56,8 @@ class Feeding:
         peer = node.settings.profile.replication.snapshot_bytes_per_second_max
         self._rate = max(PAGE_BYTES_MAX, observer_bytes_per_second(peer))
         self._budgets: dict[Prg, Budget] = {}
+        self._readers = ThreadPoolExecutor(_READERS, "feed")
+        """Threads of its own: those of the node read for its followers."""
         self._open = 0
 
     def directory(self) -> Answer:
@@ -122,7 +126,7 @@ class Feeding:
         self._open += 1
         loop = asyncio.get_running_loop()
         future = loop.run_in_executor(
-            None, _make_page, job, storage, head, keys, prg.group.partition_id
+            self._readers, _make_page, job, storage, head, keys, prg.group.partition_id
         )
         future.add_done_callback(self._closed)
         return future
@@ -183,6 +187,7 @@ def _row(prg: Prg) -> dict[str, Any]:
     replica = prg.group.replica
     flow = outflow(facts_of(replica))
     base = replica.log.entries.base_index
+    settings = prg.broker.settings
     return {
         "tenant": prg.tenant.name,
         "number": prg.number,
@@ -192,6 +197,9 @@ def _row(prg: Prg) -> dict[str, Any]:
         "bytes": replica.group.core.log.bytes_total,
         "leader": prg.leader_node,
         "refusal": flow.refusal,
+        "prgs": settings.prg_count,
+        "queue_messages_max": settings.queue_messages_max,
+        "queue_bytes_max": settings.queue_bytes_max,
     }
 
 

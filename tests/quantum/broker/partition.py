@@ -226,7 +226,7 @@ class Partition:
             if member is not None:
                 connections = self.world.partitions[member.prg].connections
                 connection = connections.get(member.client_id)
-                if connection is not None:
+                if connection is not None and connection.epoch == member.epoch:
                     connection.send_unlogged(message, group.name)
 
     def fan_out_unlogged(self, message: Message) -> None:

@@ -9,13 +9,14 @@ such an entry, or where a replica wrote down that it was committed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from clustor.log.errors import LogError
 from clustor.log.logmap import LogMap
-from clustor.log.types import LogIndex
+from clustor.log.types import Entry, EntryKind, LogIndex
 from clustor.raft.hard_state import HardState
+from clustor.raft.membership import Configuration, decode_membership
 from clustor.raft.types import ReplicaId
 
 
@@ -29,14 +30,16 @@ class StoppedReplica:
     problem: LogError | None = None  # what is wrong behind the entries that could be read
 
 
-def committed_index(replicas: Mapping[ReplicaId, StoppedReplica]) -> int:
-    """Return the highest index that is certainly committed, 0 where none is."""
+def committed_index(replicas: Mapping[ReplicaId, StoppedReplica], config: Configuration) -> int:
+    """Return the highest index that is certainly committed, 0 where none is.
+
+    `config` is the newest in the longest log: it holds from the moment it is there.
+    """
     if not replicas:
         return 0
     known = max(
         max(each.hard.durable_commit_index, each.entries.base_index) for each in replicas.values()
     )
-    config = max(replicas.values(), key=lambda each: each.hard.membership_index).hard.membership
     if len(config.all_voters) == 1:
         voter = replicas.get(next(iter(config.all_voters)))
         return known if voter is None else max(known, voter.proven_index)
@@ -46,10 +49,29 @@ def committed_index(replicas: Mapping[ReplicaId, StoppedReplica]) -> int:
 
     def reached(member: ReplicaId) -> int:
         replica = replicas.get(member)
-        if replica is None or replica.hard.term != newest_term:
-            return 0  # it may have given its vote to anybody
+        if replica is None:
+            return 0
         last = min(replica.proven_index, replica.entries.last_index)
         in_term = last > replica.entries.base_index and replica.entries.term_of(last) == newest_term
         return last if in_term else 0
 
     return max(known, config.reached(reached))
+
+
+def longest(replicas: Mapping[ReplicaId, StoppedReplica]) -> ReplicaId:
+    """Return the replica that would win an election: it has everything committed."""
+
+    def rank(replica_id: ReplicaId) -> tuple[int, int]:
+        entries = replicas[replica_id].entries
+        return entries.last_term, entries.last_index
+
+    return max(replicas, key=rank)
+
+
+def newest_configuration(hard: HardState, entries: Iterable[Entry]) -> Configuration:
+    """Return who votes after the entries of a log, as a replica that opens it would decide."""
+    config, index = hard.membership, hard.membership_index
+    for entry in entries:
+        if entry.kind is EntryKind.MEMBERSHIP_CHANGE and entry.index > index:
+            config, index = decode_membership(entry.payload).after, entry.index
+    return config

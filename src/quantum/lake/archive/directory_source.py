@@ -17,6 +17,7 @@ from clustor.log.logmap import LogMap
 from clustor.log.reader import read_entries
 from clustor.log.types import Entry, PartitionId
 from clustor.raft.hard_state import HardState
+from clustor.raft.membership import Configuration
 from clustor.raft.types import ReplicaId
 from clustor.replica.documents import read_hard_state
 from clustor.runtime.cluster_file import CLUSTER_FILE, read_cluster_file
@@ -26,7 +27,12 @@ from clustor.runtime.disk import DirectoryStorage
 from clustor.snapshot.catalog import open_catalog, read_content
 from clustor.snapshot.types import SnapshotKind
 from quantum.archive.types import Bounds, IndexRange, Piece, PrgId, SnapshotRef
-from quantum.lake.archive.committed import StoppedReplica, committed_index
+from quantum.lake.archive.committed import (
+    StoppedReplica,
+    committed_index,
+    longest,
+    newest_configuration,
+)
 from quantum.lake.archive.keys import KeyProvider
 from quantum.lake.archive.translating import in_readers_words, naming_the_entry
 from quantum.lake.errors import BadAddress, DamagedBlock, LogGone
@@ -164,16 +170,33 @@ class DirectorySource:
                 found[replica_id] = (str(state), _stopped(state, ring))
         if not found:
             raise BadAddress("no replica of this partition is here", prg=prg, directory=self.root)
-        committed = committed_index({each: stopped for each, (_, stopped) in found.items()})
+        replicas = {replica_id: stopped for replica_id, (_, stopped) in found.items()}
+        committed = committed_index(replicas, self._voters(found, replicas, ring))
 
         def reach(replica: tuple[str, StoppedReplica]) -> tuple[int, int]:
             _, stopped = replica
             return min(stopped.entries.last_index, committed), -stopped.entries.base_index
 
-        state_of, longest = max(found.values(), key=reach)
-        last = min(longest.proven_index, committed)
-        damage = "" if longest.problem is None else str(longest.problem)
-        return _Opened(state_of, longest.entries, last, damage)
+        state_of, chosen = max(found.values(), key=reach)
+        last = min(chosen.proven_index, committed)
+        damage = "" if chosen.problem is None else str(chosen.problem)
+        return _Opened(state_of, chosen.entries, last, damage)
+
+    def _voters(
+        self,
+        found: dict[ReplicaId, tuple[str, StoppedReplica]],
+        replicas: dict[ReplicaId, StoppedReplica],
+        ring: KeyRing,
+    ) -> Configuration:
+        """Read who votes; of a partition that never had more than one member it is known."""
+        state, stopped = found[longest(replicas)]
+        hard, entries = stopped.hard, stopped.entries
+        if len(self._nodes()) == 1 and self.node is None:
+            return hard.membership
+        first = max(hard.membership_index, entries.base_index) + 1
+        with self._storage(state) as storage:
+            changes = read_entries(storage, ring, entries, first, entries.last_index)
+            return newest_configuration(hard, changes)
 
     def _pieces(self, prg: PrgId, opened: _Opened) -> Iterator[Piece]:
         with self._storage(opened.state), in_readers_words(prg):

@@ -9,6 +9,7 @@ from clustor.log.types import Entry
 from quantum.archive.types import Bounds, IndexRange, Piece, PrgId, SnapshotRef
 from quantum.lake.archive.source import LogSource
 from quantum.lake.errors import BadAddress, LogGone
+from quantum.serving.broker_file import TenantEntry
 
 
 @dataclass
@@ -73,6 +74,15 @@ class FallThroughSource:
                 last=missing.last,
                 readable_from=after,
             ) from missing
+
+    def tenant_entry(self, tenant: str) -> TenantEntry | None:
+        """Ask whoever knows under which numbers a tenant's logs are applied."""
+        for each in (self.live, self.archive):
+            asked = getattr(each, "tenant_entry", None)
+            found = None if asked is None else asked(tenant)
+            if isinstance(found, TenantEntry):
+                return found
+        return None
 
     def snapshots(self, prg: PrgId) -> list[SnapshotRef]:
         return [] if self._archived(prg) is None else self.archive.snapshots(prg)

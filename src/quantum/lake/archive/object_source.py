@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from clustor.log.types import Entry, LogIndex, PartitionId
 from quantum.archive.chain import archived_prgs, read_listing
@@ -18,10 +18,12 @@ from quantum.lake.archive.keys import KeyProvider
 from quantum.lake.archive.translating import in_readers_words, naming_the_entry
 from quantum.lake.errors import BadAddress, LogGone
 
+_ROWS_SENT_MAX: Final = 1_000
+
 
 @dataclass
 class ArchiveSource:
-    """`LogSource` over an archive. `bounds` reads the newest listing; the pickle keeps it."""
+    """`LogSource` over an archive. `bounds` reads the newest listing; archives only grow."""
 
     url: str
     keys: KeyProvider
@@ -33,7 +35,13 @@ class ArchiveSource:
             self._store = open_objects(self.url)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_store": None}
+        """Leave the store behind, and listings that are cheaper to read again than to send."""
+        listings = {
+            prg: listing
+            for prg, listing in self._listings.items()
+            if len(listing.rows) <= _ROWS_SENT_MAX
+        }
+        return self.__dict__ | {"_store": None, "_listings": listings}
 
     @property
     def _objects(self) -> Objects:

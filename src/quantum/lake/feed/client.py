@@ -23,6 +23,7 @@ from quantum.lake.errors import (
     NotPermitted,
     SourceUnreachable,
 )
+from quantum.serving.broker_file import TenantEntry
 from quantum.serving.feed_page import PAGE_BYTES_DEFAULT, FeedRequest, PageHead, decode_page, prove
 
 _TIMEOUT_SECONDS: Final = 10.0
@@ -79,6 +80,14 @@ class ClusterSource:
 
     def open_snapshot(self, ref: SnapshotRef) -> Iterator[bytes]:
         raise BadAddress("a running cluster gives no snapshots; its archive does", prg=ref.prg)
+
+    def tenant_entry(self, tenant: str) -> TenantEntry | None:
+        """Say under which numbers a tenant's logs are applied; None where nobody tells."""
+        for row in self._directory():
+            if row["tenant"] == tenant and "prgs" in row:
+                queue = (int(row["queue_messages_max"]), int(row["queue_bytes_max"]))
+                return TenantEntry(tenant, int(row["prgs"]), *queue)
+        return None
 
     # Asking.
 

@@ -13,10 +13,19 @@ from clustor.replica.jobs import frozen_map
 from clustor.runtime.disk.detect import open_mode
 from clustor.runtime.keystore import KEYS_DIRECTORY, create_keyring, load_keyring
 from clustor.runtime.partition_log import open_partition_log
+from clustor.snapshot import (
+    open_catalog,
+    plan_acknowledge,
+    plan_authorize,
+    plan_snapshot,
+    relist,
+    settle_catalog,
+)
 from quantum.archive import LogView, Objects, PrgArchiver, PrgId
 from quantum.archive.archiver import Passing
 from quantum.archive.planning import CloseSegment, UpToDate
 from quantum.broker.commands import Elapse, encode_command
+from tests.clustor.snapshot.support import SIGNER, request
 
 PRG = PrgId("dev", 0)
 PARTITION = PartitionId(1000)
@@ -74,6 +83,23 @@ class LogBox:
     def compact(self, floor: int) -> None:
         self.opened.execute(self.opened.log.plan_compact(LogIndex(floor)))
 
+    def emit(self, index: int, content: bytes) -> None:
+        """Emit and authorise a snapshot at an index."""
+        storage, run = self.opened.storage, self.opened.execute
+        settled = settle_catalog(open_catalog(storage, PARTITION))
+        run(settled.plan)
+        wanted = request(index, index, chunk_bytes=4096)
+        pieces = iter([content])
+        emission = plan_snapshot(settled.after, wanted, pieces, keys=self.keys, signer=SIGNER)
+        for plan in emission:
+            run(plan)
+        run(emission.plan_manifest(settled.after))
+        assert emission.manifest is not None
+        proof = relist(storage, emission.manifest, emission.generation)
+        change = plan_authorize(settled.after, proof, since_full_ms=0)
+        run(change.plan)
+        run(plan_acknowledge(change.after).plan)
+
     def view(self, writer: str = "node 1, term 1") -> LogView:
         log = self.opened.log
         return LogView(
@@ -83,6 +109,7 @@ class LogBox:
             leads=True,
             writer=writer,
             log_bytes=0,
+            snapshots=open_catalog(self.opened.storage, PARTITION).snapshots,
         )
 
     def archiver(self, objects: Objects, passing: Passing = lambda _: None) -> PrgArchiver:
