@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import shutil
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -25,7 +28,13 @@ from quantum.lake.jobs.live import live_digests
 from quantum.lake.jobs.row_files import read_file
 from quantum.lake.table import DirectoryStore, FileKind, Table
 from tests.interop.cluster_process import ClusterProcess
-from tests.interop.lake_process import LakeProcess, lake, table_state, wait_for_versions
+from tests.interop.lake_process import (
+    QUICK_START,
+    LakeProcess,
+    lake,
+    table_state,
+    wait_for_versions,
+)
 from tests.interop.test_mqtt_replay import Node
 from tests.interop.torture_clients import Publisher
 
@@ -199,3 +208,19 @@ def test_mistakes_get_a_sentence_and_a_code(
     assert done.returncode == code, done.stderr
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_example_runs(tmp_path: Path) -> None:
+    """`examples/lake_notebook.py`: publish, ingest, SQL, a plot."""
+    example = Path(__file__).parents[2] / "examples" / "lake_notebook.py"
+    done = subprocess.run(
+        [sys.executable, str(example), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"JDK_JAVA_OPTIONS": QUICK_START},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "rows=217" in done.stdout
+    assert "rows=0" in done.stdout, "the second run adds nothing"
+    assert "<svg" in (tmp_path / "temperatures.svg").read_text()

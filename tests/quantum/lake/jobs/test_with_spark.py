@@ -1,9 +1,10 @@
-"""The jobs on a real Spark session: one for the whole module, because a JVM takes its time."""
+"""The jobs on a real Spark session, the one that all tests of the lake share."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,8 +28,8 @@ from quantum.lake.jobs import (
     usage,
     verify,
 )
+from quantum.lake.jobs.runner import Result, Task
 from quantum.lake.planner import Limits
-from quantum.lake.session import spark_session
 from quantum.lake.table import DirectoryStore, Table
 from tests.quantum.lake.jobs.logs import DAY_MS, NOON_MS, MemorySource
 from tests.quantum.lake.jobs.test_ingest import story
@@ -36,20 +37,9 @@ from tests.quantum.lake.jobs.test_ingest import story
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore")  # Spark's own, of its dependencies
 
 VIEW = View("numbers", "n/+", "json", {"value": "long"})
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    session = spark_session("local[2,3]", config={"spark.ui.enabled": "false"})
-    yield session
-    session.stop()
 
 
 @pytest.fixture(scope="module")
@@ -125,18 +115,30 @@ def test_replay_and_compact_by_spark(spark: SparkSession, tmp_path: Path) -> Non
     assert Table.open(store).state.version > 10
 
 
-def test_a_worker_that_dies_is_replaced(spark: SparkSession, tmp_path: Path) -> None:
-    """A process that carries a task out is killed: the task is done again by another."""
+def test_a_worker_that_dies_leaves_the_table_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
+    """The process that carries a task out is killed behind its last file; the next run goes on."""
+    log, accepted = story()
     marker = tmp_path / "died"
 
-    def work(task: int) -> int:
-        if task == 1 and not marker.exists():
-            marker.touch()
-            os.kill(os.getpid(), 9)
-        return task * task
+    class Killing(SparkRunner):
+        def run(self, work: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
+            def killed(task: Task) -> Result:
+                result = work(task)
+                if not marker.exists():
+                    marker.touch()
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return result
 
-    assert SparkRunner(spark).run(work, [0, 1, 2]) == [0, 1, 4]
-    assert marker.exists()
+            return super().run(killed, tasks)
+
+    table = tmp_path / "table"
+    with pytest.raises(SparkFailed):
+        ingest(log, str(table), spark=Killing(spark))
+    assert read_table(spark, str(table)).count() == 0
+    assert list(table.glob("_data/*.parquet"))
+    ingest(log, str(table), spark=Killing(spark))
+    assert read_table(spark, str(table)).count() == len(accepted)
+    assert spark.read.parquet(str(table)).count() == len(accepted)
 
 
 def test_errors_of_tasks_arrive_as_they_are(spark: SparkSession) -> None:
