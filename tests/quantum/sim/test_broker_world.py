@@ -8,12 +8,11 @@ from typing import TypeAlias
 import pytest
 
 from quantum.broker import subscribing
-from quantum.broker.channels import Channels
 from quantum.broker.turned_away import TurnedAway
 from quantum.serving.prg import Prg
 from quantum.sim import run_broker_seed
 
-ORDINARY_SEEDS = 60
+ORDINARY_SEEDS = 30
 SOAK_SEEDS = 2_000
 BLOCK = 5
 Patch: TypeAlias = pytest.MonkeyPatch
@@ -52,14 +51,6 @@ def what_follows_a_refusal_gets_in(patch: Patch) -> None:
     patch.setattr(TurnedAway, "note", lambda *_facts: None)
 
 
-def items_count_twice(patch: Patch) -> None:
-    def count(channels: Channels, origin: int, sequence: int) -> bool:
-        channels.counted[origin] = max(sequence, channels.counted.get(origin, 0))
-        return True
-
-    patch.setattr(Channels, "count", count)
-
-
 def a_new_leader_forgets_what_it_did_not_send(patch: Patch) -> None:
     from quantum.serving.streams import StreamOut
 
@@ -76,7 +67,6 @@ def a_new_leader_forgets_what_it_did_not_send(patch: Patch) -> None:
 PLANTED: tuple[tuple[Callable[[Patch], None], range], ...] = (
     (subscriptions_are_answered_too_early, range(60, 120)),
     (what_follows_a_refusal_gets_in, range(60, 120)),
-    (items_count_twice, range(60, 90)),
     (a_new_leader_forgets_what_it_did_not_send, range(60, 90)),
 )
 
