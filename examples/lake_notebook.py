@@ -1,4 +1,4 @@
-# ruff: noqa: T201, S101
+# ruff: noqa: T201
 """A first hour with the lake: publish, ingest, ask with SQL, plot. Cells as notebooks know them.
 
 Run it as a script, or open it in an editor that understands `# %%`. It needs the packages of the
@@ -32,12 +32,10 @@ def free_port() -> int:
 
 
 mqtt, admin = free_port(), free_port()
-QUANTUM = [sys.executable, "-c", "from quantum.cli import main; main()"]
-broker = subprocess.Popen(
-    [*QUANTUM, "up", "--data", str(home / "var"), "--mqtts", "off", "--ws", "off"]
-    + ["--mqtt", f"127.0.0.1:{mqtt}", "--admin", f"127.0.0.1:{admin}"],
-    stdout=subprocess.DEVNULL,
-)
+command = [sys.executable, "-c", "from quantum.cli import main; main()", "up"]
+command += ["--data", str(home / "var"), "--mqtts", "off", "--ws", "off"]
+command += ["--mqtt", f"127.0.0.1:{mqtt}", "--admin", f"127.0.0.1:{admin}"]
+broker = subprocess.Popen(command, stdout=subprocess.DEVNULL)
 
 
 # %% Publish: a day of temperatures from three sensors, and one that talks nonsense.
@@ -66,7 +64,7 @@ def until_served() -> None:
 
 until_served()
 
-# %% Ingest: from the running broker into a table, by one import. Run the cell again: nothing is added.
+# %% Ingest: from the running broker into a table. Run the cell again: nothing is added.
 from quantum.lake.jobs import IngestSettings, View, ingest, read_table, read_view, verify  # noqa: E402
 from quantum.lake.session import spark_session  # noqa: E402
 

@@ -27,7 +27,6 @@ from quantum.broker.items import Forward, decode_item
 from quantum.broker.message import (
     EXPIRES,
     EXPIRY,
-    FROM_V5,
     HEAD_BYTES,
     LENGTH_BYTES,
     QOS_MASK,
@@ -289,7 +288,7 @@ class RowBuilder:
             case "content_type" | "user_properties":
                 return property_columns(self._properties)[field.name]
             case "protocol":
-                return _protocols(self._flags, self._properties)
+                return _protocols(self._properties)
             case _:
                 return columns.array(field)
 
@@ -360,11 +359,9 @@ def text_array(values: list[bytes]) -> pa.Array:
         return pa.array([value.decode("utf-8", "replace") for value in values], pa.string())
 
 
-def _protocols(flags: list[int], properties: list[bytes]) -> pa.Array:
+def _protocols(properties: list[bytes]) -> pa.Array:
     """Say `mqtt5` where a publish shows that it is, else `mqtt`: records do not tell 3.1 from 5."""
-    is_five = np.asarray(flags, np.int32) & FROM_V5 != 0
-    if any(properties):
-        is_five |= np.fromiter(map(bool, properties), np.bool_, len(properties))
+    is_five = np.fromiter(map(bool, properties), np.bool_, len(properties))
     return pa.DictionaryArray.from_arrays(
         pa.array(is_five.astype(np.int8)), pa.array(["mqtt", "mqtt5"])
     ).cast(pa.string())
