@@ -21,7 +21,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 from quantum.lake.jobs import Verdict, verify
 from quantum.lake.jobs.live import live_digests
@@ -189,25 +188,6 @@ def change_a_file(copy: Path, change: Change) -> tuple[str, int]:
     path.unlink()
     path.write_bytes(buffer.getvalue())
     return str(file.stream), file.first
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "sentence"),
-    [
-        (["verify"], 2, "say where the logs are"),
-        (["verify", "--data", "DIR"], 3, "no table"),
-        (["ingest", "--data", "DIR"], 2, "directory"),
-        (["ingest", "--cluster", "nowhere"], 2, "nowhere"),
-    ],
-)
-def test_mistakes_get_a_sentence_and_a_code(
-    arguments: list[str], code: int, sentence: str, tmp_path: Path
-) -> None:
-    given = [str(tmp_path) if each == "DIR" else each for each in arguments]
-    done = lake(*given, "--table", str(tmp_path / "table"), "--master", "inline")
-    assert done.returncode == code, done.stderr
-    assert sentence in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_the_example_runs(tmp_path: Path) -> None:

@@ -104,6 +104,8 @@ def _said_plainly() -> Iterator[None]:
         yield
     except (LakeError, TableError) as error:
         fail(str(error), exit_of_lake(error))
+    except OSError as error:
+        fail(str(error), Exit.FAILED)
 
 
 def exit_of_lake(error: Exception) -> Exit:
