@@ -66,6 +66,16 @@ class LakeProcess:
         return self._log.read_text(errors="replace")[-4000:]
 
 
+def kill_executor(workers: list[int]) -> bool:
+    """Kill an executor of a standalone cluster, JVM and all; say whether there was one."""
+    for worker in workers:
+        for pid in _descendants(worker):
+            if b"CoarseGrainedExecutorBackend" in _command(pid):
+                os.kill(pid, signal.SIGKILL)
+                return True
+    return False
+
+
 def table_state(path: Path) -> TableState:
     try:
         return Table.open(open_store(str(path))).state
