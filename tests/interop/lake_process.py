@@ -8,10 +8,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Self
 
 from quantum.lake.table import NoTable, Table, TableState, open_store
 
-DEADLINE_SECONDS = 150.0
+DEADLINE_SECONDS = 200.0
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a JVM that lives for seconds."""
 _COMMAND = "from quantum.cli.lake import app; app()"
@@ -38,6 +39,13 @@ class LakeProcess:
                 start_new_session=True,
                 env=os.environ | {"JDK_JAVA_OPTIONS": QUICK_START},
             )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.is_running:
+            self.kill()
 
     def kill(self) -> None:
         """End the driver and its JVM as a power cut would."""

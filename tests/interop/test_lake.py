@@ -42,6 +42,10 @@ from tests.interop.test_mqtt_replay import Node
 from tests.interop.torture_clients import Publisher
 
 SEED = 20261115
+STANDALONE = [
+    *("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.driver.bindAddress=127.0.0.1"),
+    *("--conf", "spark.executor.memory=512m", "--conf", "spark.ui.enabled=false"),
+]
 MESSAGES = 150
 
 
@@ -118,12 +122,13 @@ def test_the_same_on_a_cluster_whose_executors_are_killed(tmp_path: Path) -> Non
     spark = StandaloneSpark(tmp_path)
     (tmp_path / "local").mkdir()
     with spark:
-        survive(
-            tmp_path, spark.master, lambda _: kill_executor([each.pid for each in spark._processes])
-        )
+        pids = [each.pid for each in spark._processes]
+        survive(tmp_path, spark.master, lambda _: kill_executor(pids), *STANDALONE)
 
 
-def survive(tmp_path: Path, master: str, kill_some: Callable[[LakeProcess], bool]) -> None:
+def survive(
+    tmp_path: Path, master: str, kill_some: Callable[[LakeProcess], bool], *more: str
+) -> None:
     """Fill a table while clients publish and everything is killed; then judge it."""
     rng = random.Random(SEED)
     table, var = tmp_path / "table", tmp_path / "var"
@@ -132,28 +137,22 @@ def survive(tmp_path: Path, master: str, kill_some: Callable[[LakeProcess], bool
         cluster.until(lambda: all(node.serves() for node in nodes), "MQTT is served")
         admins = ",".join(f"{each.host}:{each.port}" for each in cluster.admins())
         logs = ["--cluster", admins, "--keys", f"directory:{var}"]
-        ingest = ["ingest", *logs, "--table", str(table), "--master", master]
+        ingest = ["ingest", *logs, "--table", str(table), "--master", master, *more]
         with Publishers([node.port for node in nodes], rng) as publishers:
-            job = LakeProcess(tmp_path / "first.log", *ingest)
-            wait_for_versions(job, table, 1)
-            kill_some(job)
-            cluster.kill(rng.choice((1, 2, 3)))
-            wait_for_versions(job, table, table_state(table).version + rng.choice((1, 2)))
-            job.kill()
+            with LakeProcess(tmp_path / "first.log", *ingest) as job:
+                wait_for_versions(job, table, 1)
+                kill_some(job)
+                cluster.kill(rng.choice((1, 2, 3)))
+                wait_for_versions(job, table, table_state(table).version + rng.choice((1, 2)))
+                job.kill()
             publishers.publish_more(MESSAGES)
             version = table_state(table).version
-            job = LakeProcess(tmp_path / "second.log", *ingest)
-            wait_for_versions(job, table, version + 1)
-            kill_some(job)
-            cluster.until(lambda: publishers.are_idle, "everything is acknowledged")
-
-        def caught_up() -> bool:
-            ranges = {str(prg): each.last for prg, each in table_state(table).ranges.items()}
-            live = live_digests(admins)
-            return all(ranges.get(prg, 0) >= live[prg][0] for prg in live)
-
-        cluster.until(caught_up, "the table has everything")
-        assert job.stop() == 0, job.last_words()
+            with LakeProcess(tmp_path / "second.log", *ingest) as job:
+                wait_for_versions(job, table, version + 1)
+                kill_some(job)
+                cluster.until(lambda: publishers.are_idle, "everything is acknowledged")
+                cluster.until(lambda: is_caught_up(table, admins), "the table has everything")
+                assert job.stop() == 0, job.last_words()
         verified = lake("verify", *logs, "--table", str(table), "--master", "inline", "--json")
         assert verified.returncode == 0, verified.stdout + verified.stderr
         replayed = lake("replay", *logs, "--live", "--master", "inline", "--json")
@@ -165,6 +164,11 @@ def survive(tmp_path: Path, master: str, kill_some: Callable[[LakeProcess], bool
     assert honest.is_equal
     assert honest.root == root
     plant(table, tmp_path, str(var))
+
+
+def is_caught_up(table: Path, admins: str) -> bool:
+    ranges = {str(prg): each.last for prg, each in table_state(table).ranges.items()}
+    return all(ranges.get(prg, 0) >= index for prg, (index, _) in live_digests(admins).items())
 
 
 def judge(table: Path, publishers: Publishers) -> None:

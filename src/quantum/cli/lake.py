@@ -51,6 +51,9 @@ Master = Annotated[
     str | None,
     typer.Option(help="Spark's master, or `inline` for this process; default: all cores here."),
 ]
+Conf = Annotated[
+    list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark; repeatable.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one line for each thing.")]
 
 
@@ -96,6 +99,7 @@ def ingest(  # noqa: PLR0917  # typer
         int, typer.Option(min=0, help="Compact after so many commits; 0: never.")
     ] = 64,
     master: Master = None,
+    conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
     """Turn the messages of a log into rows of a table, each once, now or continuously.
@@ -114,7 +118,7 @@ def ingest(  # noqa: PLR0917  # typer
     with (
         until_told() as told,
         said_plainly(),
-        running(master, "ingest") as runner,
+        running(master, "ingest", conf) as runner,
         progress_of("ingest", as_json) as show,
     ):
         settings = IngestSettings(
@@ -159,6 +163,7 @@ def verify(  # noqa: PLR0917  # typer
     keys: Keys = "directory",
     broker: BrokerDirectory = None,
     master: Master = None,
+    conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare a table with its log, row by row, and print the Merkle root of what was compared.
@@ -171,7 +176,7 @@ def verify(  # noqa: PLR0917  # typer
     where = where_of(cluster, archive, data)
     with (
         said_plainly(),
-        running(master, "verify") as runner,
+        running(master, "verify", conf) as runner,
         progress_of("verify", as_json) as show,
     ):
         verdict = run(where, table, spark=runner, keys=keys, broker=broker, progress=show)
@@ -229,6 +234,7 @@ def replay(  # noqa: PLR0917  # typer
         str | None, typer.Option(metavar="DIR", help="Write the state as Parquet tables here.")
     ] = None,
     master: Master = None,
+    conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
     """Apply every log again with the broker's own machine, and print each partition's digest.
@@ -243,7 +249,7 @@ def replay(  # noqa: PLR0917  # typer
     where = where_of(cluster, archive, data)
     with (
         said_plainly(),
-        running(master, "replay") as runner,
+        running(master, "replay", conf) as runner,
         progress_of("replay", as_json) as show,
     ):
         at = Moment(to_index, at_ms)
@@ -285,6 +291,7 @@ def compact(  # noqa: PLR0917  # typer
         bool, typer.Option("--clean", help="Delete what no version can name, after a day.")
     ] = False,
     master: Master = None,
+    conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
     """Make few large files of many small ones; the rows stay what they are."""
@@ -293,7 +300,7 @@ def compact(  # noqa: PLR0917  # typer
 
     with (
         said_plainly(),
-        running(master, "compact") as runner,
+        running(master, "compact", conf) as runner,
         progress_of("compact", as_json) as show,
     ):
         done = run(table, spark=runner, file_bytes=file_bytes, files_min=files_min, progress=show)
@@ -315,6 +322,7 @@ def usage(
         str | None, typer.Option(metavar="DIR", help="Write the rows as Parquet here.")
     ] = None,
     master: Master = None,
+    conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
     """Count messages, bytes, publishers and sessions per tenant, topic and hour.
@@ -324,7 +332,7 @@ def usage(
     from quantum.lake.jobs.usage import breaches, read_limits
     from quantum.lake.jobs.usage import usage as run
 
-    with said_plainly(), spark_running(master, "usage") as spark:
+    with said_plainly(), spark_running(master, "usage", conf) as spark:
         frame = run(spark, table)
         if out is not None:
             frame.write.mode("overwrite").parquet(out)
@@ -351,6 +359,7 @@ def audit(  # noqa: PLR0917  # typer
     outcome: Annotated[str, typer.Option(help="Only outcomes that contain this.")] = "",
     since_ms: Annotated[int, typer.Option(min=0, help="Only from this moment on.")] = 0,
     master: Master = None,
+    conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
     """Verify the signature chains of audit logs in parallel, and print who did what.
@@ -360,7 +369,11 @@ def audit(  # noqa: PLR0917  # typer
     from quantum.lake.jobs.audit import Question
     from quantum.lake.jobs.audit import audit as run
 
-    with said_plainly(), running(master, "audit") as runner, progress_of("audit", as_json) as show:
+    with (
+        said_plainly(),
+        running(master, "audit", conf) as runner,
+        progress_of("audit", as_json) as show,
+    ):
         question = Question(who, what, tenant, outcome, since_ms)
         audited, events = run(
             directories, spark=runner, keys=keys, question=question, progress=show
@@ -384,6 +397,7 @@ def simulate(  # noqa: PLR0917  # typer
     nodes: Annotated[int, typer.Option(min=3, help="How many nodes.")] = 300,
     commits: Annotated[int, typer.Option(min=1, help="Commits per second and partition.")] = 500,
     master: Master = None,
+    conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
     """Place every session of a fleet on the ring: load, growth, and throughput (quantumqtt §14)."""
@@ -393,7 +407,7 @@ def simulate(  # noqa: PLR0917  # typer
     fleet = Fleet(sessions, prgs, grown_prgs, cross_ratio, nodes, commits)
     with (
         said_plainly(),
-        running(master, "simulate") as runner,
+        running(master, "simulate", conf) as runner,
         progress_of("simulate", as_json) as show,
     ):
         found = run(fleet, spark=runner, progress=show)
@@ -409,12 +423,13 @@ def report(
     table: TablePath,
     out: Annotated[Path, typer.Option(metavar="FILE", help="The page to write.")],
     master: Master = None,
+    conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a page about a table, with plots inside it."""
     from quantum.lake.jobs.report import report as run
 
-    with said_plainly(), spark_running(master, "report") as spark:
+    with said_plainly(), spark_running(master, "report", conf) as spark:
         page = run(spark, table)
     try:
         out.write_text(page)

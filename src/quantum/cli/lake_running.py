@@ -23,25 +23,28 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def running(master: str | None, job: str) -> Iterator[Runner]:
+def running(master: str | None, job: str, conf: list[str] | None) -> Iterator[Runner]:
     """Give who does the work; a Spark session is stopped at the end."""
     from quantum.lake.jobs.runner import InlineRunner, SparkRunner
 
     if master == "inline":
         yield InlineRunner()
         return
-    with spark_running(master, job) as spark:
+    with spark_running(master, job, conf) as spark:
         yield SparkRunner(spark)
 
 
 @contextmanager
-def spark_running(master: str | None, job: str) -> Iterator[SparkSession]:
+def spark_running(master: str | None, job: str, conf: list[str] | None) -> Iterator[SparkSession]:
     """Give a session, for jobs that are questions to Spark."""
     if master == "inline":
         fail(f"{job} needs Spark: --master local[*], for one", Exit.USAGE)
+    if not all(each.partition("=")[1] for each in conf or ()):
+        fail("a setting of Spark is written KEY=VALUE", Exit.USAGE)
     from quantum.lake.session import spark_session
 
-    spark = spark_session(master, name=f"quantum lake {job}")
+    settings = dict(each.partition("=")[::2] for each in conf or ())
+    spark = spark_session(master, name=f"quantum lake {job}", config=settings)
     try:
         yield spark
     finally:
