@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
+import json
 import os
 import pickle
 import random
@@ -14,6 +16,7 @@ from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 import msgspec
@@ -29,6 +32,7 @@ from clustor.runtime.pki import cluster_id, utc_now
 from quantum.archive import open_objects, verify_prg
 from quantum.cli.admin_client import AdminUnreachable, fetch
 from quantum.lake.archive import Bounds, DirectoryKeys, IndexRange, LogSource, PrgId, open_source
+from quantum.lake.archive.object_source import ArchiveSource
 from quantum.lake.errors import LogGone, NotPermitted, SourceUnreachable
 from quantum.lake.feed import ClusterSource
 from quantum.serving.broker_file import (
@@ -38,6 +42,8 @@ from quantum.serving.broker_file import (
     prepare_broker,
     read_broker_file,
 )
+from quantum.serving.feed_page import FeedRequest, prove
+from quantum.serving.groups import group_of
 from tests.interop.broker_process import BrokerProcess
 from tests.interop.cluster_process import ClusterProcess
 from tests.interop.test_mqtt_replay import Node
@@ -119,12 +125,36 @@ def read_live(live: LogSource, prg: PrgId) -> tuple[Bounds, list[Entry]]:
             continue
 
 
+def page(
+    broker: BrokerProcess, prg: PrgId, first: int, keys: DirectoryKeys
+) -> tuple[int, dict[str, Any]]:
+    """Ask for a page with a proof; its content is left aside."""
+    request = FeedRequest(prg.tenant, prg.number, first, 1 << 20, time.time_ns() // 1_000_000)
+    query = {
+        "from": first,
+        "bytes": request.bytes_max,
+        "at": request.at_ms,
+        "proof": prove(request, keys.keyring(prg), group_of(0, prg.number)),
+    }
+    connection = http.client.HTTPConnection(broker.admin.host, broker.admin.port, timeout=10)
+    try:
+        connection.request("GET", f"/broker/feed/{prg}?{urlencode(query)}")
+        answer = connection.getresponse()
+        body = answer.read()
+    finally:
+        connection.close()
+    return answer.status, {} if answer.status == 200 else json.loads(body)
+
+
 def small_logs(data: Path) -> None:
     """Make a broker's directory whose logs rotate, snapshot and compact after a few messages."""
     prepare_cluster(data, cluster_id("dev"), nodes=1, base_port=9_090, groups=1, now=utc_now())
     path = data / CLUSTER_FILE
     wanted = msgspec.structs.replace(
-        read_cluster_file(path), segment_bytes=64 << 10, snapshot_log_bytes=200 << 10
+        read_cluster_file(path),
+        segment_bytes=64 << 10,
+        snapshot_log_bytes=200 << 10,
+        snapshot_bytes_per_second=20 << 20,  # observers have a tenth of it
     )
     path.write_bytes(encode_cluster_file(wanted))
 
@@ -139,7 +169,7 @@ def test_a_feed_falls_through_to_the_archive_where_the_log_was_compacted(tmp_pat
         prg = PrgId("dev", 0)
         until(lambda: live.bounds(prg).first > 50, lambda: archived(broker))
         until(lambda: settled(broker), lambda: archived(broker))
-        publish(broker.mqtt, [b"more-1", b"more-2"], "another")
+        publish(broker.mqtt, [b"more-%d-" % n + bytes(8_000) for n in range(12)], "another")
         bounds, tail = read_live(live, prg)
         assert [entry.index for entry in tail] == list(range(bounds.first, bounds.last + 1))
         listing = open_source(archive, keys).bounds(prg)
@@ -159,11 +189,31 @@ def test_a_feed_falls_through_to_the_archive_where_the_log_was_compacted(tmp_pat
         assert all(before[1] + 1 == after[0] for before, after in pairwise(edges))
         found = commands(both)
         assert all(found.count(message[:13]) == 1 for message in messages)
+        assert ArchiveSource(archive, keys).tenant_entry("dev") == TenantEntry("dev", 1)
         assert len(both.snapshots(prg)) >= 1
         snapshot = both.snapshots(prg)[-1]
         header, content = split_header(both.open_snapshot(snapshot))
         assert header.base_index == snapshot.base_index
         assert sum(map(len, content)) > 0
+
+        until(lambda: settled(broker), lambda: archived(broker))
+        publish(broker.mqtt, [b"last-%d-" % n + bytes(8_000) for n in range(9)], "third")
+        bounds, _ = read_live(live, prg)
+        answers = [page(broker, prg, bounds.last - 9, keys) for _ in range(300)]
+        assert {200, 429} <= {code for code, _ in answers}, "the observers' share ends"
+        assert all(answer["retry_ms"] > 0 for code, answer in answers if code == 429)
+        last = live.entries(IndexRange(prg, bounds.last, bounds.last))
+        assert [entry.index for entry in last] == [bounds.last], "who waits is served"
+        for path, code in (
+            ("/broker/feed/dev/9?from=1", 404),
+            ("/broker/feed/nobody/0?from=1", 404),
+            ("/broker/feed/dev/0", 400),
+            ("/broker/feed/dev/x?from=1", 400),
+            ("/broker/feed/dev/0?from=0", 400),
+            ("/broker/feed/dev/0?from=1&bytes=999999999", 400),
+            ("/broker/feed/dev/0?from=1", 403),
+        ):
+            assert fetch(broker.admin, path)[0] == code, path
 
         create_keyring(tmp_path / "other")
         stranger = open_source(f"cluster:{broker.admin}", DirectoryKeys(str(tmp_path / "other")))

@@ -39,10 +39,10 @@ def publish(port: int, client: str, count: int, qos: int, *, lasting: bool = Fal
     return payloads
 
 
-def rows(source: LogSource, start: Offsets, broker: str | None = None) -> tuple[pa.Table, Offsets]:
-    offers = {prg: offer_of(source, prg, broker=broker) for prg in source.prgs()}
+def rows(source: LogSource, start: Offsets) -> tuple[pa.Table, Offsets]:
+    offers = {prg: offer_of(source, prg) for prg in source.prgs()}
     end, tasks = plan(start, offers, Limits(), cutting=Cutting(task_bytes=2_000))
-    batches = [batch for task in tasks for batch in read_task(source, task, COLUMNS, broker=broker)]
+    batches = [batch for task in tasks for batch in read_task(source, task, COLUMNS)]
     return pa.Table.from_batches(batches), end
 
 
@@ -83,7 +83,7 @@ def test_every_source_gives_the_same_rows(tmp_path: Path) -> None:
         assert broker.interrupt() == 0
     order = [("prg", "ascending"), ("raft_index", "ascending"), ("sub_index", "ascending")]
     stopped, _ = rows(open_source(str(var), keys), Offsets())
-    archived, _ = rows(open_source(archive, keys), Offsets(), broker=str(var))
+    archived, _ = rows(open_source(archive, keys), Offsets())
     assert stopped.sort_by(order).equals(live.sort_by(order))
     assert archived.sort_by(order).equals(live.sort_by(order))
 

@@ -30,7 +30,7 @@ from quantum.archive.planning import (
     Next,
     plan_next,
 )
-from quantum.archive.records import GapRow, Row
+from quantum.archive.records import AppliedWith, GapRow, Row
 from quantum.archive.segments import Pace, examine_segment, row_of, segment_pieces
 from quantum.archive.snapshots import examine_snapshot, snapshot_pieces
 from quantum.archive.types import PrgId
@@ -50,6 +50,7 @@ class PrgArchiver:
     cluster: str
     pace: Pace = lambda _: None
     passing: Passing = lambda _: None
+    applied_with: AppliedWith | None = None
     listing: Listing | None = field(default=None)
     """The archive as it was last read or written; None before."""
 
@@ -119,6 +120,7 @@ class PrgArchiver:
             writer=view.writer,
             now_ms=now_ms,
             mac_epoch=self.keys.mac_epoch,
+            applied_with=self.applied_with,
         )
         try:
             self.listing = append_record(self.objects, self.listing, record, self.keys)

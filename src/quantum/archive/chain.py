@@ -16,6 +16,7 @@ from quantum.archive.names import MANIFEST_FOLDER, manifest_folder, record_name,
 from quantum.archive.objects import Objects
 from quantum.archive.records import (
     RECORD_BYTES_MAX,
+    AppliedWith,
     Record,
     Row,
     check_mac,
@@ -104,6 +105,7 @@ def next_record(
     writer: str,
     now_ms: int,
     mac_epoch: int,
+    applied_with: AppliedWith | None = None,
 ) -> Record:
     """Make the record that would continue a listing. Raises ArchiveForeign."""
     check_owner(listing, cluster, partition)
@@ -118,6 +120,7 @@ def next_record(
         written_at_ms=now_ms,
         added=tuple(rows),
         listed=listing.rows if is_checkpoint(seq) else None,
+        applied_with=applied_with,
         mac_epoch=mac_epoch,
     )
 

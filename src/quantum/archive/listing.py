@@ -10,6 +10,7 @@ from quantum.archive.errors import ArchiveDamaged
 from quantum.archive.records import (
     CHECKPOINT_EVERY,
     NO_DIGEST,
+    AppliedWith,
     GapRow,
     Record,
     Row,
@@ -36,6 +37,7 @@ class Listing:
     partition: int = 0
     stretches: tuple[Stretch, ...] = ()
     snapshots: tuple[SnapshotRow, ...] = ()
+    applied_with: AppliedWith | None = None
 
     @property
     def first(self) -> int:
@@ -85,6 +87,7 @@ def follow(listing: Listing, record: Record, digest: str) -> Listing:
             digest=digest,
             cluster=record.cluster,
             partition=record.partition,
+            applied_with=record.applied_with,
         ),
         record.added,
     )

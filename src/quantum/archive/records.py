@@ -94,6 +94,17 @@ class GapRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="gap")
 Row: TypeAlias = SegmentRow | SnapshotRow | GapRow
 
 
+class AppliedWith(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The numbers under which a tenant's brokers apply their logs, as `broker.json` has them.
+
+    They are not in the log, and without them nobody can say what a full queue refused.
+    """
+
+    prgs: _Count
+    queue_messages_max: _Count
+    queue_bytes_max: _Count
+
+
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One record of the chain. `listed` is everything before `added`, in checkpoints alone."""
 
@@ -108,6 +119,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     written_at_ms: _Count
     added: Annotated[tuple[Row, ...], Meta(min_length=1)]
     listed: tuple[Row, ...] | None = None
+    applied_with: AppliedWith | None = None
     mac_epoch: _Count
     key_name: str = ""
     """Tells the key of the MAC from others, without giving it away."""

@@ -5,8 +5,8 @@ cluster          HOST:PORT of any node's admin address; with `path`, what the cl
                  compacted comes from that archive
 keys             where keys come from: `directory` (beside the data), `directory:PATH`, `env:NAME`,
                  or `module:NAME` of a provider in Python. Never a key: options are shown in plans
-broker           a directory with the broker's `broker.json`, for sources that do not know how
-                 it was set (an archive): only then `applied` is exact
+broker           a directory with the broker's `broker.json`, where an archive does not say under
+                 which numbers its log was applied: only then `applied` is exact
 rows             `applied` (messages that the broker took, each once; the default) or `logged`
                  (every record, without the work of replaying)
 onGap            `fail` (the default) or `row`, where entries are gone for good

@@ -135,7 +135,7 @@ def admit(
 def _check_ahead(prg: PrgId, read: int, bounds: Bounds) -> None:
     if read > bounds.last and read > 0:
         raise OffsetAhead(
-            "more was read of this log than it holds",
+            "this log ends before what was read or planned of it",
             prg=prg,
             index=bounds.last,
             offset=read,
@@ -241,17 +241,17 @@ def cut(  # noqa: PLR0917
 ) -> tuple[Task, ...]:
     """Return the tasks that read everything behind `start` through `end`.
 
-    Raises LogGone where entries are gone and `on_gap` is FAIL.
+    Raises LogGone where entries are gone and `on_gap` is FAIL, and OffsetAhead where the log ends
+    before `end`: what is not there yet, or not here now, is no gap.
     """
     tasks: list[Task] = []
     for prg in end:
         first, last = start[prg] + 1, end[prg]
-        offer = high_water.get(prg)
         if first > last or not filters.wants_partition(prg):
             continue
+        offer = high_water.get(prg) or Offer(Bounds(prg, 1, 0))
+        _check_ahead(prg, last, offer.bounds)
         first, last = max(first, filters.index_min), min(last, filters.index_max)
-        if offer is None:
-            offer = Offer(Bounds(prg, last + 1, last))
         tasks += _cut_partition(offer, first, last, filters, cutting, on_gap)
     return tuple(tasks)
 

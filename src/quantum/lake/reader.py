@@ -1,7 +1,7 @@
 """Read what a plan asks for: a source of logs in, record batches out. No Spark here.
 
-A task is read without any memory of other tasks: it restores the snapshot of its anchor, lets the
-broker apply what lies between, and gives the rows from its first entry on.
+A task needs no memory of other tasks: it restores the snapshot of its anchor, lets the broker apply
+what lies between, and gives the rows from its first entry on. What a process remembers saves time.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
+from clustor.log.types import Entry
 from clustor.replica.header import split_header
 from clustor.snapshot.errors import SnapshotError
 from quantum.archive.types import IndexRange, PrgId
@@ -18,6 +19,7 @@ from quantum.lake.archive import LogSource
 from quantum.lake.errors import LogGone
 from quantum.lake.filters import NO_FILTERS, Filters
 from quantum.lake.judging import Judge, LooseJudge, ReplayJudge
+from quantum.lake.known_states import KnownStates
 from quantum.lake.planner import Offer, Task
 from quantum.lake.refusals import EntryUnreadable
 from quantum.lake.rows import RowBuilder, gap_row
@@ -45,25 +47,49 @@ def read_task(  # noqa: PLR0917  # what it needs
     filters: Filters = NO_FILTERS,
     version: int = SCHEMA_VERSION,
     broker: str | None = None,
+    known: tuple[KnownStates, str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task in order.
 
-    Raises LakeError, which names the partition and the index; what was yielded before is good.
+    `known` are states of this process, and the name under which this log's are there. Raises
+    LakeError, which names the partition and the index; what was yielded before is good.
     """
     if task.is_gap:
+        confirm_gone(source, task)
         yield gap_row(task.prg, task.first, task.last, names, version)
         return
-    builder = RowBuilder(task.prg, judge_for(source, task, broker), names, filters, version)
-    begin = task.first if task.anchor is None else task.anchor + 1
-    for entry in source.entries(IndexRange(task.prg, begin, task.last)):
-        if entry.index < task.first:
-            builder.learn(entry)
+    entries, judge = _warmed(source, task, broker, known)
+    builder = RowBuilder(task.prg, judge, names, filters, version)
+    last: Entry | None = None
+    for last in entries:
+        if last.index < task.first:
+            builder.learn(last)
             continue
-        builder.add(entry)
+        builder.add(last)
         if builder.is_full:
             yield builder.take()
     if builder.rows:
         yield builder.take()
+    if known is not None and last is not None and isinstance(judge, ReplayJudge):
+        states, name = known
+        states.put(name, last, judge)
+
+
+def _warmed(
+    source: LogSource, task: Task, broker: str | None, known: tuple[KnownStates, str] | None
+) -> tuple[Iterator[Entry], Judge]:
+    """Return the entries that lead to the task's last, and who judges them."""
+    if known is not None and task.anchor is not None:
+        states, name = known
+        state = states.take(name, task.anchor, task.first)
+        if state is not None:
+            entries = source.entries(IndexRange(task.prg, state.index, task.last))
+            before = next(entries, None)
+            if before is not None and state.is_after(before):
+                return entries, state.judge
+    begin = task.first if task.anchor is None else task.anchor + 1
+    judge = judge_for(source, task, broker)
+    return source.entries(IndexRange(task.prg, begin, task.last)), judge
 
 
 def confirm_gone(source: LogSource, task: Task) -> None:

@@ -37,6 +37,7 @@ from quantum.lake.archive import LogSource, open_source
 from quantum.lake.errors import BadAddress
 from quantum.lake.filters import Filters
 from quantum.lake.keys_option import NamedKeys
+from quantum.lake.known_states import KnownStates
 from quantum.lake.offsets import Offsets
 from quantum.lake.options import APPLIED, EARLIEST, LATEST, SourceOptions, parse_options
 from quantum.lake.planner import Limits, Offer, OnGap, Task, admit, cut, gone
@@ -47,6 +48,8 @@ from quantum.lake.schema import arrow_schema, chosen, spark_ddl
 
 NO_LIMITS = Limits()
 ROW = OnGap.ROW
+_KNOWN_STATES = KnownStates()
+"""Of this process; no row depends on it."""
 
 
 class QuantumPartition(InputPartition):
@@ -240,4 +243,5 @@ def _read(
     keep_freed_memory()
     if isinstance(partition, QuantumPartition):  # Spark makes an empty one where there are none
         source, task = partition.source, partition.task
-        yield from read_task(source, task, names, filters, options.version, options.broker)
+        known = (_KNOWN_STATES, f"{options.where} {task.prg} {options.broker}")
+        yield from read_task(source, task, names, filters, options.version, options.broker, known)

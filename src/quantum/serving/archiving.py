@@ -34,6 +34,7 @@ from quantum.archive import (
     PrgId,
     open_objects,
 )
+from quantum.archive.records import AppliedWith
 from quantum.archive.segments import Pace
 from quantum.serving.archive_lane import ArchiveSettings, Lane
 from quantum.serving.broker_file import ArchiveEntry
@@ -90,6 +91,7 @@ class Archiving:
 
     def _lane(self, prg: Prg, objects: Objects, pace: Pace) -> Lane:
         prg.group.replica.hold_log(LogIndex(0))  # until the archive was read
+        numbers = prg.broker.settings
         archiver = PrgArchiver(
             objects,
             self._node.settings.keys,
@@ -97,6 +99,9 @@ class Archiving:
             prg.group.partition_id,
             self._node.cluster.birth,
             pace,
+            applied_with=AppliedWith(
+                numbers.prg_count, numbers.queue_messages_max, numbers.queue_bytes_max
+            ),
         )
         port = _PrgPort(self, self._node, prg)
         return Lane(port, archiver, self.settings, clock=time.monotonic, now_ms=_now_ms)

@@ -54,7 +54,7 @@ class Feeding:
         self._node = node
         self._service = service
         peer = node.settings.profile.replication.snapshot_bytes_per_second_max
-        self._rate = max(PAGE_BYTES_MAX, observer_bytes_per_second(peer))
+        self._rate = max(1, observer_bytes_per_second(peer))
         self._budgets: dict[Prg, Budget] = {}
         self._readers = ThreadPoolExecutor(_READERS, "feed")
         """Threads of its own: those of the node read for its followers."""

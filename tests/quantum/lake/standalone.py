@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import subprocess
 import time
 import urllib.request
@@ -18,8 +20,14 @@ from tests.clustor.runtime.waiting import free_base_port
 
 HOST = "127.0.0.1"
 DEADLINE_SECONDS = 120.0
+_PR_SET_PDEATHSIG = 1
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
+
+
+def _end_with_this_process() -> None:
+    """Let the kernel end a child whose test was killed."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class StandaloneSpark:
@@ -81,6 +89,7 @@ class StandaloneSpark:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
+                preexec_fn=_end_with_this_process,  # noqa: PLW1509  # one call, no locks
             )
         self._processes.append(process)
 

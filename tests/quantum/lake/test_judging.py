@@ -165,6 +165,11 @@ def test_a_number_that_counted_only_later_is_not_lost() -> None:
     assert payloads(batches, LooseJudge(HERE, owner)) == "bac"
 
 
+def test_a_new_session_may_use_an_open_packet_id() -> None:
+    batches = [[once([b"a"], epoch=1)], [once([b"b"], epoch=2)], [once([b"b"], epoch=2)]]
+    assert payloads(batches, LooseJudge(HERE, owner)) == "ab"
+
+
 def test_without_a_ring_every_publish_stays() -> None:
     batches = [[once([b"a"], 7, b"there")], [once([b"b"], 8)], [once([b"b"], 8)]]
     assert payloads(batches, LooseJudge(HERE, None)) == "ab"

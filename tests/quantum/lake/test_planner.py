@@ -249,6 +249,15 @@ def test_a_log_that_is_shorter_than_what_was_read_is_refused() -> None:
     assert (caught.value.prg, caught.value.index) == (A, 4)
 
 
+@pytest.mark.parametrize("on_gap", OnGap)
+def test_what_is_not_there_yet_is_no_gap(on_gap: OnGap) -> None:
+    high_water = {A: offer(A, (1, 4))}
+    with pytest.raises(OffsetAhead):
+        cut(Offsets(), Offsets({A: 5}), high_water, NO_FILTERS, SMALL, on_gap)
+    with pytest.raises(OffsetAhead):
+        cut(Offsets(), Offsets({A: 4, B: 1}), high_water, NO_FILTERS, SMALL, on_gap)
+
+
 def test_cuts_stay_near_anchors() -> None:
     near = {A: offer(A, *((1 + 10 * nth, 10 + 10 * nth) for nth in range(8)), anchors=(0, 40))}
     tasks = cut(Offsets(), Offsets({A: 80}), near, NO_FILTERS, SMALL)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from clustor.log.types import Entry
 from clustor.runtime.keystore import create_keyring
-from quantum.archive.types import PrgId
+from quantum.archive.types import IndexRange, PrgId
 from quantum.broker import Broker, BrokerSettings, encode_publishes, encode_record
 from quantum.lake.archive import DirectoryKeys, LogSource, open_source
 from quantum.lake.errors import BadAddress, DamagedBlock, LakeError, LogGone, WrongKey
+from quantum.lake.known_states import STATES_MAX, KnownStates
 from quantum.lake.offsets import Offsets
 from quantum.lake.planner import Cutting, Limits, OnGap, Task, plan
 from quantum.lake.reader import confirm_gone, offer_of, read_task
+from quantum.lake.refusals import EntryUnreadable
 from quantum.lake.schema import GAP, LOGGED, MESSAGE
 from quantum.lake.settings import tenant_entry
 from quantum.serving.broker_file import TenantEntry
@@ -101,6 +105,60 @@ def test_a_task_knows_what_the_entries_before_it_did() -> None:
     assert nowhere[0].column("payload").to_pylist() == [b"b", b"c"]
 
 
+class CountingSource(MemorySource):
+    """Counts what is read."""
+
+    read = 0
+
+    def entries(self, span: IndexRange) -> Iterator[Entry]:
+        for entry in super().entries(span):
+            self.read += 1
+            yield entry
+
+
+def counting(entries: int) -> CountingSource:
+    source = CountingSource(tenants={"dev": TenantEntry("dev", 1)})
+    source.append(A, [batch([payload]) for payload in numbered(1, entries)])
+    return source
+
+
+def read_known(source: MemorySource, states: KnownStates, first: int, last: int) -> list[object]:
+    task = Task(A, first, last, anchor=0)
+    found = read_task(source, task, ["payload"], known=(states, "dev"))
+    return [row["payload"] for each in found for row in each.to_pylist()]
+
+
+def test_a_process_that_remembers_reads_less_and_the_same() -> None:
+    source, states = counting(entries=60), KnownStates()
+    assert read_known(source, states, 1, 20) == numbered(1, 20)
+    source.read = 0
+    assert read_known(source, states, 31, 40) == numbered(31, 40)
+    assert source.read == 1 + 20, "the entry before, what was skipped, and what was asked for"
+    assert read_known(source, states, 41, 60) == numbered(41, 60)
+    source.read = 0
+    assert read_known(source, states, 11, 20) == numbered(11, 20), "back again, from the anchor"
+    assert source.read == 20
+    assert read_known(source, states, 16, 25) == numbered(16, 25), "into the middle of what it read"
+
+
+def test_a_memory_of_another_log_is_not_used() -> None:
+    states = KnownStates()
+    read_known(counting(entries=20), states, 1, 20)
+    other = counting(entries=0)
+    other.append(A, [batch([payload, payload]) for payload in numbered(1, 30)])
+    other.read = 0
+    assert len(read_known(other, states, 21, 30)) == 20
+    assert other.read == 1 + 30
+
+
+def test_few_states_are_remembered() -> None:
+    source, states = counting(entries=2), KnownStates()
+    for nth in range(STATES_MAX + 5):
+        list(read_task(source, Task(A, 1, 1, anchor=0), known=(states, str(nth))))
+    assert states.take("0", 0, 2) is None
+    assert states.take(str(STATES_MAX + 4), 0, 2) is not None
+
+
 def test_a_snapshot_that_went_away_is_named() -> None:
     source = with_snapshot(at=6)
     task = Task(A, 8, 9, anchor=6)
@@ -156,6 +214,23 @@ def test_damage_that_comes_between_plan_and_read_names_the_entry(tmp_path: Path)
         list(read_task(source, Task(A, 1, offer.bounds.last, anchor=0)))
     assert caught.value.prg == A
     assert caught.value.index in range(2, 10)
+
+
+def test_damage_is_never_written_down_as_a_gap(tmp_path: Path) -> None:
+    var = tmp_path / "var"
+    fill(var, prgs=1)
+    damage(var, 0)
+    source = source_at(var)
+    bounds = source.bounds(A)
+    with pytest.raises(DamagedBlock) as caught:
+        list(read_task(source, Task(A, bounds.pieces[-1].last + 1, bounds.last, is_gap=True)))
+    assert (caught.value.prg, caught.value.index) == (A, bounds.pieces[-1].last + 1)
+
+
+def test_a_gap_that_is_none_is_refused() -> None:
+    source = with_snapshot(at=6)
+    with pytest.raises(EntryUnreadable, match="where it has an entry"):
+        list(read_task(source, Task(A, 2, 3, is_gap=True)))
 
 
 def test_a_missing_segment(tmp_path: Path) -> None:

@@ -138,5 +138,7 @@ def test_nothing_at_all(spark: SparkSession, tmp_path: Path) -> None:
         pass
     assert load(spark, tmp_path / "var").count() == 0
     assert load(spark, tmp_path / "var").columns == list(NAMES)
+    with pytest.raises(PySparkException, match="ends before what was read or planned"):
+        load(spark, tmp_path / "var", onGap="row", endingOffsets='{"dev/0":3}').count()
     with pytest.raises(PySparkException, match="no such tenant here"):
         load(spark, tmp_path / "var", tenant="nobody").count()

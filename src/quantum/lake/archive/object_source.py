@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from clustor.log.types import Entry, LogIndex, PartitionId
 from quantum.archive.chain import archived_prgs, read_listing
+from quantum.archive.errors import ArchiveMissing
 from quantum.archive.listing import Listing
 from quantum.archive.objects import Objects, open_objects
 from quantum.archive.records import GapRow, SegmentRow
@@ -17,6 +18,7 @@ from quantum.archive.types import Bounds, IndexRange, Piece, PrgId, SnapshotRef
 from quantum.lake.archive.keys import KeyProvider
 from quantum.lake.archive.translating import in_readers_words, naming_the_entry
 from quantum.lake.errors import BadAddress, LogGone
+from quantum.serving.broker_file import TenantEntry
 
 _ROWS_SENT_MAX: Final = 1_000
 
@@ -69,8 +71,11 @@ class ArchiveSource:
             last = min(span.last, stretch.last)
             with in_readers_words(prg, index):
                 found = read_row(self._objects, stretch, self.keys.keyring(prg), index, last)
-                yield from naming_the_entry(found, prg, index)
-            index = last + 1
+            for entry in naming_the_entry(
+                _all_of(found, listing, stretch, index, last), prg, index
+            ):
+                yield entry
+                index = entry.index + 1
 
     def snapshots(self, prg: PrgId) -> list[SnapshotRef]:
         listing = self._read(prg)
@@ -90,6 +95,19 @@ class ArchiveSource:
         with in_readers_words(ref.prg, ref.base_index):
             ring = self.keys.keyring(ref.prg)
             yield from read_snapshot(self._objects, ref.name, ring, ref.partition)
+
+    def tenant_entry(self, tenant: str) -> TenantEntry | None:
+        """Say under which numbers a tenant's logs are applied; None where nobody wrote it down."""
+        known = [listing for prg, listing in self._listings.items() if prg.tenant == tenant]
+        try:
+            numbers = (known or [self._read(PrgId(tenant, 0))])[0].applied_with
+        except BadAddress:
+            return None
+        if numbers is None:
+            return None
+        return TenantEntry(
+            tenant, numbers.prgs, numbers.queue_messages_max, numbers.queue_bytes_max
+        )
 
     def _read(self, prg: PrgId) -> Listing:
         with in_readers_words(prg):
@@ -113,6 +131,25 @@ def _pieces(row: SegmentRow) -> Iterator[Piece]:
                 row.first_time_ms,
                 row.last_time_ms,
             )
+
+
+def _all_of(
+    found: Iterator[Entry], listing: Listing, row: SegmentRow, index: int, last: int
+) -> Iterator[Entry]:
+    """Pass entries on; where the object is not there, say what is missing with it."""
+    try:
+        for entry in found:
+            yield entry
+            index = entry.index + 1
+    except ArchiveMissing as error:
+        raise LogGone(
+            "a segment's object is missing",
+            prg=listing.prg,
+            first=index,
+            last=last,
+            readable_from=row.last + 1 if row.last < listing.last else None,
+            object=row.object,
+        ) from error
 
 
 def _gone(listing: Listing, gap: GapRow | None, index: int, wanted: int) -> LogGone:

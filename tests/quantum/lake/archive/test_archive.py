@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from clustor.log import Entry
 from quantum.archive import ArchiveConflict, Objects, open_objects, read_listing, verify_prg
+from quantum.archive.chain import read_record
 from quantum.archive.names import record_name
 from quantum.lake.archive import DirectoryKeys, IndexRange, LogSource, open_source
 from quantum.lake.errors import DamagedBlock, LogGone, UnknownFormat, WrongKey
@@ -55,6 +58,35 @@ def test_what_was_archived_is_read_back_by_whoever_opens_it(
         assert FIRST_MS + piece.last <= piece.last_time_ms
     verified = verify_prg(objects, PRG, keys_at(tmp_path))
     assert (verified.findings, verified.entries) == ((), 2_000)
+
+
+def test_two_archivers_race_and_one_chain_comes_of_it(tmp_path: Path) -> None:
+    """In earnest, each in its thread and with its own segments."""
+    keys, url = keys_at(tmp_path), (tmp_path / "archive").as_uri()
+
+    def archive(name: str, step: int) -> int:
+        conflicts = 0
+        with LogBox(tmp_path / name, keys, segment_bytes=1 << 13) as box:
+            fill(box, 3_000, step=step)
+            gate.wait()
+            ours = box.archiver(open_objects(url))
+            while ours.refresh().last < 3_000:
+                try:
+                    ours.step(box.view(name), box.opened.storage, FIRST_MS)
+                except ArchiveConflict:
+                    conflicts += 1
+        return conflicts
+
+    gate = threading.Barrier(2)
+    with ThreadPoolExecutor(2) as threads:
+        racing = [threads.submit(archive, "one", 20), threads.submit(archive, "two", 33)]
+        conflicts = sum(each.result() for each in racing)
+    print(f"{conflicts} conflicts")
+    verified = verify_prg(open_objects(url), PRG, keys)
+    assert verified.sound, verified.findings
+    assert (verified.listing.last, verified.entries) == (3_000, 3_000)
+    writers = {read_record(open_objects(url), PRG, seq)[0].writer for seq in range(10)}
+    assert writers <= {"one", "two"}
 
 
 def test_nothing_above_the_commit_index_and_no_open_segment_leaves(
@@ -247,13 +279,14 @@ def test_a_damaged_segment_is_named_with_its_index(
 def test_a_missing_segment_is_named_with_its_index(tmp_path: Path) -> None:
     url = (tmp_path / "archive").as_uri()
     with LogBox(tmp_path / "log", keys_at(tmp_path)) as box:
-        fill(box, 1_000)
+        fill(box, 2_000)
         box.archive(open_objects(url))
     row = read_listing(open_objects(url), PRG, None).segments[1]
     (tmp_path / "archive" / row.object).unlink()
     with pytest.raises(LogGone) as gone:
-        read_all(source_at(url, tmp_path), 1, 1_000)
+        read_all(source_at(url, tmp_path), 1, 2_000)
     assert (gone.value.prg, gone.value.index) == (PRG, row.first)
+    assert (gone.value.last, gone.value.readable_from) == (row.last, row.last + 1)
     found = verify_prg(open_objects(url), PRG, keys_at(tmp_path)).findings
     assert [(each.kind, each.index) for each in found] == [("missing", row.first)]
 
