@@ -313,7 +313,7 @@ def compact(  # noqa: PLR0917  # typer
 
 
 @app.command()
-def usage(
+def usage(  # noqa: PLR0917  # typer
     table: TablePath,
     limits: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Print what exceeds these limits (TOML).")
