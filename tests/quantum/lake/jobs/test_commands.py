@@ -24,7 +24,7 @@ from tests.quantum.lake.log_directory import LogDirectory
 INLINE = ["--master", "inline"]
 
 
-def write_story(root: Path, *, forged_at: int | None = None) -> Path:
+def write_story(root: Path, *, forged_at: int | None = None, archive: Path | None = None) -> Path:
     """Write the logs of `story`; with `forged_at` another message at an index of the first."""
     log, _ = story()
     with LogDirectory(root, prgs=2) as logs:
@@ -38,6 +38,8 @@ def write_story(root: Path, *, forged_at: int | None = None) -> Path:
                 other = encode_publishes(NOON_MS, OWN_ORIGIN, 0, 0, [record("t", b"other")])
                 batches[forged_at - 1] = [other]
             logs.append(number, batches)
+            if archive is not None:
+                logs.archive(number, archive.as_uri())
     return root
 
 
@@ -117,6 +119,17 @@ def test_replay_writes_the_state_as_tables(var: Path, tmp_path: Path) -> None:
     assert [row["client_id"] for row in sessions] == ["lasting"]
     assert sessions[0]["unreleased"] == 2
     assert pq.read_table(tmp_path / "state" / "queues").num_rows == 0
+
+
+def test_an_archive_is_as_good_as_the_logs(tmp_path: Path, var: Path, table: Path) -> None:
+    archived = write_story(tmp_path / "var", archive=tmp_path / "archive")
+    logs = ["--archive", (tmp_path / "archive").as_uri(), "--keys", f"directory:{archived}"]
+    other = tmp_path / "other"
+    assert run("ingest", *logs, "--table", other, "--once", *INLINE).exit_code == 0
+    done = run("verify", *logs, "--table", other, "--json", *INLINE)
+    assert done.exit_code == 0, done.output
+    live = run("verify", "--data", var, "--table", table, "--json", *INLINE)
+    assert lines(done)[-1]["root"] == lines(live)[-1]["root"]
 
 
 def test_compact_keeps_the_rows(var: Path, table: Path) -> None:
