@@ -8,10 +8,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Self
 
 from quantum.lake.table import NoTable, Table, TableState, open_store
 
-DEADLINE_SECONDS = 150.0
+DEADLINE_SECONDS = 200.0
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a JVM that lives for seconds."""
 _COMMAND = "from quantum.cli.lake import app; app()"
@@ -39,6 +40,13 @@ class LakeProcess:
                 env=os.environ | {"JDK_JAVA_OPTIONS": QUICK_START},
             )
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.is_running:
+            self.kill()
+
     def kill(self) -> None:
         """End the driver and its JVM as a power cut would."""
         os.killpg(self._process.pid, signal.SIGKILL)
@@ -64,6 +72,16 @@ class LakeProcess:
 
     def last_words(self) -> str:
         return self._log.read_text(errors="replace")[-4000:]
+
+
+def kill_executor(workers: list[int]) -> bool:
+    """Kill an executor of a standalone cluster, JVM and all; say whether there was one."""
+    for worker in workers:
+        for pid in _descendants(worker):
+            if b"CoarseGrainedExecutorBackend" in _command(pid):
+                os.kill(pid, signal.SIGKILL)
+                return True
+    return False
 
 
 def table_state(path: Path) -> TableState:

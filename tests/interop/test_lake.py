@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import shutil
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
 
@@ -24,13 +28,36 @@ from quantum.lake.jobs import Verdict, verify
 from quantum.lake.jobs.live import live_digests
 from quantum.lake.jobs.row_files import read_file
 from quantum.lake.table import DirectoryStore, FileKind, Table
+from quantum.mqtt import Publish
 from tests.interop.cluster_process import ClusterProcess
-from tests.interop.lake_process import LakeProcess, lake, table_state, wait_for_versions
+from tests.interop.lake_process import (
+    QUICK_START,
+    LakeProcess,
+    kill_executor,
+    lake,
+    table_state,
+    wait_for_versions,
+)
 from tests.interop.test_mqtt_replay import Node
 from tests.interop.torture_clients import Publisher
 
 SEED = 20261115
+STANDALONE = [
+    *("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.driver.bindAddress=127.0.0.1"),
+    *("--conf", "spark.executor.memory=512m", "--conf", "spark.ui.enabled=false"),
+]
 MESSAGES = 150
+
+
+@dataclass
+class CountingPublisher(Publisher):
+    """Knows how often it sent each message."""
+
+    sent: Counter[int] = field(default_factory=Counter)
+
+    def _packet(self, packet_id: int, number: int, topic: str, *, again: bool) -> Publish:
+        self.sent[number] += 1
+        return super()._packet(packet_id, number, topic, again=again)
 
 
 class Publishers:
@@ -39,7 +66,9 @@ class Publishers:
     def __init__(self, ports: list[int], rng: random.Random) -> None:
         topics = [f"lake/{number}" for number in range(7)]
         self.clients = [
-            Publisher(f"p{number}", ports, rng, topics=topics, qos=1 + number % 2, limit=MESSAGES)
+            CountingPublisher(
+                f"p{number}", ports, rng, topics=topics, qos=1 + number % 2, limit=MESSAGES
+            )
             for number in range(4)
         ]
         self._ends = threading.Event()
@@ -81,7 +110,27 @@ class Publishers:
         )
 
 
+@pytest.mark.timeout(600)  # two JVMs start in it, on whatever else runs here
 def test_the_table_holds_exactly_what_was_acknowledged(tmp_path: Path) -> None:
+    survive(tmp_path, "local[2,8]", LakeProcess.kill_worker)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_the_same_on_a_cluster_whose_executors_are_killed(tmp_path: Path) -> None:
+    from tests.quantum.lake.standalone import StandaloneSpark
+
+    spark = StandaloneSpark(tmp_path)
+    (tmp_path / "local").mkdir()
+    with spark:
+        pids = [each.pid for each in spark._processes]
+        survive(tmp_path, spark.master, lambda _: kill_executor(pids), *STANDALONE)
+
+
+def survive(
+    tmp_path: Path, master: str, kill_some: Callable[[LakeProcess], bool], *more: str
+) -> None:
+    """Fill a table while clients publish and everything is killed; then judge it."""
     rng = random.Random(SEED)
     table, var = tmp_path / "table", tmp_path / "var"
     with ClusterProcess(var, tenant_prgs=3) as cluster:
@@ -89,28 +138,22 @@ def test_the_table_holds_exactly_what_was_acknowledged(tmp_path: Path) -> None:
         cluster.until(lambda: all(node.serves() for node in nodes), "MQTT is served")
         admins = ",".join(f"{each.host}:{each.port}" for each in cluster.admins())
         logs = ["--cluster", admins, "--keys", f"directory:{var}"]
-        ingest = ["ingest", *logs, "--table", str(table), "--master", "local[2,8]"]
+        ingest = ["ingest", *logs, "--table", str(table), "--master", master, *more]
         with Publishers([node.port for node in nodes], rng) as publishers:
-            job = LakeProcess(tmp_path / "first.log", *ingest)
-            wait_for_versions(job, table, 1)
-            job.kill_worker()
-            cluster.kill(rng.choice((1, 2, 3)))
-            wait_for_versions(job, table, table_state(table).version + rng.choice((1, 2)))
-            job.kill()
+            with LakeProcess(tmp_path / "first.log", *ingest) as job:
+                wait_for_versions(job, table, 1)
+                kill_some(job)
+                cluster.kill(rng.choice((1, 2, 3)))
+                wait_for_versions(job, table, table_state(table).version + rng.choice((1, 2)))
+                job.kill()
             publishers.publish_more(MESSAGES)
             version = table_state(table).version
-            job = LakeProcess(tmp_path / "second.log", *ingest)
-            wait_for_versions(job, table, version + 1)
-            job.kill_worker()
-            cluster.until(lambda: publishers.are_idle, "everything is acknowledged")
-
-        def caught_up() -> bool:
-            ranges = {str(prg): each.last for prg, each in table_state(table).ranges.items()}
-            live = live_digests(admins)
-            return all(ranges.get(prg, 0) >= live[prg][0] for prg in live)
-
-        cluster.until(caught_up, "the table has everything")
-        assert job.stop() == 0, job.last_words()
+            with LakeProcess(tmp_path / "second.log", *ingest) as job:
+                wait_for_versions(job, table, version + 1)
+                kill_some(job)
+                cluster.until(lambda: publishers.are_idle, "everything is acknowledged")
+                cluster.until(lambda: is_caught_up(table, admins), "the table has everything")
+                assert job.stop() == 0, job.last_words()
         verified = lake("verify", *logs, "--table", str(table), "--master", "inline", "--json")
         assert verified.returncode == 0, verified.stdout + verified.stderr
         replayed = lake("replay", *logs, "--live", "--master", "inline", "--json")
@@ -122,6 +165,11 @@ def test_the_table_holds_exactly_what_was_acknowledged(tmp_path: Path) -> None:
     assert honest.is_equal
     assert honest.root == root
     plant(table, tmp_path, str(var))
+
+
+def is_caught_up(table: Path, admins: str) -> bool:
+    ranges = {str(prg): each.last for prg, each in table_state(table).ranges.items()}
+    return all(ranges.get(prg, 0) >= index for prg, (index, _) in live_digests(admins).items())
 
 
 def judge(table: Path, publishers: Publishers) -> None:
@@ -136,8 +184,9 @@ def judge(table: Path, publishers: Publishers) -> None:
         assert client.acknowledged == set(range(1, 2 * MESSAGES + 1)), client.name
         found = {text: count for text, count in seen.items() if text.startswith(client.name + ":")}
         assert set(found) == {f"{client.name}:{number}" for number in client.acknowledged}
-        if client.qos == 2:
-            assert set(found.values()) == {1}, f"seed {SEED}"
+        most = client.sent if client.qos == 1 else Counter(client.acknowledged)
+        for text, count in found.items():
+            assert count <= most[int(text.partition(":")[2])], f"{text}, seed {SEED}"
     assert sum(seen.values()) == len(rows)
 
 
@@ -182,20 +231,18 @@ def change_a_file(copy: Path, change: Change) -> tuple[str, int]:
     return str(file.stream), file.first
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "sentence"),
-    [
-        (["verify"], 2, "say where the logs are"),
-        (["verify", "--data", "DIR"], 3, "no table"),
-        (["ingest", "--data", "DIR"], 2, "directory"),
-        (["ingest", "--cluster", "nowhere"], 2, "nowhere"),
-    ],
-)
-def test_mistakes_get_a_sentence_and_a_code(
-    arguments: list[str], code: int, sentence: str, tmp_path: Path
-) -> None:
-    given = [str(tmp_path) if each == "DIR" else each for each in arguments]
-    done = lake(*given, "--table", str(tmp_path / "table"), "--master", "inline")
-    assert done.returncode == code, done.stderr
-    assert sentence in done.stderr
-    assert "Traceback" not in done.stderr
+@pytest.mark.timeout(600)
+def test_the_example_runs(tmp_path: Path) -> None:
+    """`examples/lake_notebook.py`: publish, ingest, SQL, a plot."""
+    example = Path(__file__).parents[2] / "examples" / "lake_notebook.py"
+    done = subprocess.run(
+        [sys.executable, str(example), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"JDK_JAVA_OPTIONS": QUICK_START},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "rows=217" in done.stdout
+    assert "rows=0" in done.stdout, "the second run adds nothing"
+    assert "<svg" in (tmp_path / "temperatures.svg").read_text()

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import json
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table as RichTable
 
-from quantum.cli.exits import Exit, errors, fail
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from quantum.lake.jobs import Step
-    from quantum.lake.jobs.runner import Runner
+from quantum.cli.exits import Exit, fail
+from quantum.cli.lake_running import (
+    progress_of,
+    rounded,
+    running,
+    said_plainly,
+    say,
+    show_rows,
+    spark_running,
+    until_told,
+)
 
 app = typer.Typer(
     help="Logs as tables: ingest, verify, replay, and what can be asked of them.",
@@ -53,6 +51,9 @@ Master = Annotated[
     str | None,
     typer.Option(help="Spark's master, or `inline` for this process; default: all cores here."),
 ]
+Conf = Annotated[
+    list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark; repeatable.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one line for each thing.")]
 
 
@@ -66,107 +67,6 @@ def where_of(cluster: str | None, archive: str | None, data: str | None) -> str:
         assert archive is not None
         return archive if "://" in archive else Path(archive).absolute().as_uri()
     return f"cluster:{cluster}" + (f"+{archive}" if archive else "")
-
-
-@contextmanager
-def _runner(master: str | None, job: str) -> Iterator[Runner]:
-    """Give who does the work; a Spark session is stopped at the end."""
-    from quantum.lake.jobs.runner import InlineRunner, SparkRunner
-
-    if master == "inline":
-        yield InlineRunner()
-        return
-    with _spark(master, job) as spark:
-        yield SparkRunner(spark)
-
-
-@contextmanager
-def _spark(master: str | None, job: str) -> Iterator[SparkSession]:
-    """Give a session, for jobs that are questions to Spark."""
-    if master == "inline":
-        fail(f"{job} needs Spark: --master local[*], for one", Exit.USAGE)
-    from quantum.lake.session import spark_session
-
-    spark = spark_session(master, name=f"quantum lake {job}")
-    try:
-        yield spark
-    finally:
-        spark.stop()
-
-
-@contextmanager
-def _said_plainly() -> Iterator[None]:
-    """Turn what a job raises into one sentence and an exit code."""
-    from quantum.lake.errors import LakeError
-    from quantum.lake.table import TableError
-
-    try:
-        yield
-    except (LakeError, TableError) as error:
-        fail(str(error), exit_of_lake(error))
-
-
-def exit_of_lake(error: Exception) -> Exit:
-    """Choose the exit code of an error."""
-    from quantum.lake import errors as lake
-    from quantum.lake import table
-    from quantum.lake.refusals import BadOption
-
-    by_kind: tuple[tuple[type[Exception], Exit], ...] = (
-        (lake.BadAddress, Exit.USAGE),
-        (BadOption, Exit.USAGE),
-        (lake.LogGone, Exit.NOT_FOUND),
-        (lake.DamagedBlock, Exit.QUARANTINED),
-        (lake.WrongKey, Exit.WRONG_KEY),
-        (lake.NotPermitted, Exit.WRONG_KEY),
-        (lake.UnknownFormat, Exit.UNSUPPORTED),
-        (lake.SourceUnreachable, Exit.UNREACHABLE),
-        (table.NoTable, Exit.NOT_FOUND),
-        (table.TableDamaged, Exit.QUARANTINED),
-        (table.RangeTaken, Exit.CONFLICT),
-        (table.Contended, Exit.CONFLICT),
-    )
-    return next((code for kind, code in by_kind if isinstance(error, kind)), Exit.FAILED)
-
-
-@contextmanager
-def _progress(job: str, as_json: bool) -> Iterator[Any]:
-    """Give what takes a job's steps: lines of JSON, a bar on a terminal, or lines."""
-    if as_json:
-        yield lambda step: typer.echo(json.dumps({"step": step.sentence, **step.figures}))
-        return
-    if not errors.is_terminal:
-        yield lambda step: errors.print(f"{job}: {step.sentence}", markup=False, highlight=False)
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=errors, transient=True) as bar:
-        task = bar.add_task(job, total=None)
-
-        def show(step: Step) -> None:
-            bar.update(
-                task, description=f"{job}: {step.sentence}", completed=step.done, total=step.total
-            )
-
-        yield show
-
-
-@contextmanager
-def _until_told() -> Iterator[Any]:
-    """Give whether somebody asked the process to end; a batch on its way is finished first."""
-    told: list[int] = []
-    kept = {
-        number: signal.signal(number, lambda number, _: told.append(number))
-        for number in (signal.SIGTERM, signal.SIGINT)
-    }
-    try:
-        yield lambda: bool(told)
-    finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler)
-
-
-def _print(document: dict[str, Any], as_json: bool, sentence: str) -> None:
-    typer.echo(json.dumps(document) if as_json else sentence)
 
 
 @app.command()
@@ -199,6 +99,7 @@ def ingest(  # noqa: PLR0917  # typer
         int, typer.Option(min=0, help="Compact after so many commits; 0: never.")
     ] = 64,
     master: Master = None,
+    conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
     """Turn the messages of a log into rows of a table, each once, now or continuously.
@@ -215,10 +116,10 @@ def ingest(  # noqa: PLR0917  # typer
 
     where = where_of(cluster, archive, data)
     with (
-        _until_told() as told,
-        _said_plainly(),
-        _runner(master, "ingest") as runner,
-        _progress("ingest", as_json) as show,
+        until_told() as told,
+        said_plainly(),
+        running(master, "ingest", conf) as runner,
+        progress_of("ingest", as_json) as show,
     ):
         settings = IngestSettings(
             limits=Limits(bytes=batch_bytes),
@@ -246,7 +147,7 @@ def ingest(  # noqa: PLR0917  # typer
             should_stop=told,
             after_commit=after_commit,
         )
-    _print(
+    say(
         asdict(report),
         as_json,
         f"{report.rows} rows in {report.commits} commits, {report.dead} dead letters",
@@ -262,6 +163,7 @@ def verify(  # noqa: PLR0917  # typer
     keys: Keys = "directory",
     broker: BrokerDirectory = None,
     master: Master = None,
+    conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare a table with its log, row by row, and print the Merkle root of what was compared.
@@ -272,14 +174,18 @@ def verify(  # noqa: PLR0917  # typer
     from quantum.lake.jobs.verify import verify as run
 
     where = where_of(cluster, archive, data)
-    with _said_plainly(), _runner(master, "verify") as runner, _progress("verify", as_json) as show:
+    with (
+        said_plainly(),
+        running(master, "verify", conf) as runner,
+        progress_of("verify", as_json) as show,
+    ):
         verdict = run(where, table, spark=runner, keys=keys, broker=broker, progress=show)
     for each in verdict.partitions:
         sentence = (
             f"{each.prg}: entries {each.first} to {each.last}, {each.rows_log} rows in the log, "
             f"{each.rows_table} in the table: {'equal' if each.is_equal else 'DIFFERENT'}"
         )
-        _print(asdict(each) | {"equal": each.is_equal}, as_json, sentence)
+        say(asdict(each) | {"equal": each.is_equal}, as_json, sentence)
     findings = [each for partition in verdict.partitions for each in partition.findings]
     for finding in (*findings, *verdict.strays):
         if not as_json:
@@ -289,7 +195,7 @@ def verify(  # noqa: PLR0917  # typer
                 else ""
             )
             typer.echo(f"  {finding.kind}: {place}{finding.sentence}")
-    _print(
+    say(
         {
             "equal": verdict.is_equal,
             "whole": verdict.is_whole,
@@ -328,6 +234,7 @@ def replay(  # noqa: PLR0917  # typer
         str | None, typer.Option(metavar="DIR", help="Write the state as Parquet tables here.")
     ] = None,
     master: Master = None,
+    conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
     """Apply every log again with the broker's own machine, and print each partition's digest.
@@ -340,7 +247,11 @@ def replay(  # noqa: PLR0917  # typer
     from quantum.lake.jobs.state_tables import write_state
 
     where = where_of(cluster, archive, data)
-    with _said_plainly(), _runner(master, "replay") as runner, _progress("replay", as_json) as show:
+    with (
+        said_plainly(),
+        running(master, "replay", conf) as runner,
+        progress_of("replay", as_json) as show,
+    ):
         at = Moment(to_index, at_ms)
         known = live_digests(cluster) if live and cluster is not None else {}
         indexes = {prg: index for prg, (index, _) in known.items()}
@@ -353,14 +264,14 @@ def replay(  # noqa: PLR0917  # typer
         if state is not None:
             write_state(where, state, spark=runner, keys=keys, broker=broker, at=at)
     for each in found:
-        _print(
+        say(
             asdict(each),
             as_json,
             f"{each.prg} at {each.index}: {each.digest} "
             f"(from {each.snapshot_index}; {each.sessions} sessions, {each.retained} retained)",
         )
     for divergence in diverging:
-        _print(
+        say(
             asdict(divergence),
             as_json,
             f"{divergence.prg} differs {'from' if divergence.is_first else 'at'} index "
@@ -380,6 +291,7 @@ def compact(  # noqa: PLR0917  # typer
         bool, typer.Option("--clean", help="Delete what no version can name, after a day.")
     ] = False,
     master: Master = None,
+    conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
     """Make few large files of many small ones; the rows stay what they are."""
@@ -387,13 +299,13 @@ def compact(  # noqa: PLR0917  # typer
     from quantum.lake.jobs.compact import compact as run
 
     with (
-        _said_plainly(),
-        _runner(master, "compact") as runner,
-        _progress("compact", as_json) as show,
+        said_plainly(),
+        running(master, "compact", conf) as runner,
+        progress_of("compact", as_json) as show,
     ):
         done = run(table, spark=runner, file_bytes=file_bytes, files_min=files_min, progress=show)
         gone = clean_table(table) if clean else []
-    _print(
+    say(
         asdict(done) | {"cleaned": len(gone)},
         as_json,
         f"{done.files_before} files became {done.files_after}; {len(gone)} were deleted",
@@ -401,7 +313,7 @@ def compact(  # noqa: PLR0917  # typer
 
 
 @app.command()
-def usage(
+def usage(  # noqa: PLR0917  # typer
     table: TablePath,
     limits: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Print what exceeds these limits (TOML).")
@@ -410,6 +322,7 @@ def usage(
         str | None, typer.Option(metavar="DIR", help="Write the rows as Parquet here.")
     ] = None,
     master: Master = None,
+    conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
     """Count messages, bytes, publishers and sessions per tenant, topic and hour.
@@ -419,16 +332,16 @@ def usage(
     from quantum.lake.jobs.usage import breaches, read_limits
     from quantum.lake.jobs.usage import usage as run
 
-    with _said_plainly(), _spark(master, "usage") as spark:
+    with said_plainly(), spark_running(master, "usage", conf) as spark:
         frame = run(spark, table)
         if out is not None:
             frame.write.mode("overwrite").parquet(out)
         rows = [row.asDict() for row in frame.collect()]
         allowed = {} if limits is None else read_limits(limits)
         beyond = [row.asDict() for row in breaches(spark, table, allowed).collect()]
-    _show("usage", rows, as_json)
+    show_rows("usage", rows, as_json)
     if beyond:
-        _show("beyond the limits", beyond, as_json)
+        show_rows("beyond the limits", beyond, as_json)
         fail(f"{len(beyond)} limits were exceeded", Exit.CONFLICT)
 
 
@@ -446,6 +359,7 @@ def audit(  # noqa: PLR0917  # typer
     outcome: Annotated[str, typer.Option(help="Only outcomes that contain this.")] = "",
     since_ms: Annotated[int, typer.Option(min=0, help="Only from this moment on.")] = 0,
     master: Master = None,
+    conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
     """Verify the signature chains of audit logs in parallel, and print who did what.
@@ -455,15 +369,19 @@ def audit(  # noqa: PLR0917  # typer
     from quantum.lake.jobs.audit import Question
     from quantum.lake.jobs.audit import audit as run
 
-    with _said_plainly(), _runner(master, "audit") as runner, _progress("audit", as_json) as show:
+    with (
+        said_plainly(),
+        running(master, "audit", conf) as runner,
+        progress_of("audit", as_json) as show,
+    ):
         question = Question(who, what, tenant, outcome, since_ms)
         audited, events = run(
             directories, spark=runner, keys=keys, question=question, progress=show
         )
-    _show("events", events, as_json)
+    show_rows("events", events, as_json)
     for each in audited:
         verdict = "intact" if each.is_intact else f"{each.fault} (line {each.fault_line})"
-        _print(asdict(each), as_json, f"{each.log}: {each.events} events: {verdict}")
+        say(asdict(each), as_json, f"{each.log}: {each.events} events: {verdict}")
     if not all(each.is_intact for each in audited):
         fail("a log is not what was written", Exit.QUARANTINED)
 
@@ -479,6 +397,7 @@ def simulate(  # noqa: PLR0917  # typer
     nodes: Annotated[int, typer.Option(min=3, help="How many nodes.")] = 300,
     commits: Annotated[int, typer.Option(min=1, help="Commits per second and partition.")] = 500,
     master: Master = None,
+    conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
     """Place every session of a fleet on the ring: load, growth, and throughput (quantumqtt §14)."""
@@ -487,16 +406,16 @@ def simulate(  # noqa: PLR0917  # typer
 
     fleet = Fleet(sessions, prgs, grown_prgs, cross_ratio, nodes, commits)
     with (
-        _said_plainly(),
-        _runner(master, "simulate") as runner,
-        _progress("simulate", as_json) as show,
+        said_plainly(),
+        running(master, "simulate", conf) as runner,
+        progress_of("simulate", as_json) as show,
     ):
         found = run(fleet, spark=runner, progress=show)
     if as_json:
         typer.echo(json.dumps(asdict(found)))
         return
-    rows = [{"figure": name, "value": _rounded(value)} for name, value in asdict(found).items()]
-    _show(f"{sessions:,} sessions on {prgs:,} partitions", rows, as_json)
+    rows = [{"figure": name, "value": rounded(value)} for name, value in asdict(found).items()]
+    show_rows(f"{sessions:,} sessions on {prgs:,} partitions", rows, as_json)
 
 
 @app.command()
@@ -504,18 +423,19 @@ def report(
     table: TablePath,
     out: Annotated[Path, typer.Option(metavar="FILE", help="The page to write.")],
     master: Master = None,
+    conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a page about a table, with plots inside it."""
     from quantum.lake.jobs.report import report as run
 
-    with _said_plainly(), _spark(master, "report") as spark:
+    with said_plainly(), spark_running(master, "report", conf) as spark:
         page = run(spark, table)
     try:
         out.write_text(page)
     except OSError as error:
         fail(f"cannot write {out}: {error}", Exit.FAILED)
-    _print({"file": str(out), "bytes": len(page)}, as_json, f"{out}: {len(page):,} bytes")
+    say({"file": str(out), "bytes": len(page)}, as_json, f"{out}: {len(page):,} bytes")
 
 
 @app.command()
@@ -531,37 +451,4 @@ def package(
     except OSError as error:
         fail(f"cannot write {target}: {error}", Exit.FAILED)
     size = written.stat().st_size
-    _print({"file": str(written), "bytes": size}, as_json, f"{written}: {size:,} bytes")
-
-
-def _show(title: str, rows: list[dict[str, Any]], as_json: bool) -> None:
-    """Print rows: JSON lines, or a table."""
-    if as_json:
-        for row in rows:
-            typer.echo(json.dumps(row, default=str))
-        return
-    table = RichTable(title=title)
-    for name in rows[0] if rows else ():
-        table.add_column(
-            name, justify="right" if isinstance(rows[0][name], int | float) else "left"
-        )
-    for row in rows:
-        table.add_row(
-            *(
-                f"{value:,}"
-                if isinstance(value, int) and not isinstance(value, bool)
-                else f"{value}"
-                for value in row.values()
-            )
-        )
-    Console().print(table)
-
-
-def _rounded(value: float) -> str:
-    return (
-        f"{value:,}"
-        if isinstance(value, int)
-        else f"{value:,.4g}"
-        if value < 10
-        else f"{value:,.0f}"
-    )
+    say({"file": str(written), "bytes": size}, as_json, f"{written}: {size:,} bytes")

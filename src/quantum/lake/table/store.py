@@ -160,6 +160,10 @@ class BucketStore:
         self._store: Any = store
         self._url = url.rstrip("/")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel as an address: workers connect with the credentials of their own environment."""
+        return BucketStore.open, (self._url,)
+
     @classmethod
     def open(cls, url: str) -> BucketStore:
         """Connect with the credentials of the environment; raises TableMisuse for no such URL."""

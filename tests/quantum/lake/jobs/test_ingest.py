@@ -14,8 +14,16 @@ from quantum.archive.types import PrgId
 from quantum.lake.errors import LogGone
 from quantum.lake.jobs.errors import StateUnknown
 from quantum.lake.jobs.ingest import IngestSettings, ingest, plan_batch, proposal_of, write_task
-from quantum.lake.planner import Limits, OnGap
-from quantum.lake.table import DirectoryStore, FileKind, RangeTaken, Table, TableDamaged
+from quantum.lake.planner import Cutting, Limits, OnGap
+from quantum.lake.refusals import OffsetAhead
+from quantum.lake.table import (
+    DirectoryStore,
+    FileKind,
+    RangeTaken,
+    Table,
+    TableDamaged,
+    TableState,
+)
 from tests.quantum.lake.jobs.logs import DAY_MS, TENANT, MemorySource
 from tests.quantum.lake.jobs.tables import filled, payloads, rows
 from tests.quantum.lake.table.stores import Crash, DyingStore, MemoryStore
@@ -131,12 +139,32 @@ def test_a_table_can_begin_with_a_snapshot() -> None:
     assert payloads(store) == accepted[6:]
 
 
+def test_a_long_log_is_read_by_several_tasks_at_once() -> None:
+    """Each begins at a snapshot; all of them are one commit."""
+    log, accepted = story()
+    for index in (4, 8):
+        log.snapshot_and_compact(0, index)
+    log.bases.clear()
+    settings = IngestSettings(cutting=Cutting(task_bytes=300, warmup_bytes_max=1))
+    batch = plan_batch(log, TableState(), settings)
+    assert [(task.prg.number, task.first, task.last, task.anchor) for task in batch.tasks] == [
+        (0, 1, 4, 0),
+        (0, 5, 8, 4),
+        (0, 9, 12, 8),
+        (1, 1, 2, 0),
+    ]
+    store = MemoryStore()
+    assert ingest(log, store, settings=settings).commits == 1
+    assert payloads(store) == accepted
+    assert len(Table.open(store).state.of_kind(FileKind.STATE)) == 2
+
+
 def test_the_source_may_shrink_never() -> None:
     log, _ = story()
     store = MemoryStore()
     filled(log, store)
     del log.logs[PrgId(TENANT, 1)][1:]
-    with pytest.raises(Exception, match="more was read of this log than it holds"):
+    with pytest.raises(OffsetAhead):
         filled(log, store)
 
 

@@ -1,0 +1,161 @@
+"""How the lake's jobs look from the command line: who runs them, what they say, how they end."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table as RichTable
+
+from quantum.cli.exits import Exit, errors, fail
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from quantum.lake.jobs import Step
+    from quantum.lake.jobs.runner import Runner
+
+
+@contextmanager
+def running(master: str | None, job: str, conf: list[str] | None) -> Iterator[Runner]:
+    """Give who does the work; a Spark session is stopped at the end."""
+    from quantum.lake.jobs.runner import InlineRunner, SparkRunner
+
+    if master == "inline":
+        yield InlineRunner()
+        return
+    with spark_running(master, job, conf) as spark:
+        yield SparkRunner(spark)
+
+
+@contextmanager
+def spark_running(master: str | None, job: str, conf: list[str] | None) -> Iterator[SparkSession]:
+    """Give a session, for jobs that are questions to Spark."""
+    if master == "inline":
+        fail(f"{job} needs Spark: --master local[*], for one", Exit.USAGE)
+    if not all(each.partition("=")[1] for each in conf or ()):
+        fail("a setting of Spark is written KEY=VALUE", Exit.USAGE)
+    from quantum.lake.session import spark_session
+
+    settings = dict(each.partition("=")[::2] for each in conf or ())
+    spark = spark_session(master, name=f"quantum lake {job}", config=settings)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def said_plainly() -> Iterator[None]:
+    """Turn what a job raises into one sentence and an exit code."""
+    from quantum.lake.errors import LakeError
+    from quantum.lake.table import TableError
+
+    try:
+        yield
+    except (LakeError, TableError) as error:
+        fail(str(error), exit_of_lake(error))
+    except OSError as error:
+        fail(str(error), Exit.FAILED)
+
+
+def exit_of_lake(error: Exception) -> Exit:
+    """Choose the exit code of an error."""
+    from quantum.lake import errors as lake
+    from quantum.lake import table
+    from quantum.lake.refusals import BadOption
+
+    by_kind: tuple[tuple[type[Exception], Exit], ...] = (
+        (lake.BadAddress, Exit.USAGE),
+        (BadOption, Exit.USAGE),
+        (lake.LogGone, Exit.NOT_FOUND),
+        (lake.DamagedBlock, Exit.QUARANTINED),
+        (lake.WrongKey, Exit.WRONG_KEY),
+        (lake.NotPermitted, Exit.WRONG_KEY),
+        (lake.UnknownFormat, Exit.UNSUPPORTED),
+        (lake.SourceUnreachable, Exit.UNREACHABLE),
+        (table.NoTable, Exit.NOT_FOUND),
+        (table.TableDamaged, Exit.QUARANTINED),
+        (table.RangeTaken, Exit.CONFLICT),
+        (table.Contended, Exit.CONFLICT),
+    )
+    return next((code for kind, code in by_kind if isinstance(error, kind)), Exit.FAILED)
+
+
+@contextmanager
+def progress_of(job: str, as_json: bool) -> Iterator[Callable[[Step], None]]:
+    """Give what takes a job's steps: lines of JSON, a bar on a terminal, or lines."""
+    if as_json:
+        yield lambda step: typer.echo(json.dumps({"step": step.sentence, **step.figures}))
+        return
+    if not errors.is_terminal:
+        yield lambda step: errors.print(f"{job}: {step.sentence}", markup=False, highlight=False)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=errors, transient=True) as bar:
+        task = bar.add_task(job, total=None)
+
+        def show(step: Step) -> None:
+            bar.update(
+                task, description=f"{job}: {step.sentence}", completed=step.done, total=step.total
+            )
+
+        yield show
+
+
+@contextmanager
+def until_told() -> Iterator[Callable[[], bool]]:
+    """Give whether somebody asked the process to end; a batch on its way is finished first."""
+    told: list[int] = []
+    kept = {
+        number: signal.signal(number, lambda number, _: told.append(number))
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        yield lambda: bool(told)
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+
+
+def say(document: dict[str, Any], as_json: bool, sentence: str) -> None:
+    typer.echo(json.dumps(document) if as_json else sentence)
+
+
+def show_rows(title: str, rows: list[dict[str, Any]], as_json: bool) -> None:
+    """Print rows: JSON lines, or a table."""
+    if as_json:
+        for row in rows:
+            typer.echo(json.dumps(row, default=str))
+        return
+    table = RichTable(title=title)
+    for name in rows[0] if rows else ():
+        table.add_column(
+            name, justify="right" if isinstance(rows[0][name], int | float) else "left"
+        )
+    for row in rows:
+        table.add_row(
+            *(
+                f"{value:,}"
+                if isinstance(value, int) and not isinstance(value, bool)
+                else f"{value}"
+                for value in row.values()
+            )
+        )
+    Console().print(table)
+
+
+def rounded(value: float) -> str:
+    return (
+        f"{value:,}"
+        if isinstance(value, int)
+        else f"{value:,.4g}"
+        if value < 10
+        else f"{value:,.0f}"
+    )

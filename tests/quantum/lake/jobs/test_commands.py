@@ -1,0 +1,173 @@
+"""`quantum lake`: words and exit codes, on a real broker's directory, without a JVM."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner, Result
+
+from clustor.log.types import EntryKind
+from clustor.replica import decode_batch
+from quantum.archive.types import PrgId
+from quantum.broker import OWN_ORIGIN, encode_publishes
+from quantum.cli.lake import app
+from quantum.lake.table import DirectoryStore, FileKind, Table
+from tests.quantum.lake.jobs.logs import NOON_MS, TENANT, record
+from tests.quantum.lake.jobs.test_ingest import story
+from tests.quantum.lake.log_directory import LogDirectory
+
+INLINE = ["--master", "inline"]
+
+
+def write_story(root: Path, *, forged_at: int | None = None, archive: Path | None = None) -> Path:
+    """Write the logs of `story`; with `forged_at` another message at an index of the first."""
+    log, _ = story()
+    with LogDirectory(root, prgs=2) as logs:
+        for number in (0, 1):
+            entries = log.logs[PrgId(TENANT, number)]
+            batches = [
+                decode_batch(entry.payload) if entry.kind is EntryKind.DATA else []
+                for entry in entries
+            ]
+            if number == 0 and forged_at is not None:
+                other = encode_publishes(NOON_MS, OWN_ORIGIN, 0, 0, [record("t", b"other")])
+                batches[forged_at - 1] = [other]
+            logs.append(number, batches)
+            if archive is not None:
+                logs.archive(number, archive.as_uri())
+    return root
+
+
+@pytest.fixture(scope="module")
+def var(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_story(tmp_path_factory.mktemp("logs") / "var")
+
+
+@pytest.fixture
+def table(var: Path, tmp_path: Path) -> Path:
+    done = run("ingest", "--data", var, "--table", tmp_path / "table", "--once", *INLINE)
+    assert done.exit_code == 0, done.output
+    assert "11 rows in 1 commits" in done.stdout
+    return tmp_path / "table"
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(each) for each in arguments])
+
+
+def lines(result: Result) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_ingest_again_adds_nothing(var: Path, table: Path) -> None:
+    again = run("ingest", "--data", var, "--table", table, "--once", "--json", *INLINE)
+    assert lines(again)[-1]["rows"] == 0
+    assert lines(again)[-1]["offsets"] == {"dev/0": 12, "dev/1": 2}
+
+
+def test_ingest_with_views_and_delta(var: Path, tmp_path: Path) -> None:
+    views = tmp_path / "views.toml"
+    views.write_text(
+        '[[view]]\nname = "all"\ntopics = "t"\nformat = "json"\n[view.fields]\nx = "long"\n'
+    )
+    table = tmp_path / "table"
+    arguments = ["--table", table, "--once", "--views", views, "--delta", "--json", *INLINE]
+    done = run("ingest", "--data", var, *arguments)
+    assert done.exit_code == 0, done.output
+    assert lines(done)[-1]["dead"] == 8
+    assert (table / "_delta_log").is_dir()
+
+
+def test_verify_says_yes_and_no(var: Path, table: Path) -> None:
+    done = run("verify", "--data", var, "--table", table, *INLINE)
+    assert done.exit_code == 0, done.output
+    assert "Merkle root" in done.stdout
+    file = Table.open(DirectoryStore(table)).state.of_kind(FileKind.ROWS)[0]
+    rows = pq.read_table(table / file.path).slice(1)
+    (table / file.path).unlink()
+    pq.write_table(rows, table / file.path)
+    done = run("verify", "--data", var, "--table", table, *INLINE)
+    assert done.exit_code == 6
+    assert "missing: dev/0 at 1.0" in done.stdout
+    done = run("verify", "--data", var, "--table", table, "--json", *INLINE)
+    assert lines(done)[-1]["equal"] is False
+
+
+def test_replay_prints_digests_and_names_a_divergence(var: Path, tmp_path: Path) -> None:
+    log, _ = story()
+    done = run("replay", "--data", var, "--json", *INLINE)
+    rows = [row for row in lines(done) if "digest" in row]
+    assert [row["digest"] for row in rows] == [log.machine(n).digest().hex() for n in (0, 1)]
+    earlier = run("replay", "--data", var, "--to", "1", "--json", *INLINE)
+    digests = [row["digest"] for row in lines(earlier) if "digest" in row]
+    assert digests == [log.machine(n, 1).digest().hex() for n in (0, 1)]
+    other = write_story(tmp_path / "other", forged_at=7)
+    done = run("replay", "--data", var, "--against", other, *INLINE)
+    assert done.exit_code == 6
+    assert "dev/0 diverges at index 7" in done.output
+
+
+def test_replay_writes_the_state_as_tables(var: Path, tmp_path: Path) -> None:
+    done = run("replay", "--data", var, "--state", tmp_path / "state", *INLINE)
+    assert done.exit_code == 0, done.output
+    sessions = pq.read_table(tmp_path / "state" / "sessions").to_pylist()
+    assert [row["client_id"] for row in sessions] == ["lasting"]
+    assert sessions[0]["unreleased"] == 2
+    assert pq.read_table(tmp_path / "state" / "queues").num_rows == 0
+
+
+def test_an_archive_is_as_good_as_the_logs(tmp_path: Path, var: Path, table: Path) -> None:
+    archived = write_story(tmp_path / "var", archive=tmp_path / "archive")
+    logs = ["--archive", (tmp_path / "archive").as_uri(), "--keys", f"directory:{archived}"]
+    other = tmp_path / "other"
+    assert run("ingest", *logs, "--table", other, "--once", *INLINE).exit_code == 0
+    done = run("verify", *logs, "--table", other, "--json", *INLINE)
+    assert done.exit_code == 0, done.output
+    live = run("verify", "--data", var, "--table", table, "--json", *INLINE)
+    assert lines(done)[-1]["root"] == lines(live)[-1]["root"]
+
+
+def test_compact_keeps_the_rows(var: Path, table: Path) -> None:
+    done = run("compact", "--table", table, "--files-min", "2", "--clean", *INLINE)
+    assert done.exit_code == 0, done.output
+    assert run("verify", "--data", var, "--table", table, *INLINE).exit_code == 0
+
+
+def test_simulate_and_package(tmp_path: Path) -> None:
+    few = ["--sessions", "20000", "--prgs", "20", "--grown-prgs", "21", "--nodes", "3"]
+    done = run("simulate", *few, "--json", *INLINE)
+    assert lines(done)[-1]["moved_between_old"] == 0
+    assert "moved_ratio" in run("simulate", *few, *INLINE).stdout
+    assert run("simulate", "--prgs", "9", "--grown-prgs", "3", *INLINE).exit_code == 2
+    assert run("package", tmp_path / "quantum.zip").exit_code == 0
+    with zipfile.ZipFile(tmp_path / "quantum.zip") as archive:
+        assert "quantum/lake/jobs/ingest.py" in archive.namelist()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["verify", "--table", "T"], 2, "say where the logs are"),
+        (["verify", "--data", "V", "--table", "T"], 3, "there is no table here"),
+        (["ingest", "--data", "T", "--table", "T"], 2, "directory"),
+        (["ingest", "--cluster", "nowhere", "--table", "T"], 2, "nowhere"),
+        (["ingest", "--data", "V", "--table", "T", "--views", "T"], 1, "views"),
+        (["replay", "--data", "V", "--to", "99"], 3, "does not go so far"),
+        (["audit", "T"], 2, "no audit log"),
+        (["compact", "--table", "T"], 3, "no table"),
+        (["usage", "--table", "T"], 2, "needs Spark"),
+    ],
+)
+def test_mistakes_get_a_sentence_and_a_code(
+    arguments: list[str], code: int, sentence: str, var: Path, tmp_path: Path
+) -> None:
+    places = {"T": str(tmp_path / "views"), "V": str(var)}
+    done = run(*[places.get(each, each) for each in arguments], *INLINE)
+    assert done.exit_code == code, done.output
+    assert sentence in done.output
+    assert done.exception is None or isinstance(done.exception, SystemExit)
