@@ -102,7 +102,11 @@ class NodeCopy:
         self._saved = state
         image = cache.image()
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, lambda: write_durably(self._path, encode_image(image)))
+        try:
+            await loop.run_in_executor(None, lambda: write_durably(self._path, encode_image(image)))
+        except OSError as error:  # the copy is rebuilt without it: no reason to stop a node
+            self._saved = None
+            journal.warning("cannot keep the copy of the control plane: %s", error)
 
 
 def touched(events: Iterable[Record]) -> Changes:

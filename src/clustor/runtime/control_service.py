@@ -91,7 +91,7 @@ class ControlService:
         self._kv = kv
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Future[None]] = set()
-        self._number = node.serve(self)
+        self._number = node.serve(self, CONTROL_PARTITION)
         self.group = self._host()
         kv.serve(self.group)
         numbers = node.settings.profile.control_plane

@@ -125,7 +125,7 @@ class Steering:
         self._under_way: set[PartitionId] = set()
 
     def steer(self, group: HostedGroup, store: Reading) -> Coroutine[None, None, None] | None:
-        """Begin a change that is placed, or return what must be told to the control plane."""
+        """Begin a change that is placed, or return what must be told: it counts as under way."""
         partition = group.partition_id
         placement = find(store, Placement, partition)
         if placement is None or partition in self._under_way:
@@ -135,9 +135,13 @@ class Steering:
         if isinstance(step, MembershipRequest):
             self._begin(group, step)
             return None
-        if isinstance(step, RecordMembership):
-            return self._report(partition, self._call_for_node, step)
-        return None if step is None else self._report(partition, self._call_as_steward, step)
+        if step is None:
+            return None
+        self._under_way.add(partition)
+        by_node = isinstance(step, RecordMembership)
+        return self._report(
+            partition, self._call_for_node if by_node else self._call_as_steward, step
+        )
 
     def _begin(self, group: HostedGroup, request: MembershipRequest) -> None:
         try:
@@ -148,7 +152,6 @@ class Steering:
             journal.info("group %d: a placed move begins", group.partition_id)
 
     async def _report(self, partition: PartitionId, call: Call, command: Command) -> None:
-        self._under_way.add(partition)
         try:
             answer = await call(command)
         except ControlUnavailable:

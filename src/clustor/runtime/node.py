@@ -57,6 +57,7 @@ TICK_SECONDS: Final = 0.010
 GRACEFUL_SHUTDOWN_TIMEOUT_MS: Final = 10_000  # clustor §14.3
 COMMIT_QUIESCENCE_MS: Final = 200
 _TRANSFER_MS_MAX: Final = 2_000
+FIRST_OWN_NUMBER: Final = 1_000_000  # of services that some clusters lack
 
 journal = logging.getLogger("clustor.node")
 
@@ -109,6 +110,7 @@ class Node:
         self.audit: AuditDesk | None = None
         """Where to tell what people must be able to prove; None: nowhere."""
         self._services: list[Service] = []
+        self._numbered: dict[int, Service] = {}
         self._hosted_by: dict[PartitionId, Service] = {}
         self._watcher: GroupWatcher | None = None
         self.control: ControlService | None = None
@@ -144,10 +146,17 @@ class Node:
         """Show the control plane's service what every group puts out."""
         self._watcher = watcher
 
-    def serve(self, service: Service) -> int:
-        """Add a service, and return the number by which `send_service` knows it on every node."""
+    def serve(self, service: Service, number: int | None = None) -> int:
+        """Add a service, and return the number by which `send_service` knows it on every node.
+
+        Services that every node has count up; one that some clusters lack brings its number.
+        """
+        if number is None:
+            number = sum(1 for each in self._numbered if each < FIRST_OWN_NUMBER)
+        assert number not in self._numbered, number
         self._services.append(service)
-        return len(self._services) - 1
+        self._numbered[number] = service
+        return number
 
     def host(
         self,
@@ -331,9 +340,9 @@ class Node:
 
     def _on_packet(self, peer: NodeId, packet: w.Packet) -> None:
         if isinstance(packet.message, w.ServiceMessage):
-            number = int(packet.route.partition_id)
-            if number < len(self._services):
-                self._services[number].on_peer_data(peer, bytes(packet.message.data))
+            service = self._numbered.get(int(packet.route.partition_id))
+            if service is not None:
+                service.on_peer_data(peer, bytes(packet.message.data))
             return
         group = self.groups.get(PartitionId(packet.route.partition_id))
         if group is None or int(packet.route.target_replica_id) != self.node_id or group.paused:

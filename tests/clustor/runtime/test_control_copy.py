@@ -145,3 +145,12 @@ def test_the_copy_becomes_what_the_store_is_however_it_is_folded(tmp_path: Path,
     while copy.fold(replica, at(60)).more:
         pass
     assert list(scan_records(copy.cache, b"")) == list(scan_records(replica, b""))
+
+
+async def test_a_copy_that_cannot_be_kept_stops_nothing(tmp_path: Path) -> None:
+    copy = NodeCopy(tmp_path / "gone", NUMBERS, at(0))  # a directory that is not there
+    copy.fold(store(3), at(0))
+    await copy.save()
+    (tmp_path / "gone").mkdir()
+    await copy.save()
+    assert (tmp_path / "gone" / COPY_FILE).exists()
