@@ -34,6 +34,13 @@ class TenantEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prgs: int
     queue_messages_max: int = 1_000
     queue_bytes_max: int = 64 << 20
+    rings: tuple[int, ...] = ()
+    """How many partitions each later routing epoch has: the first change is epoch 1."""
+
+    @property
+    def prg_count(self) -> int:
+        """How many partitions there are, or will be when the last change is over."""
+        return self.rings[-1] if self.rings else self.prgs
 
 
 class BrokerFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
