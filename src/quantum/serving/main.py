@@ -35,6 +35,7 @@ async def serve_mqtt(node: Node, admin: AdminServer, cluster_file: Path) -> Call
     service = BrokerService(node)
     for ordinal, entry in enumerate(read_broker_file(cluster_file.parent).tenants):
         service.add_tenant(entry, ordinal)
+    service.watch_rings(cluster_file.parent)
     service.obey(TenantsFile(cluster_file.parent))
     admin.pages = BrokerPages(service)
     if not service.tenants:

@@ -48,6 +48,7 @@ async def serve_alone(settings: Settings, say: Say) -> None:
         service = BrokerService(node, mqtt_limits(settings))
         for ordinal, entry in enumerate(read_broker_file(settings.data).tenants):
             service.add_tenant(entry, ordinal)
+        service.watch_rings(settings.data)
         service.obey(TenantsFile(settings.data))
         admin.pages = BrokerPages(service)
         all_doors = replace(doors(settings), tenants=tenant_doors(service))

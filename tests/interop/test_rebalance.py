@@ -1,0 +1,160 @@
+"""Partitions are added while real clients publish and receive: nothing is lost, nothing twice."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clustor.runtime.transport import Address
+from quantum.cli.admin_client import AdminUnreachable, fetch, post
+from quantum.serving.replaying import replay_directory
+from tests.interop.broker_process import BrokerProcess
+from tests.interop.cluster_process import ClusterProcess
+from tests.interop.test_mqtt_torture import arrived, judge, stuck, until
+from tests.interop.torture_clients import Client, Publisher, Subscriber
+
+LOAD_SECONDS = float(os.environ.get("QUANTUM_REBALANCE_SECONDS", "2"))
+PAGE = "/broker/tenants/dev"
+
+
+def people(ports: list[int], rng: random.Random) -> tuple[list[Subscriber], list[Publisher]]:
+    """Enough of both that some sessions and some topics move, whatever the ring."""
+    subscribers = [
+        Subscriber(f"s{number}", ports, random.Random(rng.random()), topic_filter="t/#", qos=2)
+        for number in range(4)
+    ]
+    subscribers.append(
+        Subscriber("s-x", ports, random.Random(rng.random()), topic_filter="t/+/x", qos=1)
+    )
+    publishers = [
+        Publisher(
+            f"p{number}",
+            ports,
+            random.Random(rng.random()),
+            topics=[f"t/{number}/{name}" for name in ("x", "y", "z")],
+            qos=1 + number % 2,
+        )
+        for number in range(8)
+    ]
+    return subscribers, publishers
+
+
+def ring(admins: list[Address]) -> dict[str, Any] | None:
+    """Return the ring as the first node that answers sees it."""
+    for admin in admins:
+        try:
+            code, page = fetch(admin, PAGE)
+        except AdminUnreachable:
+            continue
+        if code == 200:
+            return page
+    return None
+
+
+def grow(admins: list[Address], count: int) -> None:
+    for admin in admins:
+        try:
+            code, answer = post(admin, f"{PAGE}/prgs?count={count}", {})
+        except AdminUnreachable:
+            continue
+        assert code == 202, answer
+        return
+    raise AssertionError("no node answered")
+
+
+async def settled(admins: list[Address], count: int) -> None:
+    """Wait until every partition of every node that answers has done its part."""
+
+    def all_there() -> bool:
+        page = ring(admins)
+        return page is not None and page["settled"] and page["prg_count"] == count
+
+    await until(all_there, lambda: f"the ring has {count} partitions: {ring(admins)}")
+
+
+async def live_through(
+    admins: list[Address],
+    ports: list[int],
+    seed: int,
+    counts: list[int],
+    disturb: Callable[[], None] | None,
+) -> list[Client]:
+    """Load, growth, a disturbance in the middle, more load; then judge."""
+    rng = random.Random(seed)
+    subscribers, publishers = people(ports, rng)
+    tasks = [asyncio.create_task(client.run()) for client in subscribers]
+    async with asyncio.timeout(60):
+        for subscriber in subscribers:
+            await subscriber.subscribed.wait()
+    tasks += [asyncio.create_task(client.run()) for client in publishers]
+    await asyncio.sleep(LOAD_SECONDS / 2)  # load
+    for count in counts:
+        await asyncio.to_thread(grow, admins, count)
+        await asyncio.sleep(rng.uniform(0.0, 0.4))  # somewhere in the middle of it
+        if disturb is not None:
+            disturb()
+        await settled(admins, count)
+        await asyncio.sleep(LOAD_SECONDS / 2)  # load on the new ring
+    for publisher in publishers:
+        publisher.limit = publisher.next_number - 1
+    await until(
+        lambda: all(each.idle for each in publishers),
+        lambda: f"every publish is acknowledged: {stuck(publishers)} {ring(admins)}",
+    )
+    await until(
+        lambda: arrived(subscribers, publishers), lambda: f"all has arrived: {ring(admins)}"
+    )
+    clients: list[Client] = [*subscribers, *publishers]
+    for client in clients:
+        client.finished.set()
+        client.disturb()
+    await asyncio.gather(*tasks)
+    total = sum(len(each.acknowledged) for each in publishers)
+    print(f"seed {seed}: {total} acknowledged, rings {counts}")
+    judge(subscribers, publishers)
+    assert total > 100
+    return clients
+
+
+@pytest.mark.timeout(180)
+def test_three_nodes_grow_from_three_to_five_under_load_and_a_kill(tmp_path: Path) -> None:
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")
+    with ClusterProcess(tmp_path, tenant_prgs=3) as cluster:
+        cluster.wait_for_leader()
+        ports = [cluster.base_port + 10 * node + 2 for node in (1, 2, 3)]
+        victim = random.Random(seed).randrange(1, 4)
+        asyncio.run(live_through(cluster.admins(), ports, seed, [5], lambda: cluster.kill(victim)))
+
+
+@pytest.mark.timeout(180)
+def test_one_process_grows_twice_and_its_logs_replay_to_what_it_knew(tmp_path: Path) -> None:
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")
+    with BrokerProcess(tmp_path / "data", partitions=1) as broker:
+        asyncio.run(live_through([broker.admin], [broker.mqtt], seed, [2, 4], None))
+        code, page = fetch(broker.admin, "/broker/digests")
+        assert code == 200
+    replayed = {
+        each.partition: each.digest
+        for each in replay_directory(tmp_path / "data", None, lambda _: None)
+    }
+    assert replayed == {each["partition"]: each["digest"] for each in page["partitions"]}
+    assert len(replayed) == 4
+
+
+def test_a_ring_that_shrinks_and_a_tenant_that_is_not_there_are_refused(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data", partitions=2) as broker:
+        code, answer = post(broker.admin, f"{PAGE}/prgs?count=1", {})
+        assert code == 409 and "only grows" in answer["error"]
+        code, answer = post(broker.admin, f"{PAGE}/prgs?count=2", {})
+        assert (code, answer["prg_count"]) == (202, 2)
+        for path, expected in {"nobody/prgs?count=3": 404, "dev/prgs?count=x": 400}.items():
+            code, _ = post(broker.admin, f"/broker/tenants/{path}", {})
+            assert code == expected
