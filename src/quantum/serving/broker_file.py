@@ -9,6 +9,7 @@ number of partitions, once, and every node follows it (quantumqtt §2.1.5, routi
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from fcntl import LOCK_EX, flock
 from pathlib import Path
 from typing import Final
@@ -29,6 +30,16 @@ _LOCK_FILE: Final = "broker.lock"
 journal = logging.getLogger("quantum.broker")
 
 
+class Ring(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A tenant's ring from one routing epoch on; the partitions it adds begin with these voters.
+
+    A new group must begin with the same voters on every node, so they are written down with it.
+    """
+
+    prg_count: int
+    voters: tuple[int, ...] = ()
+
+
 class TenantEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A tenant; its place in the list numbers its groups, so entries are only ever added.
 
@@ -40,13 +51,18 @@ class TenantEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prgs: int
     queue_messages_max: int = 1_000
     queue_bytes_max: int = 64 << 20
-    rings: tuple[int, ...] = ()
-    """How many partitions each later routing epoch has: the first change is epoch 1."""
+    rings: tuple[Ring, ...] = ()
+    """The rings that followed the first one: `rings[0]` is routing epoch 1."""
 
     @property
     def prg_count(self) -> int:
         """How many partitions there are, or will be when the last change is over."""
-        return self.rings[-1] if self.rings else self.prgs
+        return self.rings[-1].prg_count if self.rings else self.prgs
+
+    def voters(self, number: int) -> tuple[int, ...]:
+        """Return with which voters a partition began; none for the founders of the cluster."""
+        added = (ring.voters for ring in self.rings if number < ring.prg_count)
+        return () if number < self.prgs else next(added, ())
 
 
 class BrokerFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -121,7 +137,9 @@ class GrowthRefused(Exception):
     """A tenant's ring cannot become what was asked for; the sentence says why."""
 
 
-def grow_tenant(directory: Path, name: str, prg_count: int) -> TenantEntry:
+def grow_tenant(
+    directory: Path, name: str, prg_count: int, voters: Iterable[int] = ()
+) -> TenantEntry:
     """Write down, durably, that a tenant's next ring has so many partitions.
 
     The same count again is no change. Raises GrowthRefused, and DataDirectoryRefused where the
@@ -142,7 +160,8 @@ def grow_tenant(directory: Path, name: str, prg_count: int) -> TenantEntry:
             raise GrowthRefused(f"a tenant has {PRGS_MAX} partitions at most")
         if prg_count == entry.prg_count:
             return entry
-        tenants[name] = msgspec.structs.replace(entry, rings=(*entry.rings, prg_count))
+        ring = Ring(prg_count, tuple(sorted(voters)))
+        tenants[name] = msgspec.structs.replace(entry, rings=(*entry.rings, ring))
         described = msgspec.structs.replace(known, tenants=tuple(tenants.values()))
         write_durably(directory / BROKER_FILE, msgspec.json.encode(described) + b"\n", 0o644)
         return tenants[name]

@@ -49,7 +49,7 @@ class RingKeeper:
     def _begin(self, epoch: int, count: int) -> None:
         """Begin once the partitions that are added have leaders: until then nobody waits."""
         tenant = self._prg.tenant
-        wanted = tenant.rings[epoch]
+        wanted = tenant.rings[epoch].prg_count
         fresh = tenant.prgs[count:wanted]
         if len(fresh) < wanted - count or any(prg.leader_node is None for prg in fresh):
             return

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from clustor.raft.types import ReplicaId
 from clustor.replica import ReplicaOutput
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.node import Node
@@ -103,6 +104,7 @@ class BrokerService:
                 group_of(self._ordinals[entry.name], number),
                 lambda settings=settings: Broker(settings),  # type: ignore[misc]
                 self,
+                frozenset(map(ReplicaId, entry.voters(number))) or None,
             )
             prg = Prg(tenant, number, group)
             tenant.prgs.append(prg)

@@ -21,6 +21,7 @@ from quantum.tenancy import TenantDescription
 from quantum.types import ClientId, TenantId
 
 if TYPE_CHECKING:
+    from quantum.serving.broker_file import Ring
     from quantum.serving.prg import Prg
 
 OWNERS_CACHED_MAX: Final = 65_536
@@ -51,8 +52,8 @@ class Tenant:
         self._ring = ring
         self.prgs: list[Prg] = []
         """Those that are hosted here; the ring may not have all of them yet."""
-        self.rings: tuple[int, ...] = ()
-        """How many partitions each routing epoch has, from the first change on."""
+        self.rings: tuple[Ring, ...] = ()
+        """The ring of each routing epoch, from the first change on."""
         self.prg_count = 0
         """By how many partitions this node routes: the newest ring that any log here knows."""
         self.owners: dict[bytes, Prg] = {}

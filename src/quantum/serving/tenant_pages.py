@@ -53,11 +53,11 @@ class TenantPages:
         rings_file, tenant = self._service.rings_file, self._service.tenants.get(name)
         if tenant is None or rings_file is None:
             return 404, {"error": f"there is no tenant {name}"}
-        known = tenant.rings[-1] if tenant.rings else len(tenant.prgs)
-        if count != known and not is_settled(tenant):
+        if count != _prg_count(tenant) and not is_settled(tenant):
             return 409, {"error": "the change before it is not over", **describe(tenant)}
         try:
-            entry = grow_tenant(rings_file.directory, name, count)
+            voters = tenant.prgs[0].group.replica.group.core.config.voters
+            entry = grow_tenant(rings_file.directory, name, count, voters)
         except GrowthRefused as refusal:
             return 409, {"error": str(refusal)}
         except (DataDirectoryRefused, OSError) as error:
@@ -87,10 +87,14 @@ def describe(tenant: Tenant) -> dict[str, Any]:
     return {
         "tenant": tenant.name,
         "routing_epoch": epoch,
-        "prg_count": tenant.rings[-1] if tenant.rings else len(tenant.prgs),
+        "prg_count": _prg_count(tenant),
         "settled": is_settled(tenant),
         "partitions": partitions,
     }
+
+
+def _prg_count(tenant: Tenant) -> int:
+    return tenant.rings[-1].prg_count if tenant.rings else len(tenant.prgs)
 
 
 def is_settled(tenant: Tenant) -> bool:
