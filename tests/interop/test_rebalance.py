@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,11 @@ from quantum.cli.admin_client import AdminUnreachable, fetch, post
 from quantum.serving.replaying import replay_directory
 from tests.interop.broker_process import BrokerProcess
 from tests.interop.cluster_process import ClusterProcess
-from tests.interop.test_mqtt_torture import arrived, judge, stuck, until
+from tests.interop.test_mqtt_torture import Disturber, arrived, judge, stuck, until
 from tests.interop.torture_clients import Client, Publisher, Subscriber
 
 LOAD_SECONDS = float(os.environ.get("QUANTUM_REBALANCE_SECONDS", "2"))
+SOAK_SECONDS_EACH = float(os.environ.get("QUANTUM_REBALANCE_SOAK_SECONDS", "60"))
 PAGE = "/broker/tenants/dev"
 
 
@@ -78,12 +79,19 @@ async def settled(admins: list[Address], count: int) -> None:
     await until(all_there, lambda: f"the ring has {count} partitions: {ring(admins)}")
 
 
+Disturb = Callable[[list[Client]], Awaitable[None]]
+
+
+async def calm(_clients: list[Client]) -> None:
+    """Disturb nobody."""
+
+
 async def live_through(
     admins: list[Address],
     ports: list[int],
     seed: int,
     counts: list[int],
-    disturb: Callable[[], None] | None,
+    disturb: Disturb = calm,
 ) -> list[Client]:
     """Load, growth, a disturbance in the middle, more load; then judge."""
     rng = random.Random(seed)
@@ -97,8 +105,7 @@ async def live_through(
     for count in counts:
         await asyncio.to_thread(grow, admins, count)
         await asyncio.sleep(rng.uniform(0.0, 0.4))  # somewhere in the middle of it
-        if disturb is not None:
-            disturb()
+        await disturb([*subscribers, *publishers])
         await settled(admins, count)
         await asyncio.sleep(LOAD_SECONDS / 2)  # load on the new ring
     for publisher in publishers:
@@ -130,7 +137,29 @@ def test_three_nodes_grow_from_three_to_five_under_load_and_a_kill(tmp_path: Pat
         cluster.wait_for_leader()
         ports = [cluster.base_port + 10 * node + 2 for node in (1, 2, 3)]
         victim = random.Random(seed).randrange(1, 4)
-        asyncio.run(live_through(cluster.admins(), ports, seed, [5], lambda: cluster.kill(victim)))
+
+        async def kill(_clients: list[Client]) -> None:
+            cluster.kill(victim)
+
+        asyncio.run(live_through(cluster.admins(), ports, seed, [5], kill))
+
+
+@pytest.mark.soak
+def test_growing_again_and_again_while_nodes_die_and_leaders_move(tmp_path: Path) -> None:
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")
+    with ClusterProcess(tmp_path, tenant_prgs=2) as cluster:
+        cluster.wait_for_leader()
+        ports = [cluster.base_port + 10 * node + 2 for node in (1, 2, 3)]
+
+        chance = random.Random(seed)
+
+        async def torture(clients: list[Client]) -> None:
+            disturber = Disturber(cluster, clients, chance)
+            await disturber.run(SOAK_SECONDS_EACH)
+            print(f"disturbed {dict(disturber.counts)}")
+
+        asyncio.run(live_through(cluster.admins(), ports, seed, [3, 5, 6, 9], torture))
 
 
 @pytest.mark.timeout(180)
@@ -138,7 +167,7 @@ def test_one_process_grows_twice_and_its_logs_replay_to_what_it_knew(tmp_path: P
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
     with BrokerProcess(tmp_path / "data", partitions=1) as broker:
-        asyncio.run(live_through([broker.admin], [broker.mqtt], seed, [2, 4], None))
+        asyncio.run(live_through([broker.admin], [broker.mqtt], seed, [2, 4]))
         code, page = fetch(broker.admin, "/broker/digests")
         assert code == 200
     replayed = {

@@ -41,7 +41,7 @@ from quantum.broker.errors import BrokerError, BrokerMisuse, SnapshotUnusable
 from quantum.broker.machine import Broker
 from quantum.broker.message import Message, decode_record, encode_record
 from quantum.broker.outbound import Delivery, Outbound
-from quantum.broker.rebalancing import Rebalanced, waits_for
+from quantum.broker.rebalancing import Rebalanced, has_more_to_send, waits_for
 from quantum.broker.refusals import NOT_COUNTED, decode_refusals
 from quantum.broker.routes import Route, Target
 from quantum.broker.settings import BrokerSettings
@@ -97,5 +97,6 @@ __all__ = [
     "encode_command",
     "encode_publishes",
     "encode_record",
+    "has_more_to_send",
     "waits_for",
 ]

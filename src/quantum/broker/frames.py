@@ -121,6 +121,7 @@ class FrozenMove(_Frame, tag=10):
     flushed: list[int]
     is_flushed: bool
     is_cut: bool
+    is_handed: bool
     places: list[tuple[int, int]]
     ended: list[int]
 

@@ -21,10 +21,17 @@ class Move:
     is_flushed: bool = False
     """Whether the same holds for what this partition sends."""
     is_cut: bool = False
-    """Whether what moves was handed to the fresh partitions."""
+    """Whether what moves is the fresh partitions', though it may not be sent yet; of a fresh
+    partition: whether it is open."""
+    is_handed: bool = False
+    """Whether all that moves was sent."""
     places: dict[int, int] = field(default_factory=dict)
     """How far the old peers must have our streams before the next step."""
     ended: set[int] = field(default_factory=set)
     """Of a fresh partition: whose part is here, whole."""
     held: list[tuple[int, Item]] = field(default_factory=list)
     """Of a fresh partition: messages that wait for all sessions to be here, with their origins."""
+    topics: list[bytes] = field(default_factory=list)
+    """Whose retained messages are still to be sent, the next one last; it follows from them."""
+    untold: list[bytes] = field(default_factory=list)
+    """Of a fresh partition: filters that nobody was told of yet, the next one last; likewise."""

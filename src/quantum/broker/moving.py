@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Final, TypeVar
 
 from quantum.broker.commands import SubscriptionSpec
@@ -15,6 +16,7 @@ from quantum.broker.items import (
     MovedSubscriptions,
 )
 from quantum.broker.message import Message
+from quantum.broker.move import Move
 from quantum.broker.outbound import Delivery
 from quantum.broker.session import ACCEPTED, Replay, Session, new_outbound
 from quantum.broker.state import State
@@ -27,25 +29,43 @@ _ITEM_BYTES: Final = 64
 T = TypeVar("T")
 
 
-def hand_over_retained(state: State) -> None:
-    """Give the retained messages of topics that move to their new owners."""
+def moving_topics(state: State) -> list[bytes]:
+    """Return the topics that are retained here and another partition's, the first one last."""
+    here = state.settings.prg
+    found = [topic for topic, _ in state.retained.items() if state.owner(topic) != here]
+    found.reverse()
+    return found
+
+
+def hand_over_some(state: State, move: Move) -> bool:
+    """Send the next part of what moves, and forget it; say whether it was the last one.
+
+    It is the same part for a replica that was restored meanwhile: what ended or expired since the
+    cut does not count.
+    """
+    _hand_over_retained(state, move.topics)
+    _hand_over_sessions(state)
+    return not move.topics and not state.leaving
+
+
+def _hand_over_retained(state: State, topics: list[bytes]) -> None:
     moving: dict[int, list[Message]] = {}
-    for topic, message in state.retained.items():
-        owner = state.owner(topic)
-        if owner != state.settings.prg:
-            moving.setdefault(owner, []).append(message)
+    room = state.settings.retained_page
+    while topics and (room or state.retained.get(topics[-1]) is None):
+        message = state.retained.get(topics.pop())
+        if message is not None:
+            room -= 1
+            moving.setdefault(state.owner(message.topic), []).append(message)
+            state.drop_retained(message.topic)
     for owner, messages in moving.items():
         for page in _pages(messages, _message_weight):
             send_item(state, owner + TRANSFER, MovedRetained(page))
-        for message in messages:
-            state.drop_retained(message.topic)
 
 
-def hand_over_sessions(state: State) -> None:
-    """Give the sessions that leave to their new partitions, and forget them."""
-    leaving, state.leaving = state.leaving, {}
+def _hand_over_sessions(state: State) -> None:
     filters: dict[bytes, None] = {}
-    for client_id in leaving:
+    for client_id in list(islice(state.leaving, state.settings.elapse_sessions_max)):
+        del state.leaving[client_id]
         session = state.sessions.pop(client_id)
         _hand_over(state, state.home(client_id) + TRANSFER, session)
         filters |= dict.fromkeys(_forget_subscriptions(state, session))

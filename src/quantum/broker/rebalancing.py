@@ -13,7 +13,7 @@ from quantum.broker.interest import partitions_of, send_item, tell
 from quantum.broker.items import Began, Flushed, HandedOver, Interest, Settled
 from quantum.broker.membership import member_item
 from quantum.broker.move import Move
-from quantum.broker.moving import hand_over_retained, hand_over_sessions
+from quantum.broker.moving import hand_over_some, moving_topics
 from quantum.broker.replaying import extend_replays
 from quantum.broker.state import State
 from quantum.broker.types import TRANSFER
@@ -28,6 +28,12 @@ class Rebalanced(msgspec.Struct, array_like=True):
     routing_epoch: int
     prg_count: int
     refused: str = ""
+
+
+def has_more_to_send(state: State) -> bool:
+    """Say whether a move goes on with every `Elapse`."""
+    move = state.move
+    return move is not None and state.is_open and move.is_cut and not move.is_handed
 
 
 def apply_begin_rebalance(state: State, command: BeginRebalance) -> bytes:
@@ -158,18 +164,25 @@ def advance(state: State) -> None:
     move = state.move
     if move is None or not state.is_open:
         return
-    if not move.is_flushed or not _have_it(state, move):
+    if state.settings.prg >= move.old_count:
+        _settle(state, move)
         return
     if not move.is_cut:
+        if not (move.is_flushed and _have_it(state, move)):
+            return
         if not move.flushed >= set(_old_peers(state, move)):
             return
         _cut(state, move)
-        if not _have_it(state, move):
+    if not move.is_handed:
+        if not hand_over_some(state, move):
             return
-    for prg in range(move.old_count, state.prg_count):
-        send_item(state, prg + TRANSFER, HandedOver(move.routing_epoch))
-    state.move = None
-    state.note_ring()
+        move.is_handed = True
+        for prg in _old_peers(state, move):
+            move.places[prg] = state.channels.to(prg).last
+    if _have_it(state, move):
+        for prg in range(move.old_count, state.prg_count):
+            send_item(state, prg + TRANSFER, HandedOver(move.routing_epoch))
+        state.move = None
 
 
 def _have_it(state: State, move: Move) -> bool:
@@ -178,15 +191,12 @@ def _have_it(state: State, move: Move) -> bool:
 
 
 def _cut(state: State, move: Move) -> None:
-    """Hand everything that moves to the fresh partitions: from this index on it is theirs."""
-    hand_over_retained(state)
+    """What moves is the fresh partitions' from this index on; nothing changes it here any more."""
+    move.is_cut = True
     drop_congestion(state)
     _forget_exact_filters(state)
-    hand_over_sessions(state)
-    move.is_cut = True
+    move.topics = moving_topics(state)
     state.note_ring()
-    for prg in _old_peers(state, move):
-        move.places[prg] = state.channels.to(prg).last
 
 
 def _forget_exact_filters(state: State) -> None:
@@ -208,11 +218,9 @@ def is_complete(state: State) -> bool:
     return move is not None and not state.is_open and move.ended >= set(range(move.old_count))
 
 
-def open_up(state: State) -> Move:
+def open_up(state: State, move: Move) -> None:
     """Own what the ring says from here on; the caller gives out what was held."""
-    move = state.move
-    assert move is not None
-    state.move, state.is_open = None, True
+    state.is_open = move.is_cut = True
     here = state.settings.prg
     state.emit(RingChanged(state.routing_epoch, state.prg_count))
     state.routes.blind += [prg for prg in range(move.old_count, state.prg_count) if prg != here]
@@ -221,12 +229,35 @@ def open_up(state: State) -> Move:
         check_room(state, session)
         if session.replays:
             state.replaying[session.client_id] = None
-    for topic_filter in state.filters:
-        tell(state, topic_filter)
+    move.untold = untold_filters(state)
+
+
+def untold_filters(state: State) -> list[bytes]:
+    """Return what sessions here want and nobody was told of, in an order that all find."""
+    return sorted((each for each in state.filters if each not in state.told), reverse=True)
+
+
+def _settle(state: State, move: Move) -> None:
+    """Tell the next part of what the sessions of a fresh partition want; settled, if it is all.
+
+    Until then it gets everything.
+    """
+    room, untold = state.settings.elapse_sessions_max, move.untold
+    while untold and (room or not _is_untold(state, untold[-1])):
+        topic_filter = untold.pop()
+        if _is_untold(state, topic_filter):
+            room -= 1
+            tell(state, topic_filter)
+    if untold:
+        return
     for prg in range(state.prg_count):
-        if prg != here:
+        if prg != state.settings.prg:
             send_item(state, prg, Settled(move.routing_epoch))
-    return move
+    state.move = None
+
+
+def _is_untold(state: State, topic_filter: bytes) -> bool:
+    return topic_filter in state.filters and topic_filter not in state.told
 
 
 def waits_for(state: State) -> list[str]:
@@ -240,8 +271,13 @@ def waits_for(state: State) -> list[str]:
     found = [f"partition {prg} to say what it wants" for prg in state.routes.blind]
     if move is None:
         return found
+    if state.settings.prg >= move.old_count:
+        return [f"{len(move.untold)} filters to be told"]
     if not move.is_flushed:
         return ["the answers to what was passed on by the old ring"]
+    if move.is_cut and not move.is_handed:
+        left = len(state.leaving), len(move.topics)
+        return ["{} sessions and {} retained messages to be sent".format(*left)]
     channels = state.channels
     late = [prg for prg, at in move.places.items() if channels.to(prg).acked_through < at]
     words = [f"partition {prg} to take what was sent to it" for prg in late]

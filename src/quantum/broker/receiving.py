@@ -84,9 +84,13 @@ def apply_channel_items(state: State, command: ChannelItems) -> bytes:
 
 def _advance(state: State) -> None:
     advance(state)
-    if is_complete(state):
-        for origin, item in open_up(state).held:
+    move = state.move
+    if move is not None and is_complete(state):
+        open_up(state, move)
+        held, move.held = move.held, []
+        for origin, item in held:
             _on_item(state, origin, item)
+        advance(state)
 
 
 def _on_item(state: State, origin: int, item: Item) -> None:

@@ -24,7 +24,9 @@ from quantum.broker.frames import (
     Header,
 )
 from quantum.broker.move import Move
+from quantum.broker.moving import moving_topics
 from quantum.broker.outbound import Delivery
+from quantum.broker.rebalancing import untold_filters
 from quantum.broker.session import Replay, Session, new_outbound
 from quantum.broker.settings import BrokerSettings
 from quantum.broker.shares import Member, ShareGroup
@@ -170,6 +172,7 @@ def _restore_move(state: State, frozen: FrozenMove) -> None:
         set(frozen.flushed),
         frozen.is_flushed,
         frozen.is_cut,
+        frozen.is_handed,
         dict(frozen.places),
         set(frozen.ended),
     )
@@ -194,9 +197,11 @@ def _finish(state: State) -> None:
     """Work out what the frames do not say."""
     state.note_ring()
     move, here = state.move, state.settings.prg
-    if move is not None and state.is_open and not move.is_cut:
+    if move is not None and state.is_open:
         leaving = [each for each in state.sessions if state.home(each) != here]
         state.leaving = dict.fromkeys(leaving)
+        move.topics = moving_topics(state) if move.is_cut else []
+        move.untold = untold_filters(state) if here >= move.old_count else []
     if not state.replaying.keys() <= state.sessions.keys():
         raise SnapshotUnusable("a replay of no session")
     state.deadlines = [

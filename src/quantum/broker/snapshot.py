@@ -95,6 +95,7 @@ def _move_frames(state: State) -> Iterator[Frame]:
         sorted(move.flushed),
         move.is_flushed,
         move.is_cut,
+        move.is_handed,
         sorted(move.places.items()),
         sorted(move.ended),
     )

@@ -196,6 +196,8 @@ class State:
         """When an `Elapse` has something to do, at the earliest; never too late."""
         if not self.is_open:
             return None
+        if self.move is not None and self.move.is_cut and not self.move.is_handed:
+            return self.now_ms
         if self.replaying:
             return self.now_ms
         heads = [heap[0][0] for heap in (self.deadlines, self.retained_deadlines) if heap]

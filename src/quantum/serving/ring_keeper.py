@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from quantum.broker import BeginRebalance, Rebalanced, RoutesFlushed, encode_command
+from quantum.broker import (
+    BeginRebalance,
+    Elapse,
+    Rebalanced,
+    RoutesFlushed,
+    encode_command,
+    has_more_to_send,
+)
 from quantum.broker.move import Move
 
 if TYPE_CHECKING:
@@ -40,7 +47,9 @@ class RingKeeper:
             return
         move = state.move
         if move is not None:
-            if not move.is_flushed:
+            if has_more_to_send(state):
+                self._propose(Elapse(self._prg.now_ms()))
+            elif not move.is_flushed:
                 self._flush(move)
         elif state.routing_epoch < len(tenant.rings) and not state.routes.blind:
             self._flush_at = None
@@ -71,7 +80,7 @@ class RingKeeper:
                 return
         self._propose(RoutesFlushed(prg.now_ms(), move.routing_epoch))
 
-    def _propose(self, command: BeginRebalance | RoutesFlushed) -> None:
+    def _propose(self, command: BeginRebalance | RoutesFlushed | Elapse) -> None:
         self._asked = True
 
         def done(reply: bytes | None) -> None:
