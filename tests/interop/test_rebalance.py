@@ -163,11 +163,21 @@ def test_growing_again_and_again_while_nodes_die_and_leaders_move(tmp_path: Path
 
 
 @pytest.mark.timeout(180)
-def test_one_process_grows_twice_and_its_logs_replay_to_what_it_knew(tmp_path: Path) -> None:
+def test_one_process_grows_through_power_cuts_and_its_logs_replay_to_what_it_knew(
+    tmp_path: Path,
+) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
     with BrokerProcess(tmp_path / "data", partitions=1) as broker:
-        asyncio.run(live_through([broker.admin], [broker.mqtt], seed, [2, 4]))
+
+        def crash() -> None:
+            broker.kill()
+            broker.start()
+
+        async def restart(_clients: list[Client]) -> None:
+            await asyncio.to_thread(crash)
+
+        asyncio.run(live_through([broker.admin], [broker.mqtt], seed, [2, 4], restart))
         code, page = fetch(broker.admin, "/broker/digests")
         assert code == 200
     replayed = {
