@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 from collections.abc import Awaitable, Callable
@@ -10,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from clustor.runtime.transport import Address
 from quantum.cli.admin_client import AdminUnreachable, fetch, post
+from quantum.cli.tenants import app
 from quantum.serving.replaying import replay_directory
 from tests.interop.broker_process import BrokerProcess
 from tests.interop.cluster_process import ClusterProcess
@@ -163,9 +166,7 @@ def test_growing_again_and_again_while_nodes_die_and_leaders_move(tmp_path: Path
 
 
 @pytest.mark.timeout(180)
-def test_one_process_grows_through_power_cuts_and_its_logs_replay_to_what_it_knew(
-    tmp_path: Path,
-) -> None:
+def test_one_process_grows_through_power_cuts_and_its_logs_replay(tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
     with BrokerProcess(tmp_path / "data", partitions=1) as broker:
@@ -197,3 +198,16 @@ def test_a_ring_that_shrinks_and_a_tenant_that_is_not_there_are_refused(tmp_path
         for path, expected in {"nobody/prgs?count=3": 404, "dev/prgs?count=x": 400}.items():
             code, _ = post(broker.admin, f"/broker/tenants/{path}", {})
             assert code == expected
+
+
+def test_the_command_grows_a_ring_and_says_so(tmp_path: Path) -> None:
+    command = CliRunner()
+    with BrokerProcess(tmp_path / "data", partitions=1) as broker:
+        there = ["--admin", f"{broker.admin.host}:{broker.admin.port}"]
+        grown = command.invoke(app, ["grow", "dev", "--prgs", "3", *there])
+        assert grown.exit_code == 0 and "dev has 3 partitions (ring 1)" in grown.output
+        shown = json.loads(command.invoke(app, ["show", "dev", *there]).output)
+        assert shown["settled"] and [each["open"] for each in shown["partitions"]] == [True] * 3
+        refused = command.invoke(app, ["grow", "dev", "--prgs", "2", *there])
+        assert refused.exit_code == 1 and "only grows" in refused.output
+    assert command.invoke(app, ["grow", "dev", "--prgs", "4", *there]).exit_code == 12
