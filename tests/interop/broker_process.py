@@ -23,7 +23,9 @@ _COMMAND = "from quantum.cli import main; main()"
 class BrokerProcess:
     """One broker, on the same ports and the same data however often it starts."""
 
-    def __init__(self, data: Path, *, partitions: int = 3) -> None:
+    def __init__(
+        self, data: Path, *, partitions: int = 3, archive: str = "", flush_seconds: int = 1
+    ) -> None:
         self.data = data
         first = free_base_port(1) + 10
         self.admin = Address(HOST, first + 1)
@@ -33,6 +35,10 @@ class BrokerProcess:
         self._command += ["--mqtt", f"{HOST}:{self.mqtt}", "--mqtts", f"{HOST}:{self.mqtts}"]
         self._command += ["--ws", f"{HOST}:{self.ws}", "--admin", f"{HOST}:{self.admin.port}"]
         self._command += ["--tenant-prgs", str(partitions)]
+        self._environment = dict(os.environ)
+        if archive:
+            self._command += ["--archive", archive]
+            self._environment["QUANTUM_ARCHIVE_FLUSH_SECONDS"] = str(flush_seconds)
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -52,7 +58,11 @@ class BrokerProcess:
         """Start, and return when every partition is served."""
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=self._environment,
             )
         deadline = time.monotonic() + DEADLINE_SECONDS
         while not self._serves():

@@ -46,6 +46,13 @@ class Place:
         code, page = fetch(self.admins[0], f"/broker/sessions/{client}")
         return page if code == 200 else None
 
+    def knows_session(self, client: str) -> bool:
+        """Say whether any node knows a client's session; its leader always does."""
+        try:
+            return any(fetch(each, f"/broker/sessions/{client}")[0] == 200 for each in self.admins)
+        except AdminUnreachable:
+            return True  # nobody said no
+
 
 def _doors(first: int) -> Doors:
     return Doors(first + 2, first + 3, first + 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
@@ -16,6 +17,7 @@ from tests.interop.stock_mqttjs import MqttJs, package
 from tests.interop.stock_paho import Paho
 
 NOTHING = Can(0)
+GONE_SECONDS_MAX = 20.0
 LIBRARIES: tuple[type[Library], ...] = (Paho, Aiomqtt, Gmqtt, MqttJs)
 
 
@@ -45,6 +47,13 @@ class Room:
         client = await self.library.open(opening)
         self._clients.append(client)
         return client
+
+    async def until_gone(self, name: str) -> None:
+        """Wait until the broker has no session of a client: its DISCONNECT takes another way
+        than what it does at another node."""
+        async with asyncio.timeout(GONE_SECONDS_MAX):
+            while await asyncio.to_thread(self.place.knows_session, f"{self.topic}-{name}"):
+                await asyncio.sleep(0.01)
 
     async def shut(self) -> None:
         for client in self._clients:

@@ -256,5 +256,6 @@ async def test_a_client_may_give_its_session_up_when_it_leaves(room: Room) -> No
     first = await room.near("kept", **kept)
     await first.subscribe(Wish(room.topic, 1))
     await first.close(expiry=0)
+    await room.until_gone("kept")
     again = await room.far("kept", **kept)
     assert again.session_present is False

@@ -82,13 +82,14 @@ def open_keyring(ring: KeyRingFile, kek: bytes) -> KeyRing:
         )
     keys = KeyRing()
     for wrapped in ring.deks:
-        keys.add_dek(DekEpoch(wrapped.epoch), _unwrap(kek, wrapped))
+        keys.add_dek(DekEpoch(wrapped.epoch), unwrap_key(kek, wrapped))
     for wrapped in ring.macs:
-        keys.add_mac(MacEpoch(wrapped.epoch), _unwrap(kek, wrapped))
+        keys.add_mac(MacEpoch(wrapped.epoch), unwrap_key(kek, wrapped))
     return keys
 
 
-def _unwrap(kek: bytes, wrapped: WrappedKey) -> bytes:
+def unwrap_key(kek: bytes, wrapped: WrappedKey) -> bytes:
+    """Open a root key, or raise KeyUnavailable."""
     try:
         return aes_key_unwrap(kek, bytes.fromhex(wrapped.wrapped))
     except (InvalidUnwrap, ValueError) as error:

@@ -31,6 +31,18 @@ class KeyRing:
         """Make `epoch` the one that encrypts. It must be newer than every epoch before it."""
         self._deks.add(epoch, root)
 
+    def stage_dek(self, epoch: DekEpoch, root: bytes) -> None:
+        """Know a key that will encrypt one day: what a peer seals with it can be opened now."""
+        self._deks.stage(epoch, root)
+
+    def activate_dek(self, epoch: DekEpoch) -> None:
+        """Let a staged key encrypt; it must be durable in the key ring's file by then."""
+        self._deks.activate(epoch)
+
+    def staged_dek_epochs(self) -> tuple[DekEpoch, ...]:
+        """Every epoch that is known and does not encrypt yet."""
+        return tuple(DekEpoch(epoch) for epoch in sorted(self._deks.staged))
+
     def add_mac(self, epoch: MacEpoch, root: bytes) -> None:
         """Make `epoch` the one that seals segments. It must be newer than those before it."""
         self._macs.add(epoch, root)
@@ -79,6 +91,7 @@ class _Epochs:
     def __init__(self, name: str) -> None:
         self.name = name
         self.roots: dict[int, bytearray] = {}
+        self.staged: dict[int, bytearray] = {}
         self._highest_ever = 0
 
     def add(self, epoch: int, root: bytes) -> None:
@@ -92,13 +105,29 @@ class _Epochs:
         self._highest_ever = epoch
         self.roots[epoch] = bytearray(root)
 
+    def stage(self, epoch: int, root: bytes) -> None:
+        if len(root) != KEY_BYTES:
+            raise LogMisuse("a root key has 32 bytes", given_bytes=len(root))
+        if epoch <= self._highest_ever or epoch in self.staged:
+            raise KeyEpochReplay(
+                "a staged epoch must be newer than the last one",
+                **{self.name: epoch, "newest": self._highest_ever},
+            )
+        self.staged[epoch] = bytearray(root)
+
+    def activate(self, epoch: int) -> None:
+        root = self.staged.pop(epoch, None)
+        if root is None:
+            raise KeyUnavailable("no staged key for this epoch", **{self.name: epoch})
+        self.add(epoch, bytes(root))
+
     def newest(self) -> int:
         if not self.roots:
             raise KeyUnavailable("the key ring is empty", purpose=self.name)
         return self._highest_ever
 
     def derive(self, epoch: int, purpose: bytes, partition: int, log_id: bytes) -> bytes:
-        root = self.roots.get(epoch)
+        root = self.roots.get(epoch) or self.staged.get(epoch)
         if root is None:
             raise KeyUnavailable("no key for this epoch", **{self.name: epoch})
         info = purpose + partition.to_bytes(8, "little") + log_id

@@ -19,6 +19,8 @@ class Snapshots:
         self.newest_index = core.log.base_index
         self.emit: SnapshotEmit | None = None
         self.compacted: LogIndex | None = None
+        self.hold_through: LogIndex | None = None
+        """How far the product lets the log be forgotten (ruling C6); None: it has no say."""
 
     def lead(self) -> None:
         self._open = False
@@ -69,7 +71,7 @@ class Snapshots:
         """Return how far the log may be deleted behind the newest authorised snapshot (C5)."""
         core = self._core
         learning = [p for p in core.progress.values() if p.kind is not MemberKind.VOTER]
-        return compaction_floor(
+        floor = compaction_floor(
             CompactionState(
                 min(self.newest_index, core.applied_index),
                 core.quorum_applied_index,
@@ -77,6 +79,7 @@ class Snapshots:
                 min((p.match_index for p in learning), default=NO_INDEX),
             )
         )
+        return floor if self.hold_through is None else min(floor, self.hold_through)
 
     def lag_bytes(self, member: ReplicaId) -> int:
         """Return how many committed bytes a replica lacks, as far as this leader knows."""

@@ -270,6 +270,18 @@ class Replica:
         """
         self._snapshots.emit()
 
+    def seal_segment(self) -> None:
+        """Close the open segment, so that it can be archived; the next append opens another."""
+        if self.ready:
+            self._disk.submit(self.log.plan_seal(), lambda: None)
+
+    def hold_log(self, through: LogIndex | None) -> None:
+        """Keep every entry above `through`, whatever a snapshot covers; None lets go of it.
+
+        Who asks must let go some day: until then the log grows, and no newer snapshot is emitted.
+        """
+        self.group.snapshots.hold_through = through
+
     @property
     def catalog(self) -> Catalog:
         """The authorised snapshots."""

@@ -31,9 +31,12 @@ StatusOf: TypeAlias = Callable[[], object]
 
 
 class Pages(Protocol):
-    """Pages of a service; None says that a page is not one of them."""
+    """Pages of a service; None says that a page is not one of them.
 
-    def get(self, target: str, /) -> Answer | None: ...
+    A page that must be read from disk comes later: a future that is never an exception.
+    """
+
+    def get(self, target: str, /) -> Answer | asyncio.Future[Answer] | None: ...
     def post(self, target: str, /) -> Answer | None: ...
 
 
@@ -151,7 +154,9 @@ class AdminConnection(asyncio.Protocol):
     def _on_request(self, head: Head) -> None:
         kv = self._server.kv
         answer = self._server.pages.get(head.path) if self._server.pages else None
-        if answer is not None:
+        if isinstance(answer, asyncio.Future):
+            answer.add_done_callback(lambda ready: self._finish(*ready.result()))
+        elif answer is not None:
             self._finish(*answer)
         elif head.path == "/status":
             self._finish(200, self._server.status())

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from clustor.runtime.audit_writer import SECURITY_DIRECTORY
 from clustor.runtime.cluster_file import (
     ADMIN_ROLE,
     CLUSTER_FILE,
@@ -26,7 +27,13 @@ from clustor.runtime.cluster_file import (
 )
 from clustor.runtime.data_directory import write_durably
 from clustor.runtime.errors import DataDirectoryRefused
-from clustor.runtime.keystore import KEK_FILE, KEYRING_FILE, KEYS_DIRECTORY, create_keyring
+from clustor.runtime.keystore import (
+    KEK_FILE,
+    KEYRING_FILE,
+    KEYS_DIRECTORY,
+    STAGED_FILE,
+    create_keyring,
+)
 from clustor.runtime.pki import (
     AUTHORITY_FILE,
     PKI_DIRECTORY,
@@ -112,7 +119,7 @@ def _require_same(known: ClusterFile, root: Path, nodes: int, groups: int) -> No
 
 def _foreign(root: Path, nodes: int) -> list[Path]:
     """List what an interrupted preparation cannot have left."""
-    ours = {PKI_DIRECTORY, KEYS_DIRECTORY, CLUSTER_FILE + ".tmp"}
+    ours = {PKI_DIRECTORY, KEYS_DIRECTORY, SECURITY_DIRECTORY, CLUSTER_FILE + ".tmp"}
     ours |= {node_directory(root, NodeId(number)).name for number in range(1, nodes + 1)}
     return [entry for entry in root.iterdir() if entry.name not in ours]
 
@@ -130,6 +137,8 @@ def _prepare_node_keys(root: Path, node: NodeId) -> None:
     keys.mkdir(parents=True, mode=0o700, exist_ok=True)
     for name in (KEK_FILE, KEYRING_FILE):
         write_durably(keys / name, (root / KEYS_DIRECTORY / name).read_bytes())
+    if (root / KEYS_DIRECTORY / STAGED_FILE).exists():
+        write_durably(keys / STAGED_FILE, (root / KEYS_DIRECTORY / STAGED_FILE).read_bytes())
     if not (keys / SIGNER_FILE).exists():
         create_signer(keys)
 

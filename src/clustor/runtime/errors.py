@@ -6,9 +6,11 @@ NodeError
 ├── PortTaken                  somebody else listens there
 ├── SelfTestFailed             this build must not open a log
 ├── CertificateUnusable        our own certificate, key or authority cannot be used
+├── AuditFailed                an event is not in the audit log, and will not be
 └── PeerRefused                the other side of a connection is not who it must be
     ├── PeerUntrusted              its certificate is of an authority that we do not know
     ├── PeerCertificateExpired     its certificate is past its end, or not valid yet
+    ├── PeerCertificateRevoked     its authority has revoked its certificate
     ├── PeerWithoutIdentity        its certificate names no node, or more than one
     ├── PeerOfAnotherCluster       it belongs to another cluster
     └── PeerIsAnotherNode          it is another node than the one that was called
@@ -50,6 +52,10 @@ class CertificateUnusable(NodeError):
     """Our own certificate, key or authority cannot be used."""
 
 
+class AuditFailed(NodeError):
+    """The audit log cannot be written: the event is not in it, and will not be."""
+
+
 class PeerRefused(NodeError):
     """The other side of a connection is not who it must be."""
 
@@ -60,6 +66,10 @@ class PeerUntrusted(PeerRefused):
 
 class PeerCertificateExpired(PeerRefused):
     """The peer's certificate is past its end, or not valid yet."""
+
+
+class PeerCertificateRevoked(PeerRefused):
+    """The peer's authority has revoked its certificate."""
 
 
 class PeerWithoutIdentity(PeerRefused):

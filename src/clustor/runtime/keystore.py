@@ -5,21 +5,36 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
+
 from clustor.log.errors import KeyUnavailable
 from clustor.log.keyfile import (
     KeyRingFile,
+    WrappedKey,
     decode_keyring,
     encode_keyring,
     kek_fingerprint,
     open_keyring,
     parse_kek,
+    unwrap_key,
     wrap_key,
 )
 from clustor.log.keys import KEY_BYTES, KeyRing
+from clustor.log.types import DekEpoch
 
 KEYS_DIRECTORY = "keys"
 KEYRING_FILE = "keyring.json"
 KEK_FILE = "kek.key"
+STAGED_FILE = "staged.json"
+
+
+class StagedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A key that every node must know before any node encrypts with it."""
+
+    epoch: int
+    wrapped: str  # hex, under the ring's KEK
+    activates_at_ms: int | None = None
+    """From when on it encrypts; None: not every node has it yet."""
 
 
 def create_keyring(data: Path) -> KeyRing:
@@ -49,7 +64,27 @@ def load_keyring(directory: Path, key_file: Path | None = None) -> KeyRing:
         kek = parse_kek(kek_path.read_text(encoding="ascii", errors="replace"))
     except OSError as error:
         raise KeyUnavailable(f"cannot read {error.filename}: {error.strerror}") from error
-    return open_keyring(ring, kek)
+    keys = open_keyring(ring, kek)
+    staged = read_staged(directory)
+    if staged is not None and staged.epoch > keys.dek_epoch:
+        keys.stage_dek(DekEpoch(staged.epoch), unwrap_staged(staged, kek))
+    return keys
+
+
+def read_staged(directory: Path) -> StagedFile | None:
+    """Read the key that is going to be activated, if there is one."""
+    path = directory / STAGED_FILE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=StagedFile)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise KeyUnavailable("cannot read the staged key", file=str(path)) from error
+
+
+def unwrap_staged(staged: StagedFile, kek: bytes) -> bytes:
+    """Open a staged key, or raise KeyUnavailable."""
+    return unwrap_key(kek, WrappedKey(staged.epoch, staged.wrapped))
 
 
 def find_keyring(path: Path) -> Path:

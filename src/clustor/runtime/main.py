@@ -28,8 +28,9 @@ from clustor.raft.errors import DataLost
 from clustor.replica import ReplicaError
 from clustor.runtime.admin import AdminServer
 from clustor.runtime.admin_commands import AdminCommands
+from clustor.runtime.audit_desk import open_desk
 from clustor.runtime.cluster_file import ClusterFile, read_cluster_file
-from clustor.runtime.data_directory import DataDirectory, open_data_directory
+from clustor.runtime.data_directory import STATE_DIRECTORY, DataDirectory, open_data_directory
 from clustor.runtime.disk import DiskError, open_disk
 from clustor.runtime.errors import (
     CertificateUnusable,
@@ -46,13 +47,17 @@ from clustor.runtime.memory import keep_freed_memory
 from clustor.runtime.node import Node, NodeSettings
 from clustor.runtime.pki import NodeId, own_identity
 from clustor.runtime.repair import repair_status
+from clustor.runtime.rotation import NodeTrust, Repeated
+from clustor.runtime.rotation_keys import KeyKeeper, epochs_in_use, keep_keys
 from clustor.runtime.signing import load_signer
 from clustor.runtime.status import status_of
+from clustor.security import AuditUnreadable
 from clustor.selftest import run_selftest
 
 EXIT_CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (DataDirectoryRefused, 3),
     (DataDirectoryInUse, 3),
+    (AuditUnreadable, 3),
     (KeyUnavailable, 4),
     (PortTaken, 5),
     (CertificateUnusable, 6),
@@ -146,6 +151,16 @@ async def serve_node(
     for downgrade in disk.downgrades:
         journal.info("the disk cannot write in mode %s: %s", downgrade.mode.name, downgrade.reason)
     node = Node(settings, data, disk)
+    node.audit = open_desk(data, active_partitions=cluster.groups)
+    trust = NodeTrust(node.transport, data.pki, node.audit, node.now_ms)
+    keeper = KeyKeeper(
+        data.keys,
+        settings.keys,
+        lambda: epochs_in_use(data.root / STATE_DIRECTORY),
+        audit=node.audit,
+        stages=len(cluster.nodes) == 1,
+    )
+    watches = [Repeated(trust.look), Repeated(lambda: keep_keys(keeper))]
     kv = KvService(node)
     node.serve(kv)
     pid = os.getpid()
@@ -164,6 +179,9 @@ async def serve_node(
     if close is not None:
         close()
     await node.stop()
+    for watch in watches:
+        watch.stop()
+    await node.audit.close()
     admin.close()
     disk.close()
 

@@ -36,6 +36,7 @@ from clustor.replica import (
     encode_transfer,
 )
 from clustor.runtime.admission import FlowNumbers
+from clustor.runtime.audit_desk import AuditDesk
 from clustor.runtime.cluster_file import ClusterFile, NodeEntry
 from clustor.runtime.data_directory import DataDirectory
 from clustor.runtime.disk import Disk
@@ -98,6 +99,8 @@ class Node:
             on_lost=self._on_lost,
             jitter=self._random.random,
         )
+        self.audit: AuditDesk | None = None
+        """Where to tell what people must be able to prove; None: nowhere."""
         self._services: list[Service] = []
         self._hosted_by: dict[PartitionId, Service] = {}
         self._trusted: list[Ed25519PublicKey] = []

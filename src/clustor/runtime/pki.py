@@ -24,6 +24,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from clustor.runtime.errors import (
     CertificateUnusable,
     PeerCertificateExpired,
+    PeerCertificateRevoked,
     PeerIsAnotherNode,
     PeerOfAnotherCluster,
     PeerRefused,
@@ -39,6 +40,8 @@ AUTHORITY_FILE: Final = "ca.pem"
 AUTHORITY_KEY_FILE: Final = "ca.key"
 CERTIFICATE_FILE: Final = "node.pem"
 KEY_FILE: Final = "node.key"
+REVOCATION_FILE: Final = "crl.pem"
+"""What the authority has revoked; where the file is, every handshake asks it."""
 
 AUTHORITY_LIFETIME: Final = timedelta(days=365)
 # Beyond a day, below which clustor §12.1 demands a fresh revocation feed; short all the same.
@@ -47,11 +50,14 @@ _RENEW_BEFORE: Final = timedelta(days=10)
 _SKEW: Final = timedelta(minutes=5)
 _LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 
+NODE_USAGES: Final = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+
 _CLUSTER: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _SPIFFE: Final = re.compile(rf"spiffe://({_CLUSTER.pattern})/node/([1-9][0-9]{{0,18}})")
 
 # OpenSSL's X509_V_ERR_… numbers, as `ssl` reports them.
 _OUT_OF_TIME: Final = frozenset({9, 10})
+_REVOKED: Final = frozenset({23})
 _UNKNOWN_AUTHORITY: Final = frozenset({2, 7, 18, 19, 20, 21})
 
 
@@ -129,21 +135,25 @@ def issue_node(
 ) -> None:
     """Give a node a new key and certificate in `directory`, in the place of older ones."""
     directory.mkdir(parents=True, mode=0o700, exist_ok=True)
-    names: list[x509.GeneralName] = [
-        x509.UniformResourceIdentifier(spiffe_uri(authority.cluster_id, node))
-    ]
-    names += [host_name(host) for host in hosts]
     issued = issue_certificate(
         authority,
         f"{authority.cluster_id} node {node}",
-        names,
-        [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH],
+        node_names(authority, node, hosts),
+        NODE_USAGES,
         now=now,
         lifetime=lifetime,
     )
     replace_file(directory / KEY_FILE, issued.key_pem, 0o600)
     replace_file(directory / CERTIFICATE_FILE, issued.certificate_pem, 0o644)
     replace_file(directory / AUTHORITY_FILE, _pem(authority.certificate), 0o644)
+
+
+def node_names(
+    authority: Authority, node: NodeId, hosts: tuple[str, ...] = _LOOPBACK_HOSTS
+) -> list[x509.GeneralName]:  # fmt: skip
+    """Return the names that a node's certificate has."""
+    uri = x509.UniformResourceIdentifier(spiffe_uri(authority.cluster_id, node))
+    return [uri, *(host_name(host) for host in hosts)]
 
 
 def issue_certificate(
@@ -157,16 +167,32 @@ def issue_certificate(
 ) -> Issued:
     """Sign a certificate for a new key, for the caller to keep."""
     key = ec.generate_private_key(ec.SECP256R1())
+    certificate = sign_key(
+        authority, key.public_key(), common_name, names, usages, now=now, lifetime=lifetime
+    )
+    return Issued(_pem(certificate), _key_pem(key), certificate.not_valid_after_utc)
+
+
+def sign_key(
+    authority: Authority,
+    key: ec.EllipticCurvePublicKey,
+    common_name: str,
+    names: list[x509.GeneralName],
+    usages: list[x509.ObjectIdentifier],
+    *,
+    now: datetime,
+    lifetime: timedelta,
+) -> x509.Certificate:
+    """Sign a certificate for a key whose private half somebody else keeps."""
     issuer = authority.certificate.subject
-    certificate = (
-        _unsigned(_name(common_name), issuer, key.public_key(), now, lifetime)
+    return (
+        _unsigned(_name(common_name), issuer, key, now, lifetime)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .sign(authority.key, hashes.SHA256())
     )
-    return Issued(_pem(certificate), _key_pem(key), certificate.not_valid_after_utc)
 
 
 def needs_certificate(directory: Path, now: datetime) -> bool:
@@ -234,6 +260,8 @@ def refusal_of(error: ssl.SSLError) -> PeerRefused:
     reason = str(getattr(error, "verify_message", "") or error.reason or error)
     if code in _OUT_OF_TIME:
         return PeerCertificateExpired("the peer's certificate is out of its time", tls=reason)
+    if code in _REVOKED:
+        return PeerCertificateRevoked("the peer's certificate was revoked", tls=reason)
     if code in _UNKNOWN_AUTHORITY:
         return PeerUntrusted("the peer's certificate is of an unknown authority", tls=reason)
     return PeerRefused("the TLS handshake failed", tls=reason)
@@ -247,6 +275,9 @@ def _context(directory: Path, protocol: int) -> ssl.SSLContext:
     try:
         context.load_cert_chain(directory / CERTIFICATE_FILE, directory / KEY_FILE)
         context.load_verify_locations(directory / AUTHORITY_FILE)
+        if (directory / REVOCATION_FILE).exists():
+            context.load_verify_locations(directory / REVOCATION_FILE)
+            context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
     except (OSError, ssl.SSLError) as error:
         raise CertificateUnusable(
             "our own certificate cannot be used", directory=str(directory), cause=error

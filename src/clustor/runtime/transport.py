@@ -180,6 +180,10 @@ class _Connection(asyncio.Protocol, ABC):
         self._pipe.send(data)
         self._write_out()
 
+    def certificate(self) -> bytes | None:
+        """Return the peer's certificate (DER), once it was believed."""
+        return self._pipe.certificate() if self._identified else None
+
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
@@ -312,6 +316,10 @@ class Line:
     def ready(self) -> bool:
         return self._connection is not None and self._connection.ready
 
+    @property
+    def connection(self) -> _Outbound | None:
+        return self._connection
+
     def add(self, packet: w.Packet) -> None:
         """Let a packet wait for the next flush; without a connection it is lost at once."""
         if self.ready:
@@ -358,6 +366,9 @@ class Line:
             journal.info(line)
 
     async def _dial(self) -> bool:
+        if self._owner.quarantined is not None:
+            self.say(f"does not call node {self.peer}: {self._owner.quarantined}")
+            return False
         self._ended.clear()
         connection = _Outbound(self._owner, self)
         loop = asyncio.get_running_loop()
@@ -392,8 +403,11 @@ class Transport:
     ) -> None:
         self._cluster = cluster
         self._node = node
+        self._pki = pki
         self.client_tls = client_context(pki)
         self.server_tls = server_context(pki)
+        self.quarantined: str | None = None
+        """Why this node speaks to nobody, when it does not (clustor §12.1)."""
         self.on_packet = on_packet
         self.on_lost = on_lost
         self.jitter = jitter
@@ -427,6 +441,36 @@ class Transport:
             line.close()
         for inbound in [each for each in self._inbound if each.peer == peer]:
             inbound.close()
+
+    def renew(self) -> None:
+        """Use the certificates that the files hold now for connections to come; none is ended.
+
+        Raises CertificateUnusable, and goes on with the old ones.
+        """
+        client, server = client_context(self._pki), server_context(self._pki)
+        self.client_tls, self.server_tls = client, server
+
+    def end_where(self, refuses: Callable[[bytes], bool]) -> list[NodeId]:
+        """End the connections whose peer's certificate (DER) is refused now; name the peers."""
+        ended: list[NodeId] = []
+        outbound = (line.connection for line in self._lines.values())
+        for connection in [*self._inbound, *outbound]:
+            certificate = connection.certificate() if connection is not None else None
+            if connection is not None and certificate is not None and refuses(certificate):
+                ended.append(connection.peer)
+                connection.close()
+        return ended
+
+    def quarantine(self, why: str) -> None:
+        """End every connection and take none until `lift`; other nodes are not told to do so."""
+        self.quarantined = why
+        self.end_where(lambda _certificate: True)
+
+    def lift(self) -> None:
+        """Speak to peers again."""
+        self.quarantined = None
+        for line in self._lines.values():
+            line.wake()
 
     def send(self, peer: NodeId, packet: w.Packet) -> None:
         """Let a packet leave with the next flush. It may be lost, as every packet may."""
@@ -462,6 +506,8 @@ class Transport:
 
     def check(self, certificate: bytes | None, expected: NodeId | None) -> NodeId:
         """Return who a certificate names, or raise PeerRefused."""
+        if self.quarantined is not None:
+            raise PeerRefused("this node is in quarantine", why=self.quarantined)
         peer = check_peer(certificate, self._cluster, expected)
         if peer == self._node:
             raise PeerRefused("a peer with our own identity", peer=peer)

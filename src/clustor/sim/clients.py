@@ -25,7 +25,7 @@ from clustor.sim.recording import WatchedMachine
 from clustor.sim.scenario import MS, Scenario
 
 if TYPE_CHECKING:
-    from clustor.sim.cluster import SimCluster
+    from clustor.sim.cluster import SimCluster, SimNode
     from clustor.sim.seat import Seat
 
 
@@ -121,6 +121,17 @@ class Clients:
         self._believed.pop((asked.process, asked.group), None)
         self.history.unknown(asked.process)
         self._again(asked.process)
+
+    # What a cluster tells its crowd. A client here only notices that nobody answers.
+
+    def on_start(self, node: SimNode) -> None:
+        """Nothing to do."""
+
+    def on_stop(self, node: SimNode) -> None:
+        """Nothing to do."""
+
+    def on_tick(self, node: SimNode) -> None:
+        """Nothing to do."""
 
     # Answers.
 

@@ -11,10 +11,12 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from xxhash import xxh3_128
 
+from clustor.kv import KvMachine, Limits, StoreId
 from clustor.log.keys import KeyRing
 from clustor.log.types import DekEpoch, MacEpoch
 from clustor.raft.membership import Configuration
@@ -27,6 +29,7 @@ from clustor.raft.profiles import (
     ReplicationNumbers,
 )
 from clustor.raft.types import ReplicaId
+from clustor.replica import ReplicaOutput, StateMachine
 from clustor.replica.transfer import Transfer
 from clustor.sim.chance import generator
 from clustor.sim.clients import Clients
@@ -36,11 +39,13 @@ from clustor.sim.envelope import decode_envelope, encode_envelope
 from clustor.sim.injection import Injection
 from clustor.sim.judge import GroupJudge
 from clustor.sim.network import Arrival, Network, NodeId
+from clustor.sim.recording import WatchedMachine
 from clustor.sim.scenario import MS, Scenario
 from clustor.sim.seat import Seat
 from clustor.sim.timeline import Microseconds, Timeline
 
 _TICK = 20 * MS
+_LIMITS = Limits(events_max=64)
 _SIGNER = Ed25519PrivateKey.from_private_bytes(b"simulated snapshot manifest key!")
 
 
@@ -99,6 +104,23 @@ class SimNode:
             if seat.replica is not None:
                 seat.replica.tick(self.now_ms())
                 seat.turn()
+        self.cluster.crowd.on_tick(self)
+
+
+class Crowd(Protocol):
+    """Whom the groups answer."""
+
+    def on_output(self, seat: Seat, output: ReplicaOutput) -> None:
+        """Take what a replica put out."""
+
+    def on_start(self, node: SimNode) -> None:
+        """A node's process begins; its replicas begin next."""
+
+    def on_stop(self, node: SimNode) -> None:
+        """A node's process is gone."""
+
+    def on_tick(self, node: SimNode) -> None:
+        """Time passed on a node, for its replicas too."""
 
 
 class SimCluster:
@@ -115,7 +137,7 @@ class SimCluster:
         self.keys.add_dek(DekEpoch(1), b"\x01" * 32)
         self.counts: Counter[str] = Counter()
         self._trace = xxh3_128()
-        self.judges = [GroupJudge(group) for group in range(scenario.groups)]
+        self.judges = [self._new_judge(group) for group in range(scenario.groups)]
         ids = [ReplicaId(n) for n in range(1, scenario.size + scenario.spares + 1)]
         voters = ids[: scenario.size]
         self.nodes = {id_: self._make_node(id_) for id_ in ids}
@@ -123,7 +145,7 @@ class SimCluster:
             FakeControlPlane(self, group, set(voters), self._rng(f"control {group}"))
             for group in range(scenario.groups)
         ]
-        self.clients = Clients(self, scenario, self._rng("clients"))
+        self.crowd = self._new_crowd()
         self.injection = Injection(self, scenario)
         bootstrap = Configuration(voters=frozenset(voters))
         for node in self.nodes.values():
@@ -133,6 +155,18 @@ class SimCluster:
 
     def _rng(self, name: str) -> Random:
         return generator(name, self.scenario.seed)
+
+    # What the groups are for: here a key-value store; others say otherwise.
+
+    def _new_judge(self, group: int) -> GroupJudge:
+        return GroupJudge(group)
+
+    def _new_crowd(self) -> Crowd:
+        return Clients(self, self.scenario, self._rng("clients"))
+
+    def new_machine(self, group: int, judge: GroupJudge) -> StateMachine:
+        """Make the machine of one replica, under the judge's eyes."""
+        return WatchedMachine(KvMachine(StoreId(b"group" + bytes([group])), _LIMITS), judge)
 
     def _make_node(self, replica_id: ReplicaId) -> SimNode:
         node = SimNode(self, replica_id, self._rng(f"node {replica_id}"))
@@ -213,6 +247,7 @@ class SimCluster:
         """End every process of a node."""
         node.up = False
         node.life += 1
+        self.crowd.on_stop(node)
         self.trace("stop", node.id, power_lost)
         for seat in node.seats:
             if seat.replica is not None:
@@ -223,6 +258,7 @@ class SimCluster:
             return
         node.up = True
         self.trace("start", node.id)
+        self.crowd.on_start(node)
         for seat in node.seats:
             seat.start()
 

@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from clustor.sim.clients import Clients
 from clustor.sim.cluster import SimCluster
 from clustor.sim.judge import PromiseBroken
 from clustor.sim.linearizability import Undecided, Violation, check
@@ -23,20 +24,21 @@ class SeedReport:
     """What one seed came to."""
 
     seed: int
-    trace_hash: str
-    violation: str | None
-    detail: str  # where the violation was noticed
-    simulated_seconds: float
+    trace_hash: str = ""
+    violation: str | None = None
+    detail: str = ""  # where the violation was noticed
+    simulated_seconds: float = 0.0
     faults: dict[str, int] = field(default_factory=dict)
     events: dict[str, int] = field(default_factory=dict)
     acknowledged: int = 0
     operations: int = 0
     undecided: bool = False
     scenario: Scenario | None = None
+    flags: str = ""
 
     @property
     def replay(self) -> str:
-        return f"quantum sim --seed {self.seed} --seeds 1"
+        return f"quantum sim {self.flags}--seed {self.seed} --seeds 1"
 
 
 def run_seed(seed: int) -> SeedReport:
@@ -64,6 +66,11 @@ def run_scenario(scenario: Scenario) -> SeedReport:
     return _report(scenario, cluster, violation, detail, undecided=undecided)
 
 
+def _clients(cluster: SimCluster) -> Clients:
+    assert isinstance(cluster.crowd, Clients)
+    return cluster.crowd
+
+
 def _where(error: BaseException) -> str:
     return "".join(traceback.format_exception(error, limit=-12))
 
@@ -71,7 +78,7 @@ def _where(error: BaseException) -> str:
 def _come_to_rest(cluster: SimCluster) -> None:
     """After healing every group must elect, catch up, mend its members and answer."""
     cluster.injection.heal()
-    cluster.clients.probing = True
+    _clients(cluster).probing = True
     end = cluster.timeline.now + LIVENESS_LIMIT
     while not _is_at_rest(cluster):
         if cluster.timeline.now >= end:
@@ -88,7 +95,7 @@ def _what_is_missing(cluster: SimCluster) -> str:
         leader = cluster.leader(group)
         if leader is None:
             return f"group {group} has no leader"
-        if group not in cluster.clients.probes_answered:
+        if group not in _clients(cluster).probes_answered:
             return f"group {group} answers no write"
         if not control.settled(leader):
             config = leader.running.group.core.config
@@ -113,7 +120,7 @@ def _judge(cluster: SimCluster) -> bool:
             judge.check_acknowledged(seat.view, seat.replica_id)
             seat.check_replay()
     verdict = check(
-        cluster.clients.history.operations(), KeyValue(), budget=_LINEARIZABILITY_BUDGET
+        _clients(cluster).history.operations(), KeyValue(), budget=_LINEARIZABILITY_BUDGET
     )
     if isinstance(verdict, Violation):
         raise PromiseBroken(f"not linearizable: {verdict.explanation}")
@@ -129,7 +136,7 @@ def _report(
     undecided: bool,
 ) -> SeedReport:
     report = SeedReport(
-        scenario.seed, "", violation, detail, 0.0, undecided=undecided, scenario=scenario
+        scenario.seed, "", violation, detail, undecided=undecided, scenario=scenario
     )
     if cluster is None:
         return report
@@ -142,7 +149,7 @@ def _report(
         else:
             report.events[name] = count
     report.acknowledged = sum(judge.acknowledged_writes for judge in cluster.judges)
-    report.operations = cluster.clients.begun
+    report.operations = _clients(cluster).begun
     return report
 
 

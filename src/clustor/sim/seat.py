@@ -13,7 +13,6 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from clustor.kv import KvMachine, Limits, StoreId
 from clustor.log.config import LogConfig
 from clustor.log.steps import Plan, Sync
 from clustor.log.types import EntryKind, LogId, PartitionId
@@ -29,6 +28,7 @@ from clustor.replica import (
     ReplicaDamaged,
     ReplicaOutput,
     ReplicaSettings,
+    StateMachine,
     decode_batch,
     read_identity,
 )
@@ -37,7 +37,6 @@ from clustor.sim.chance import generator
 from clustor.sim.disk import SimDisk
 from clustor.sim.judge import GroupJudge, LogView, PromiseBroken
 from clustor.sim.nonces import NonceWitness
-from clustor.sim.recording import WatchedMachine
 from clustor.sim.scenario import MS, FaultKind
 from clustor.sim.timeline import Microseconds
 
@@ -52,7 +51,6 @@ LOG_CONFIG = LogConfig(
     ledger_zero_ahead_bytes=256,
     ledger_rewrite_bytes=2048,
 )
-_LIMITS = Limits(events_max=64)
 
 
 @dataclass
@@ -122,9 +120,8 @@ class Seat:
             chunk_bytes=512,
         )
 
-    def _new_machine(self) -> WatchedMachine:
-        store_id = StoreId(b"group" + bytes([self.group]))
-        return WatchedMachine(KvMachine(store_id, _LIMITS), self.judge)
+    def _new_machine(self) -> StateMachine:
+        return self.cluster.new_machine(self.group, self.judge)
 
     def create(self, bootstrap: Configuration | None) -> None:
         self._bootstrap = bootstrap
@@ -218,7 +215,7 @@ class Seat:
             cluster.send(self, to, transfer)
         for read in output.disk_reads:
             self._later(self.rng.randint(50, 2 * MS), partial(self._read, read))
-        cluster.clients.on_output(self, output)
+        cluster.crowd.on_output(self, output)
         self.running.catch_up()
         cluster.controls[self.group].on_output(self, output)
         if output.role is not None:

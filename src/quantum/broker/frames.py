@@ -104,6 +104,7 @@ class FrozenPressure(_Frame, tag=8):
     congested: list[tuple[bytes, list[int]]]
     refusing: list[bytes]
     replaying: list[bytes]
+    turned_away: list[tuple[bytes, int, int]] = []  # not in older snapshots
 
 
 class End(_Frame, tag=9):

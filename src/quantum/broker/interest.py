@@ -20,6 +20,11 @@ def is_peer(state: State, prg: int) -> bool:
     return number < state.prg_count or (not state.is_open and number < PRGS_MAX)
 
 
+def takes_items(state: State, origin: int) -> bool:
+    """Say whether items of that stream count now: a fresh partition takes only what moves."""
+    return is_peer(state, origin) and (state.is_open or origin >= TRANSFER)
+
+
 def partitions_of(state: State, topic_filter: bytes) -> list[int]:
     """Return the other partitions that may own a topic which the filter matches."""
     here = state.settings.prg

@@ -22,6 +22,7 @@ HEAD: Final = struct.Struct("<IBHHHHI")
 HEAD_BYTES: Final = HEAD.size
 EXPIRY: Final = struct.Struct("<Q")
 LENGTH_BYTES: Final = 4
+_FLAGS_AT: Final = LENGTH_BYTES
 _BEHIND_LENGTH: Final = HEAD_BYTES - LENGTH_BYTES
 
 FIELD_BYTES_MAX: Final = 0xFFFF
@@ -30,7 +31,8 @@ FIELD_BYTES_MAX: Final = 0xFFFF
 QOS_MASK: Final = 0x03
 RETAIN: Final = 0x04
 EXPIRES: Final = 0x08
-FROM_V5: Final = 0x10  # whether `properties` may be non-empty; for the analytical side
+BEFORE_V5: Final = 0x20  # its publisher cannot be told that it was refused
+BEGINS: Final = 0x40  # the first of a connection that goes this way
 
 _pack_head = HEAD.pack
 unpack_head = HEAD.unpack_from
@@ -94,6 +96,18 @@ def encode_record(  # noqa: PLR0917  # hot: positional
         length, flags, body = length + EXPIRY.size, flags | EXPIRES, expiry + body
     head = _pack_head(length, flags, len(client_id), len(topic), len(properties), packet_id, epoch)
     return head + body
+
+
+def mark_record(record: bytes, flags: int) -> bytes:
+    """Return a record with more flags than it has."""
+    return b"".join(
+        (record[:_FLAGS_AT], bytes((record[_FLAGS_AT] | flags,)), record[_FLAGS_AT + 1 :])
+    )
+
+
+def flags_of(record: bytes) -> int:
+    """Return the flags of a record that `decode_record` took."""
+    return record[_FLAGS_AT]
 
 
 def decode_record(data: bytes, start: int = 0) -> tuple[Message, int]:

@@ -26,6 +26,7 @@ from quantum.broker.message import (
     RETAIN,
     Message,
     decode_record,
+    flags_of,
     unpack_head,
 )
 from quantum.broker.reasons import (
@@ -78,6 +79,7 @@ def _publish_all(state: State, data: bytes, at: int, refused: Refusals, number: 
     """
     end, effects, now_ms = len(data), state.effects, state.now_ms
     known, routes = state.routes.known(), state.routes
+    turned_away = state.turned_away
     try:
         while at < end:
             length, flags, client, topic_bytes, properties, packet_id, epoch = unpack_head(data, at)
@@ -94,6 +96,11 @@ def _publish_all(state: State, data: bytes, at: int, refused: Refusals, number: 
             qos = flags & QOS_MASK
             if payload_at > following or following > end or qos == QOS_MASK:
                 break
+            if turned_away and turned_away.refuses(data[at:topic_at], qos, flags):
+                refused.append((number, QUOTA_EXCEEDED))
+                at = following
+                number += 1
+                continue
             topic = data[topic_at:properties_at]
             route = known.get(topic)
             if route is None:
@@ -118,6 +125,7 @@ def _publish_all(state: State, data: bytes, at: int, refused: Refusals, number: 
                     reason = publish(state, message)
                     if reason:
                         refused.append((number, reason))
+                        turned_away.note(message.client_id, qos, flags, state.now_ms)
             at = following
             number += 1
     except struct.error:
@@ -239,21 +247,32 @@ def apply_publish_once(state: State, command: PublishOnce) -> bytes:
         except ValueError:
             refused.append((number, SESSION_GONE))
             continue
-        reason = _publish_once(state, message)
+        reason = _publish_once(state, message, flags_of(record))
         if reason:
             refused.append((number, reason))
     return encode_refusals(refused)
 
 
-def _publish_once(state: State, message: Message) -> int:
+def _publish_once(state: State, message: Message, flags: int) -> int:
     session = state.sessions.get(message.client_id)
     if session is None or session.epoch != message.epoch or message.client_id in state.leaving:
         return SESSION_GONE
+    turned_away = state.turned_away
+    is_behind = turned_away and turned_away.refuses(message.client_id, message.qos, flags)
     known = session.received.get(message.packet_id)
     if known is not None:  # sent again
         if known[1] == ACCEPTED:
             state.emit(SendPubrec(session.client_id, message.packet_id))
         return SUCCESS
+    if is_behind:
+        return QUOTA_EXCEEDED
+    reason = _take_once(state, session, message)
+    if reason:
+        turned_away.note(message.client_id, message.qos, flags, state.now_ms)
+    return reason
+
+
+def _take_once(state: State, session: Session, message: Message) -> int:
     if len(session.received) >= state.settings.received_max:
         return QUOTA_EXCEEDED
     owner = state.owner(message.topic)

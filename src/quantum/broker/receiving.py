@@ -10,7 +10,7 @@ from quantum.broker.commands import PUBACK, PUBREC, Acknowledge, ChannelAcked, C
 from quantum.broker.congestion import on_pressure
 from quantum.broker.delivering import deliver_here, deliver_targeted, send_ready
 from quantum.broker.effects import SendPubrel
-from quantum.broker.interest import is_peer, send_item
+from quantum.broker.interest import is_peer, send_item, takes_items
 from quantum.broker.items import (
     NOTHING,
     Began,
@@ -65,11 +65,8 @@ REFUSED = 0
 def apply_channel_items(state: State, command: ChannelItems) -> bytes:
     """Count the items of another partition's stream, each once."""
     state.see_time(command.now_ms)
-    if not is_peer(state, command.origin):
+    if not takes_items(state, command.origin):
         return b""
-    is_transfer = command.origin >= TRANSFER
-    if not (state.is_open or is_transfer):
-        return b""  # a fresh partition takes nothing else before it opens
     for sequence, encoded in zip(command.sequences, command.items, strict=False):
         if not state.channels.count(command.origin, sequence):
             continue

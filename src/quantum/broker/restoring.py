@@ -154,6 +154,7 @@ def _restore_table(
             state.congested.update(frame.congested)
             state.refusing.update(dict.fromkeys(frame.refusing))
             state.replaying.update(dict.fromkeys(frame.replaying))
+            state.turned_away.restore(frame.turned_away)
         case FrozenMove():
             _restore_move(state, frame)
         case FrozenHeld():

@@ -81,6 +81,7 @@ def _frames(state: State) -> Iterator[Frame]:
         [(topic, list(told)) for topic, told in state.congested.items()],
         list(state.refusing),
         list(state.replaying),
+        state.turned_away.frozen(),
     )
 
 

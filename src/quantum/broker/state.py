@@ -13,6 +13,7 @@ from quantum.broker.routes import Routes
 from quantum.broker.session import Session
 from quantum.broker.settings import BrokerSettings
 from quantum.broker.shares import ShareGroup
+from quantum.broker.turned_away import TurnedAway
 from quantum.broker.types import TRANSFER
 from quantum.routing.retained import RetainedIndex
 
@@ -50,6 +51,7 @@ class State:
         "settings",
         "subscription_count",
         "told",
+        "turned_away",
     )
 
     def __init__(self, settings: BrokerSettings) -> None:
@@ -89,6 +91,8 @@ class State:
         """How many subscriptions all sessions have; it follows from them."""
         self.replaying: dict[bytes, None] = {}
         """Clients for whom the next page of what is retained here can be sent."""
+        self.turned_away = TurnedAway()
+        """Publishers that were refused and cannot be told."""
         self.channels = Channels(settings.stream_items_max, settings.stream_bytes_max)
         self.deadlines: list[tuple[int, bytes]] = []
         """A heap of when to look at sessions: one live place for each (its `look_at_ms`)."""

@@ -50,19 +50,20 @@ def apply_subscribe(state: State, command: Subscribe) -> bytes:
     if session is None or (command.epoch and command.epoch != session.epoch):
         gone = [SESSION_GONE] * len(command.subscriptions)
         return _encode(Subscribed(0, 0, gone, []))
-    before = _places(state)
     reasons = [_subscribe(state, session, spec) for spec in command.subscriptions]
-    return _encode(Subscribed(session.epoch, session.attachment, reasons, _awaited(state, before)))
+    awaited = _awaited(state, [spec.filter for spec in command.subscriptions])
+    return _encode(Subscribed(session.epoch, session.attachment, reasons, awaited))
 
 
-def _places(state: State) -> dict[int, int]:
-    return {prg: outbox.last for prg, outbox in state.channels.outboxes().items()}
+def _awaited(state: State, filters: list[bytes]) -> list[tuple[int, int]]:
+    """Name the streams to wait for, and the place in each.
 
-
-def _awaited(state: State, before: dict[int, int]) -> list[tuple[int, int]]:
-    """Name the streams to which something was added, and the place to wait for."""
-    after = sorted(_places(state).items())
-    return [(prg, last) for prg, last in after if last > before.get(prg, 0)]
+    What a partition has to know may have been said before, for another client or for a
+    subscription whose answer was lost: whatever is still on its way there is waited for.
+    """
+    concerned = {prg for each in filters for prg in partitions_of(state, each)}
+    outboxes = [(prg, state.channels.to(prg)) for prg in sorted(concerned)]
+    return [(prg, outbox.last) for prg, outbox in outboxes if outbox.items]
 
 
 def _subscribe(state: State, session: Session, spec: SubscriptionSpec) -> int:
@@ -94,12 +95,13 @@ def apply_unsubscribe(state: State, command: Unsubscribe) -> bytes:
     if session is None or (command.epoch and session.epoch != command.epoch):
         gone = [NO_SUBSCRIPTION_EXISTED] * len(command.filters)
         return _encode(Subscribed(0, 0, gone, []))
-    before = _places(state)
     reasons = []
+    filters = []
     for key in command.filters:
         spec = session.subscriptions.get(key)
         if spec is not None:
+            filters.append(spec.filter)
             remove_subscription(state, session, key, spec)
         reasons.append(SUCCESS if spec is not None else NO_SUBSCRIPTION_EXISTED)
-    awaited = _awaited(state, before)
+    awaited = _awaited(state, filters)
     return _encode(Subscribed(session.epoch, session.attachment, reasons, awaited))

@@ -10,32 +10,43 @@ from typing import Annotated
 
 import typer
 
-from clustor.runtime.pki import utc_now
-from quantum.cli.exits import Exit, fail
+from clustor.log.errors import KeyUnavailable
+from clustor.runtime.audit_once import command_event, record_now
+from clustor.runtime.development import node_directory
+from clustor.runtime.errors import NodeError
+from clustor.runtime.pki import CERTIFICATE_FILE, PKI_DIRECTORY, NodeId, utc_now
+from clustor.runtime.rotation_development import renew_nodes, revoke_node
+from clustor.security import SecurityError
+from quantum.cli.exits import Exit, errors, fail
+from quantum.cli.node_exits import exit_of_node
 from quantum.edge.errors import CertificatesUnusable
-from quantum.edge.tls_development import ClientFiles, issue_client
-
-app = typer.Typer(
-    help="Issue certificates for the clients of a development broker.", no_args_is_help=True
+from quantum.edge.tls_development import (
+    SERVER_FILE,
+    ClientFiles,
+    client_certificate,
+    issue_client,
+    pki_directory,
+    renew_server,
+    revoke_client,
 )
 
+app = typer.Typer(
+    help="Issue, renew and revoke certificates of a development broker.", no_args_is_help=True
+)
 
-@app.callback()
-def _commands() -> None:
-    """Keep `issue` a command of its own, although it is the only one."""
+Data = Annotated[Path, typer.Option("--data", help="The broker's data directory.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @app.command()
 def issue(
     name: Annotated[str, typer.Argument(help="Who the client is: letters, digits, . - _")],
-    data: Annotated[Path, typer.Option("--data", help="The broker's data directory.")] = Path(
-        "var"
-    ),
+    data: Data = Path("var"),
     out: Annotated[
         Path | None, typer.Option("--out", help="Where to put the files, instead.")
     ] = None,
     days: Annotated[int, typer.Option(min=1, max=365, help="How long it is valid.")] = 30,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Give a client a key and a certificate of the development authority.
 
@@ -47,7 +58,92 @@ def issue(
         files = issue_client(data, name, utc_now(), lifetime=lifetime, out=out)
     except CertificatesUnusable as error:
         fail(str(error), Exit.CERTIFICATE)
+    _record(data, "CertificateIssued", files.identity, {"not_after": files.not_after.isoformat()})
     typer.echo(json.dumps(_as_object(files)) if as_json else _as_text(files))
+
+
+@app.command()
+def rotate(
+    data: Data = Path("var"),
+    *,
+    node: Annotated[
+        list[int] | None, typer.Option("--node", help="Only this node; may be repeated.")
+    ] = None,
+    listener: Annotated[
+        bool, typer.Option("--listener/--no-listener", help="The MQTTS listener's, too.")
+    ] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Renew the certificates of nodes and listener while they run.
+
+    Within a second or two they use the new ones for new connections; nobody is disconnected, and
+    the old ones stay valid to their end. Exit code 3: no cluster here. 9: the authority.
+    """
+    now = utc_now()
+    ends: dict[str, str] = {}
+    try:
+        for number, until in renew_nodes(data, tuple(map(NodeId, node or ())), now).items():
+            ends[f"node {number}"] = until.isoformat()
+        if listener and (pki_directory(data) / SERVER_FILE).exists():
+            ends["listener"] = renew_server(data, now).isoformat()
+        _record(data, "CertificateRotated", " ".join(ends))
+    except NodeError as error:
+        fail(str(error), exit_of_node(error))
+    except CertificatesUnusable as error:
+        fail(str(error), Exit.CERTIFICATE)
+    lines = [f"{name}: valid to {until}" for name, until in ends.items()]
+    typer.echo(json.dumps({"not_after": ends}) if as_json else "\n".join(lines))
+
+
+@app.command()
+def revoke(
+    name: Annotated[
+        str | None, typer.Argument(help="The client whose newest certificate is revoked.")
+    ] = None,
+    data: Data = Path("var"),
+    *,
+    node: Annotated[int | None, typer.Option("--node", help="A node's, instead.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", help="This certificate, instead of the newest.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Revoke a certificate: from now on its owner's handshakes are refused.
+
+    Give a client's name, or --node. A client that is connected stays until it connects again; a
+    node's connections end within seconds. Exit code 9: no such certificate, or another
+    authority's.
+    """
+    if (name is None) == (node is None):
+        fail("give either a client's name or --node", Exit.USAGE)
+    try:
+        if name is not None:
+            certificate = file or client_certificate(data, name)
+            serial = revoke_client(data, certificate, utc_now())
+        else:
+            assert node is not None
+            pki = node_directory(data, NodeId(node)) / PKI_DIRECTORY
+            serial = revoke_node(data, file or pki / CERTIFICATE_FILE, utc_now())
+        _record(data, "CertificateRevoked", name or f"node {node}", {"serial": f"{serial:x}"})
+    except CertificatesUnusable as error:
+        fail(str(error), Exit.CERTIFICATE)
+    except NodeError as error:
+        fail(str(error), exit_of_node(error))
+    revoked = {"revoked": name or f"node {node}", "serial": f"{serial:x}"}
+    text = f"revoked {revoked['revoked']}, certificate {revoked['serial']}"
+    typer.echo(json.dumps(revoked) if as_json else text)
+
+
+def _record(data: Path, what: str, target: str, facts: dict[str, str] | None = None) -> None:
+    """Tell the audit log of the directory; what was done stays done where that fails."""
+    try:
+        record_now(data, [command_event(what, "Done", target, facts)])
+    except (SecurityError, NodeError, KeyUnavailable) as error:
+        errors.print(
+            f"quantum: done, but the audit log does not know it: {error}",
+            markup=False,
+            highlight=False,
+        )
 
 
 def _as_object(files: ClientFiles) -> dict[str, str]:

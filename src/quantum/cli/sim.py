@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from clustor.sim.run import SeedReport, describe, run_seed, shrink
+from clustor.sim.run import SeedReport, describe, run_scenario, run_seed, shrink
 from quantum.cli.exits import Exit
+from quantum.sim import run_broker_scenario, run_broker_seed
 
 
 @dataclass
@@ -47,7 +48,7 @@ class _Totals:
         }
 
 
-def sim(
+def sim(  # noqa: PLR0917  # typer gives them by name
     seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds, one after another.")] = 100,
     minutes: Annotated[
@@ -59,16 +60,21 @@ def sim(
     shrink_failures: Annotated[
         bool, typer.Option("--shrink", help="Make each failing seed smaller before it is shown.")
     ] = False,
+    broker: Annotated[
+        bool,
+        typer.Option("--broker", help="The MQTT broker with clients, not the key-value store."),
+    ] = False,
 ) -> None:
     """Run clusters of 3 to 7 nodes under drawn faults, and judge them from outside.
 
+    With --broker three nodes serve MQTT to publishers and subscribers that count everything.
     A seed is a whole run: the same seed gives the same trace hash. Exit code 1: a promise broke.
     """
     totals = _Totals()
     end = None if minutes is None else time.monotonic() + minutes * 60
     number = seed
     while (number < seed + seeds) if end is None else (time.monotonic() < end):
-        report = run_seed(number)
+        report = (run_broker_seed if broker else run_seed)(number)
         totals.add(report)
         _show(report, as_json=as_json)
         if report.violation is not None and shrink_failures:
@@ -99,7 +105,8 @@ def _show(report: SeedReport, *, as_json: bool) -> None:
 
 def _show_smaller(report: SeedReport, *, as_json: bool) -> None:
     assert report.scenario is not None
-    smaller, runs = shrink(report.scenario)
+    run = run_broker_scenario if report.flags else run_scenario
+    smaller, runs = shrink(report.scenario, fails=lambda each: run(each).violation is not None)
     faults = describe(smaller.faults)
     if as_json:
         found = {"seed": report.seed, "shrunk": True, "runs": runs, "faults": faults}

@@ -40,6 +40,9 @@ def up(
         str | None, typer.Option(metavar="HOST:PORT|off", help="Status, for `quantum status`.")
     ] = None,
     tenant_prgs: Annotated[int | None, typer.Option(help="Partitions of the tenant `dev`.")] = None,
+    archive: Annotated[
+        str | None, typer.Option(metavar="URL|off", help="Where closed segments go, and snapshots.")
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file.")] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Say what the node does.")] = False,
 ) -> None:
@@ -56,6 +59,7 @@ def up(
         "ws": ws,
         "admin": admin,
         "tenant_prgs": tenant_prgs,
+        "archive": archive,
     }
     settings = load_or_fail(flags, config).settings
     level = logging.INFO if verbose else logging.WARNING

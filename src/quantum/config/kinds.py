@@ -24,7 +24,7 @@ class ListenAddress(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-Value = ListenAddress | Path | int | None
+Value = ListenAddress | Path | str | int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,18 @@ def address(*, plaintext: bool) -> Kind:
 
     where = "a loopback HOST:PORT (it is plaintext)" if plaintext else "HOST:PORT"
     return Kind(read, f"{where}, or {OFF}", lambda value: OFF if value is None else str(value))
+
+
+def url() -> Kind:
+    def read(raw: object) -> str | None:
+        if raw == OFF:
+            return None
+        if not isinstance(raw, str) or not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^\s@]*", raw):
+            raise ValueError
+        return raw
+
+    shown = f"a URL without credentials, such as s3://bucket/prefix or file:///path, or {OFF}"
+    return Kind(read, shown, lambda value: OFF if value is None else str(value))
 
 
 def count(low: int, high: int, unit: str = "") -> Kind:

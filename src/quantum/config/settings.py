@@ -36,6 +36,14 @@ class Settings:
     )
     tenant_prgs: int = _setting(3, kinds.count(1, 512), "partitions of the tenant `dev`")
 
+    archive: str | None = _setting(None, kinds.url(), "where closed segments and snapshots go")
+    archive_flush_seconds: int = _setting(
+        60, kinds.count(1, 86_400, "seconds"), "an open segment is closed for the archive after"
+    )
+    archive_hold_bytes_max: int = _setting(
+        2 << 30, kinds.size(1 << 20, 1 << 40), "a log that waits for the archive grows to this"
+    )
+
     connections_max: int = _setting(100_000, kinds.count(1, 10_000_000), "clients at once")
     connections_per_second: int = _setting(
         5_000, kinds.count(1, 1_000_000), "new clients a second, before TLS"

@@ -7,6 +7,7 @@ EdgeError
 └── ClientRefused          a client that may not come in
     ├── ClientUntrusted            its certificate is missing or of an unknown authority
     ├── ClientCertificateExpired   its certificate is past its end, or not valid yet
+    ├── ClientCertificateRevoked   its authority has revoked its certificate
     ├── ClientUnnamed              its certificate names nobody
     └── TenantUnknown              it asked for a name that is no tenant's
 """
@@ -49,6 +50,10 @@ class ClientUntrusted(ClientRefused):
 
 class ClientCertificateExpired(ClientRefused):
     """The client's certificate is past its end, or not valid yet."""
+
+
+class ClientCertificateRevoked(ClientRefused):
+    """The client's authority has revoked its certificate."""
 
 
 class ClientUnnamed(ClientRefused):

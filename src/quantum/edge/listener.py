@@ -14,7 +14,7 @@ from typing import Final, cast
 
 from quantum.edge.admission import Verdict
 from quantum.edge.deadlines import NO_SLOT
-from quantum.edge.errors import AddressRefused, ListenFailed
+from quantum.edge.errors import AddressRefused, ClientCertificateRevoked, ListenFailed
 from quantum.edge.lobby import Lobby
 from quantum.edge.peer import shown_address
 from quantum.edge.ports import Handler, NewHandler, Peer, Transport
@@ -245,6 +245,9 @@ class Listener:
 
     def refuse(self, connection: Connection, reason: object) -> None:
         self.lobby.refuse("refused %s on %s: %s", connection.address, self.name, reason)
+        self.lobby.counts.revoked += isinstance(reason, ClientCertificateRevoked)
+        if self.lobby.on_refusal is not None:
+            self.lobby.on_refusal(connection.address, reason)
 
 
 def require_loopback(name: str, host: str, *, development: bool) -> None:

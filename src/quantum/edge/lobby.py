@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, fields
 from typing import Final, Protocol
 
@@ -39,6 +39,7 @@ class Counts:
     delayed: int = 0
     turned_away: int = 0
     refused: int = 0
+    revoked: int = 0
     late: int = 0
 
     def as_dict(self) -> dict[str, int]:
@@ -61,6 +62,8 @@ class Lobby:
     def __init__(self, limits: EdgeLimits | None = None) -> None:
         self.limits = limits or EdgeLimits()
         self.counts = Counts()
+        self.on_refusal: Callable[[str, object], None] | None = None
+        """Is told the address of a refused client, and why: for the audit log."""
         self._loop = asyncio.get_running_loop()
         self._admission: Admission[Guest] = Admission(self.limits.admission, self._loop.time())
         longest = max(self.limits.first_answer_seconds, self.limits.close_seconds)

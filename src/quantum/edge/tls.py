@@ -12,9 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from clustor.runtime.pki import REVOCATION_FILE
 from quantum.edge.errors import (
     CertificatesUnusable,
     ClientCertificateExpired,
+    ClientCertificateRevoked,
     ClientRefused,
     ClientUntrusted,
     TenantUnknown,
@@ -29,6 +31,7 @@ _SLICE_BYTES: Final = 4 << 10
 
 # OpenSSL's X509_V_ERR_… numbers, as `ssl` reports them.
 _OUT_OF_TIME: Final = frozenset({9, 10})
+_REVOKED: Final = frozenset({23})
 _UNKNOWN_AUTHORITY: Final = frozenset({2, 7, 18, 19, 20, 21})
 
 
@@ -43,8 +46,14 @@ class ServerCertificates:
         self, certificate: Path, key: Path, authority: Path, *, alpn: tuple[str, ...] = ("mqtt",)
     ) -> None:
         self._files = (certificate, key, authority)
+        self._revocations = authority.with_name(REVOCATION_FILE)
         self._alpn = alpn
         self.context = self._read()
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """What `reload` reads; the last one, the list of revoked certificates, may be missing."""
+        return (*self._files, self._revocations)
 
     def reload(self) -> None:
         """Serve new connections with what the files hold now. Raises CertificatesUnusable."""
@@ -61,6 +70,9 @@ class ServerCertificates:
         try:
             context.load_cert_chain(certificate, key)
             context.load_verify_locations(authority)
+            if self._revocations.exists():
+                context.load_verify_locations(self._revocations)
+                context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
         except (OSError, ssl.SSLError) as error:
             raise CertificatesUnusable(
                 "the server's certificate cannot be used",
@@ -171,6 +183,8 @@ def refusal_of(error: ssl.SSLError) -> ClientRefused:
     reason = str(getattr(error, "verify_message", "") or error.reason or error)
     if code in _OUT_OF_TIME:
         return ClientCertificateExpired("its certificate is out of its time", tls=reason)
+    if code in _REVOKED:
+        return ClientCertificateRevoked("its certificate was revoked", tls=reason)
     if code in _UNKNOWN_AUTHORITY:
         return ClientUntrusted("its certificate is of an unknown authority", tls=reason)
     if error.reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":

@@ -19,6 +19,7 @@ from clustor.runtime.errors import CertificateUnusable
 from clustor.runtime.pki import (
     AUTHORITY_FILE,
     PKI_DIRECTORY,
+    REVOCATION_FILE,
     Authority,
     ClusterId,
     create_authority,
@@ -28,6 +29,7 @@ from clustor.runtime.pki import (
     load_certificate,
     replace_file,
 )
+from clustor.runtime.revocation import revoke_certificate
 from quantum.edge.errors import CertificatesUnusable
 from quantum.edge.tls import ServerCertificates
 
@@ -85,6 +87,48 @@ def prepare_server(
     except CertificateUnusable as error:
         raise CertificatesUnusable(error.reason, **error.facts) from error
     return ServerCertificates(certificate, key, directory / AUTHORITY_FILE)
+
+
+def renew_server(data: Path, now: datetime) -> datetime:
+    """Give the development server a new key and certificate for the same names; say its end."""
+    directory = pki_directory(data)
+    file = directory / SERVER_FILE
+    try:
+        alternatives = load_certificate(file).extensions.get_extension_for_class(
+            x509.SubjectAlternativeName
+        )
+        issued = issue_certificate(
+            _authority(directory, now),
+            "Quantum development server",
+            list(alternatives.value),
+            [ExtendedKeyUsageOID.SERVER_AUTH],
+            now=now,
+            lifetime=SERVER_LIFETIME,
+        )
+        replace_file(directory / SERVER_KEY_FILE, issued.key_pem, 0o600)
+        replace_file(file, issued.certificate_pem, 0o644)
+    except CertificateUnusable as error:
+        raise CertificatesUnusable(error.reason, **error.facts) from error
+    return issued.not_after
+
+
+def revoke_client(data: Path, certificate: Path, now: datetime) -> int:
+    """Put a client's certificate on the list that every handshake asks; return its number."""
+    directory = pki_directory(data)
+    try:
+        found = load_certificate(certificate)
+        authority = load_authority(directory, _TRUST_DOMAIN)
+        revoke_certificate(authority, found, directory / REVOCATION_FILE, now)
+    except CertificateUnusable as error:
+        raise CertificatesUnusable(error.reason, **error.facts) from error
+    return found.serial_number
+
+
+def client_certificate(data: Path, name: str) -> Path:
+    """Return where a client's newest development certificate is."""
+    if not _CLIENT_NAME.fullmatch(name):
+        raise CertificatesUnusable("no client has such a name", name=name)
+    return pki_directory(data) / CLIENTS_DIRECTORY / f"{name}.pem"
 
 
 def client_identity(name: str) -> str:

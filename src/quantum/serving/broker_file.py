@@ -65,9 +65,18 @@ class TenantEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return () if number < self.prgs else next(added, ())
 
 
+class ArchiveEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where closed segments and snapshots go; see `quantum.serving.archiving`."""
+
+    url: str
+    flush_seconds: float = 60.0
+    hold_bytes_max: int = 2 << 30
+
+
 class BrokerFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tenants: tuple[TenantEntry, ...]
     format_version: int = 1
+    archive: ArchiveEntry | None = None
 
 
 def read_broker_file(directory: Path) -> BrokerFile:
@@ -100,7 +109,7 @@ def prepare_broker(directory: Path, wanted: TenantEntry | None) -> BrokerFile:
         entry = tenants.setdefault(name, _described(name, description))
         if not _agree(entry, description):
             raise _other_numbers(directory, entry)
-    described = BrokerFile(tuple(tenants.values()))
+    described = msgspec.structs.replace(known, tenants=tuple(tenants.values()))
     if described != known:
         write_durably(directory / BROKER_FILE, msgspec.json.encode(described) + b"\n", 0o644)
     return described

@@ -70,6 +70,14 @@ if TYPE_CHECKING:
 _V5: Final = ProtocolVersion.V5
 _GRACE: Final = 1.5
 _NEVER_MS: Final = 1 << 62
+_AUTHENTICATION: Final = frozenset(
+    {
+        ReasonCode.NOT_AUTHORIZED,
+        ReasonCode.BAD_USER_NAME_OR_PASSWORD,
+        ReasonCode.BAD_AUTHENTICATION_METHOD,
+    }
+)
+"""Refusals that the audit log tells of."""
 _decode_attached = msgspec.msgpack.Decoder(Attached).decode
 
 
@@ -615,10 +623,20 @@ class Connection:
 
     def _refuse(self, reason: ReasonCode, why: str) -> None:
         """Answer CONNECT with a refusal ([MQTT-3.2.2-7])."""
+        if reason in _AUTHENTICATION:
+            self.note_refused("ConnectRefused", why)
         if self.is_v5 or connect_return_code(reason) is not None:
             text = Properties(reason_string=why) if self.is_v5 else NO_PROPERTIES
             self._write_now(Connack(reason_code=reason, properties=text))
         self._drop(why)
+
+    def note_refused(self, what: str, why: str, about: bytes = b"") -> None:
+        """Tell the audit log what this client may not."""
+        client = self.client_id.decode(errors="replace")
+        who = f"{self.identity or '-'} {client}"
+        tenant = self._tenant.name if self._tenant is not None else ""
+        target = about.decode(errors="replace")
+        self.service.note_refused(what, who=who, why=why, target=target, tenant=tenant)
 
     def _close_session(self) -> None:
         if self.phase is Phase.CLOSED:

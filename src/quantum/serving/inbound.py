@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from quantum.broker import Message, encode_record
-from quantum.broker.message import RETAIN
+from quantum.broker.message import BEFORE_V5, BEGINS, RETAIN, mark_record
 from quantum.mqtt import (
     MalformedPacket,
     ProtocolViolation,
@@ -42,12 +42,22 @@ class _Exchange:
 class Inbound:
     """The publishes of one connection. Made when the first one comes."""
 
-    __slots__ = ("_aliases", "_answers", "_connection", "_exchanges", "_is_over", "_open")
+    __slots__ = (
+        "_aliases",
+        "_answers",
+        "_begun",
+        "_connection",
+        "_exchanges",
+        "_is_over",
+        "_open",
+    )
     # `_open` counts publishes without an answer, `_exchanges` those of QoS 2 without a PUBREL.
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._answers: deque[Run] = deque()
+        self._begun: set[tuple[Prg | None, int]] = set()
+        """Where publishes went, at which QoS: the first one of each is marked as that."""
         self._is_over = False  # a publish was refused, and there are no words for it
         self._open = 0
         self._exchanges: dict[int, _Exchange] = {}
@@ -69,7 +79,16 @@ class Inbound:
                     if topic in unwanted
                 ]
         self._wait_for(run)
+        if (owner, 1) not in self._begun:
+            records[0] = self._begin(owner, 1, records[0])
         self._log(owner, run, records)
+
+    def _begin(self, owner: Prg | None, qos: int, record: bytes) -> bytes:
+        """Mark the first publish of its way; None: the way of what is logged with its session."""
+        if (owner, qos) in self._begun or self._connection.is_v5:
+            return record
+        self._begun.add((owner, qos))
+        return mark_record(record, BEGINS)
 
     def _log(self, owner: Prg, run: Run, records: list[bytes]) -> None:
         prg = self._connection.prg
@@ -219,10 +238,15 @@ class Inbound:
         self._wait_for(run)
         if connection.outlives:
             assert connection.prg is not None
-            connection.prg.publish_once(connection, packet_id, message.record)
+            record = self._begin(None, 2, self._record(message))
+            connection.prg.publish_once(connection, packet_id, record)
             self._pace(connection.prg, owner)
         else:
-            self._log(owner, run, [message.record])
+            self._log(owner, run, [self._begin(owner, 2, self._record(message))])
+
+    def _record(self, message: Message) -> bytes:
+        record = message.record
+        return record if self._connection.is_v5 else mark_record(record, BEFORE_V5)
 
     def _on_repeat(self, exchange: _Exchange, message: Message, *, is_repeat: bool) -> None:
         """A packet id comes again before it was released: the message is here already.
@@ -277,7 +301,7 @@ class Inbound:
         if packet.qos == 0:
             self._publish_0(owner, message)
         elif packet.qos == 1:
-            self.add_run(owner, [message.record], [packet.packet_id], [topic])
+            self.add_run(owner, [self._record(message)], [packet.packet_id], [topic])
         else:
             self._publish_2(owner, message, is_repeat=packet.dup)
 
@@ -332,6 +356,8 @@ def qos_1_record(
 ) -> bytes:
     """Make the record of a QoS 1 publish without properties."""
     flags = 1 | RETAIN if first_byte & 1 else 1
+    if not connection.is_v5:
+        flags |= BEFORE_V5
     return encode_record(
         topic, payload, flags, b"", 0, connection.client_id, connection.epoch, packet_id
     )

@@ -97,6 +97,8 @@ class UnloggedMember(_Said, tag=11):
     tenant: str
     prg: int
     client_id: bytes
+    epoch: int
+    identifier: int
     record: bytes
 
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from clustor.runtime.errors import DataDirectoryRefused
 from clustor.runtime.pki import utc_now
+from clustor.runtime.rotation import FileWatch, Repeated
 from quantum.edge import (
     AdmissionLimits,
     EdgeLimits,
@@ -20,6 +21,7 @@ from quantum.edge import (
     over_websocket,
     require_loopback,
 )
+from quantum.edge.errors import EdgeError
 from quantum.edge.listener_files import connections_possible, raise_file_limit
 from quantum.edge.tls_development import prepare_server
 from quantum.serving.service import BrokerService
@@ -92,7 +94,17 @@ class Listeners:
             first_answer_seconds=float(doors.first_packet_seconds),
         )
         self._lobby = Lobby(limits)
+        self._lobby.on_refusal = self._on_refusal
+        self._renewal: Repeated | None = None
         self.open: dict[str, tuple[Listener, Door]] = {}
+
+    def _on_refusal(self, address: str, why: object) -> None:
+        kind = type(why).__name__ if isinstance(why, EdgeError) else "ConnectionLate"
+        self._service.note_refused(kind, who=address, why=str(why))
+
+    def _renew(self, watch: FileWatch) -> None:
+        if watch.look():
+            journal.info("new certificates are in use for clients to come")
 
     def tenant_of(self, server_name: str | None) -> str | None:
         """Say whose clients ask for a server name.
@@ -135,6 +147,9 @@ class Listeners:
                 tenant_of=self.tenant_of,
             )
             await self._open("mqtts", listener, doors.mqtts)
+            watch = FileWatch(listener.certificates.files, listener.reload, EdgeError)
+            watch.look()
+            self._renewal = Repeated(lambda: self._renew(watch))
 
     async def _open(self, name: str, listener: Listener, door: Door) -> None:
         await listener.start(door.host, door.port)
@@ -142,5 +157,7 @@ class Listeners:
 
     def stop_accepting(self) -> None:
         """Let nobody else in."""
+        if self._renewal is not None:
+            self._renewal.stop()
         for listener, _ in self.open.values():
             listener.stop_accepting()

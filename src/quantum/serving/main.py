@@ -15,7 +15,9 @@ from clustor.runtime import main as clustor_main
 from clustor.runtime.admin import AdminServer
 from clustor.runtime.cluster_file import ADMIN_ROLE, LOOPBACK
 from clustor.runtime.node import Node
+from quantum.serving.archiving import closing, start_archiving
 from quantum.serving.broker_file import DEVELOPMENT_TENANT, read_broker_file
+from quantum.serving.feeding import Feeding
 from quantum.serving.listeners import Door, Doors, Listeners, tenant_doors
 from quantum.serving.policy import TenantsFile
 from quantum.serving.service import BrokerService
@@ -33,13 +35,15 @@ journal = logging.getLogger("quantum.broker")
 async def serve_mqtt(node: Node, admin: AdminServer, cluster_file: Path) -> Callable[[], None]:
     """Host the tenants of `broker.json`, and listen for their clients on loopback."""
     service = BrokerService(node)
-    for ordinal, entry in enumerate(read_broker_file(cluster_file.parent).tenants):
+    described = read_broker_file(cluster_file.parent)
+    for ordinal, entry in enumerate(described.tenants):
         service.add_tenant(entry, ordinal)
     service.watch_rings(cluster_file.parent)
     service.obey(TenantsFile(cluster_file.parent))
-    admin.pages = BrokerPages(service)
+    archiving = start_archiving(node, service, described.archive)
+    admin.pages = BrokerPages(service, archiving, Feeding(node, service))
     if not service.tenants:
-        return lambda: None
+        return closing(lambda: None, archiving)
     first = node.settings.entry.admin_port - ADMIN_ROLE
     doors = Doors(
         mqtt=Door(LOOPBACK, first + MQTT_ROLE),
@@ -50,7 +54,7 @@ async def serve_mqtt(node: Node, admin: AdminServer, cluster_file: Path) -> Call
     listeners = Listeners(service, doors, cluster_file.parent, DEVELOPMENT_TENANT)
     await listeners.start()
     journal.info("development mode: MQTT is plaintext on %s:%d", LOOPBACK, first + MQTT_ROLE)
-    return listeners.stop_accepting
+    return closing(listeners.stop_accepting, archiving)
 
 
 def main() -> None:

@@ -158,3 +158,4 @@ class Permit:
             self._noted.add(name)
             connection = self._connection
             connection.home.guard.note(what, connection.client_id, connection.identity, name)
+            connection.note_refused(what, "the rules of the tenant", name)

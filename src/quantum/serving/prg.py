@@ -455,6 +455,14 @@ class Prg:
             if member is not None:
                 self.tenant.deliver_to_member(member, message)
 
+    def deliver_to_member(
+        self, client_id: bytes, epoch: int, identifier: int, message: Message
+    ) -> None:
+        """Deliver a QoS 0 message to a member of a shared subscription, if it is still the same."""
+        connection = self.connections.get(client_id)
+        if connection is not None and connection.epoch == epoch:
+            connection.deliver(Outgoing(message), 0, 0, (identifier,) if identifier else ())
+
     def _carry_out(self, effect: object) -> None:
         match effect:
             case Send():

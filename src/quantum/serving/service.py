@@ -28,7 +28,6 @@ from quantum.serving.authentication import Authenticator
 from quantum.serving.backpressure import TurnShare
 from quantum.serving.broker_file import RingsFile, TenantEntry
 from quantum.serving.connection import Connection
-from quantum.serving.delivery import Outgoing
 from quantum.serving.groups import group_of
 from quantum.serving.limits import MqttLimits
 from quantum.serving.policy import TenantsFile, server_name_owners
@@ -50,9 +49,14 @@ journal = logging.getLogger("quantum.broker")
 class BrokerService:
     """All tenants and all clients of one node."""
 
-    def __init__(self, node: Node, limits: MqttLimits | None = None) -> None:
+    def __init__(
+        self,
+        node: Node,
+        limits: MqttLimits | None = None,
+        entropy: Callable[[int], bytes] = os.urandom,
+    ) -> None:
         self._node = node
-        self._loop = asyncio.get_running_loop()
+        self._entropy = entropy
         self.limits = limits or MqttLimits()
         self.tenants: dict[str, Tenant] = {}
         self._by_group: dict[HostedGroup, Prg] = {}
@@ -67,8 +71,9 @@ class BrokerService:
         self._links_in: dict[int, link.LinkIn] = {}
         self._entries: dict[int, tuple[int, RelayEntry]] = {}
         self._exits: dict[tuple[int, int], RelayExit] = {}
-        self._next_relay = 0
-        self._incarnation = int.from_bytes(os.urandom(6), "little")
+        self._incarnation = int.from_bytes(entropy(6), "little")
+        self._next_relay = self._incarnation
+        """No other process of this node ever used the numbers that follow."""
         self.tick_ms = self._started_ms = node.now_ms()
         self.authenticators: dict[str, Authenticator] = {}
         """The methods of enhanced authentication that clients may name, none by default."""
@@ -81,6 +86,8 @@ class BrokerService:
         self._tenants_file: TenantsFile | None = None
         self.rings_file: RingsFile | None = None
         self._ordinals: dict[str, int] = {}
+        self.on_hosted: Callable[[Prg], None] | None = None
+        """Told of every partition that is hosted from then on."""
         self._number = node.serve(self)
 
     # Tenants.
@@ -110,6 +117,8 @@ class BrokerService:
             tenant.prgs.append(prg)
             self._by_group[group] = prg
             self._leaders[prg] = None
+            if self.on_hosted is not None:
+                self.on_hosted(prg)
         tenant.rings = entry.rings
         tenant.note_ring()
 
@@ -210,14 +219,20 @@ class BrokerService:
         self._begin_link_anew(peer)
 
     def _begin_link_anew(self, peer: int) -> None:
-        """Something between the nodes was lost: what rests on it ends, or is sent again."""
+        """Something between the nodes was lost: what rests on it ends, or is sent again.
+
+        The peer is told of every relay that ends. It may have lost nothing: a node hears of the
+        end of an old connection when a new one is in use already.
+        """
         for number, (node, entry) in list(self._entries.items()):
             if node == peer:
                 del self._entries[number]
+                self.say(peer, link.RelayEnd(number, opened_here=True), 32)
                 entry.end()
         for key, relay_exit in list(self._exits.items()):
             if key[0] == peer:
                 del self._exits[key]
+                self.say(peer, link.RelayEnd(key[1], opened_here=False), 32)
                 relay_exit.lost()
         for tenant in self.tenants.values():
             for prg in tenant.prgs:
@@ -255,7 +270,7 @@ class BrokerService:
         self._dirty[connection] = None
 
     def soon(self, call: Callable[[], None]) -> None:
-        self._loop.call_soon(call)
+        asyncio.get_running_loop().call_soon(call)
 
     def is_local(self, node: int | None) -> bool:
         return node == self._node.node_id
@@ -266,7 +281,7 @@ class BrokerService:
 
     def draw_client_id(self) -> bytes:
         """Return an id that no client has."""
-        return b"auto-" + os.urandom(12).hex().encode()
+        return b"auto-" + self._entropy(12).hex().encode()
 
     def joined(self, connection: Connection) -> None:
         self.connections += 1
@@ -278,6 +293,15 @@ class BrokerService:
 
     def count_fault(self, fault: PeerFault) -> None:
         self.faults[fault.reason] = self.faults.get(fault.reason, 0) + 1
+        self.note_refused("MalformedPacket", who="", why=fault.reason)
+
+    def note_refused(
+        self, what: str, *, who: str, why: str, target: str = "", tenant: str = ""
+    ) -> None:  # fmt: skip
+        """Tell the audit log of something that a client may not."""
+        audit = self._node.audit
+        if audit is not None:
+            audit.refused(what, who=who, why=why, target=target, tenant=tenant)
 
     def note_end(self, client_id: bytes, why: str) -> None:
         journal.debug("client %r: %s", client_id, why)
@@ -340,10 +364,9 @@ class BrokerService:
                         prg.fan_out(decode_record(record)[0])
             case link.UnloggedMember():
                 prg = self._prg(said.tenant, said.prg)
-                connection = None if prg is None else prg.connections.get(said.client_id)
-                if connection is not None:
+                if prg is not None and prg.leading:
                     message, _ = decode_record(said.record)
-                    connection.deliver(Outgoing(message), 0, 0, ())
+                    prg.deliver_to_member(said.client_id, said.epoch, said.identifier, message)
             case link.Items():
                 prg = self._prg(said.tenant, said.prg)
                 if prg is not None and prg.leading:
@@ -395,6 +418,8 @@ class BrokerService:
             node, entry = self._entries.get(said.relay, (0, None))
             end = entry if node == peer else None
         if end is None:
+            if isinstance(said, link.RelayData):  # whoever still speaks should know
+                self.say(peer, link.RelayEnd(said.relay, opened_here=not said.opened_here), 32)
             return
         if isinstance(said, link.RelayData):
             end.on_data(said.data)

@@ -14,7 +14,6 @@ from quantum.mqtt import PeerFault, ReasonCode
 from quantum.routing.ring import HashRing
 from quantum.serving import link
 from quantum.serving.backpressure import QUEUED_BYTES_MAX, Held, Level, TurnShare
-from quantum.serving.delivery import Outgoing
 from quantum.serving.policy import TenantGuard
 from quantum.serving.publishing import Done, cuts
 from quantum.tenancy import TenantDescription
@@ -263,14 +262,18 @@ class Tenant:
         """Deliver a QoS 0 message to one member of a shared subscription."""
         prg = self.prgs[member.prg]
         if prg.leading:
-            connection = prg.connections.get(member.client_id)
-            if connection is not None and connection.epoch == member.epoch:
-                identifiers = (member.identifier,) if member.identifier else ()
-                connection.deliver(Outgoing(message), 0, 0, identifiers)
+            prg.deliver_to_member(member.client_id, member.epoch, member.identifier, message)
             return
         node = prg.leader_node
         if node is not None and not self._links.is_local(node):
-            said = link.UnloggedMember(self.name, member.prg, member.client_id, message.record)
+            said = link.UnloggedMember(
+                self.name,
+                member.prg,
+                member.client_id,
+                member.epoch,
+                member.identifier,
+                message.record,
+            )
             self._links.say(node, said, len(message.record) + 64)
 
     # Leaders.

@@ -18,12 +18,15 @@ from clustor.runtime.main import serve_node
 from clustor.runtime.node import Node
 from clustor.runtime.pki import NodeId, cluster_id, utc_now
 from quantum.config import ListenAddress, Settings
+from quantum.serving.archiving import closing, start_archiving
 from quantum.serving.broker_file import (
     DEVELOPMENT_TENANT,
+    ArchiveEntry,
     TenantEntry,
     prepare_broker,
     read_broker_file,
 )
+from quantum.serving.feeding import Feeding
 from quantum.serving.limits import MqttLimits
 from quantum.serving.listeners import Door, Doors, Listeners, tenant_doors
 from quantum.serving.policy import TenantsFile
@@ -50,12 +53,13 @@ async def serve_alone(settings: Settings, say: Say) -> None:
             service.add_tenant(entry, ordinal)
         service.watch_rings(settings.data)
         service.obey(TenantsFile(settings.data))
-        admin.pages = BrokerPages(service)
+        archiving = start_archiving(node, service, archive_entry(settings))
+        admin.pages = BrokerPages(service, archiving, Feeding(node, service))
         all_doors = replace(doors(settings), tenants=tenant_doors(service))
         listeners = Listeners(service, all_doors, settings.data, DEVELOPMENT_TENANT)
         await listeners.start()
         when_all_led(service, lambda: _greet(say, settings, listeners))
-        return listeners.stop_accepting
+        return closing(listeners.stop_accepting, archiving)
 
     await serve_node(cluster, _ONE, data, settings.data / CLUSTER_FILE, extend)
 
@@ -76,6 +80,15 @@ def _describe(settings: Settings) -> ClusterFile:
         cluster.nodes[0], host=admin.host, admin_port=admin.port, peer_port=0
     )
     return msgspec.structs.replace(cluster, nodes=(entry,))
+
+
+def archive_entry(settings: Settings) -> ArchiveEntry | None:
+    """Return where the archive is, None where there is none."""
+    if settings.archive is None:
+        return None
+    return ArchiveEntry(
+        settings.archive, settings.archive_flush_seconds, settings.archive_hold_bytes_max
+    )
 
 
 def mqtt_limits(settings: Settings) -> MqttLimits:

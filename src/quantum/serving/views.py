@@ -6,6 +6,7 @@ is known to the leaders alone.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +19,8 @@ from quantum.serving.tenant_pages import TenantPages
 from quantum.topics import matches
 
 if TYPE_CHECKING:
+    from quantum.serving.archiving import Archiving
+    from quantum.serving.feeding import Feeding
     from quantum.serving.service import BrokerService
 
 PAGE_DEFAULT: Final = 100
@@ -30,11 +33,18 @@ Answer = tuple[int, object]
 class BrokerPages:
     """The pages below `/broker/` of a node's admin port."""
 
-    def __init__(self, service: BrokerService) -> None:
+    def __init__(
+        self,
+        service: BrokerService,
+        archiving: Archiving | None = None,
+        feeding: Feeding | None = None,
+    ) -> None:
         self._service = service
+        self._archiving = archiving
+        self._feeding = feeding
         self._tenants = TenantPages(service)
 
-    def get(self, target: str) -> Answer | None:
+    def get(self, target: str) -> Answer | asyncio.Future[Answer] | None:
         """Answer a GET, or return None for a page that is not ours."""
         about_tenants = self._tenants.get(target)
         if about_tenants is not None:
@@ -49,6 +59,10 @@ class BrokerPages:
                 return 200, self._status()
             if name == "digests" and not rest:
                 return 200, {"partitions": [_digest(prg) for prg in self._prgs()]}
+            if name == "archive" and not rest and self._archiving is not None:
+                return 200, self._archiving.status()
+            if name == "feed" and self._feeding is not None:
+                return self._feed(self._feeding, rest, query)
             if name == "sessions" and rest:
                 return self._session(unquote(rest))
             if name in ("sessions", "retained", "topics") and not rest:
@@ -56,6 +70,14 @@ class BrokerPages:
         except ValueError as error:
             return 400, {"error": str(error)}
         return 404, {"error": "no such page"}
+
+    def _feed(
+        self, feeding: Feeding, rest: str, query: dict[str, str]
+    ) -> Answer | asyncio.Future[Answer]:
+        if not rest:
+            return feeding.directory()
+        tenant, _, number = rest.partition("/")
+        return feeding.page(tenant, number, query)
 
     def post(self, target: str) -> Answer | None:
         """Carry out `POST /broker/sessions/<client>/kick`, and what `TenantPages` knows."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from clustor.log.types import LogIndex
 from clustor.raft.profiles import CONSISTENCY_PROFILE, ReplicationNumbers
 from clustor.raft.types import ReplicaId
 from clustor.replica import Applied
@@ -46,6 +47,41 @@ def test_the_log_shrinks_behind_a_snapshot_and_a_restart_finds_the_same_state() 
     cluster.leader()
     cluster.run(300)
     assert {node.up.machine.digest() for node in cluster.nodes.values()} == {digest}
+
+
+def test_a_held_log_keeps_its_entries_until_it_is_let_go() -> None:
+    cluster = Cluster(3, profile=EAGER)
+    leader = cluster.leader()
+    for node in cluster.nodes.values():
+        node.up.hold_log(LogIndex(10))
+    fill(cluster, leader, 0, 60)
+    cluster.run(500)
+    for node in cluster.nodes.values():
+        assert node.up.group.core.log.base_index == 10
+        assert node.up.log.entries.base_index <= 10
+        node.up.hold_log(None)
+    cluster.run(500)
+    for node in cluster.nodes.values():
+        assert node.up.group.core.log.base_index > 10
+
+
+def test_a_segment_is_closed_when_an_archiver_asks_and_the_next_append_opens_another() -> None:
+    cluster = Cluster(3)
+    leader = cluster.leader()
+    fill(cluster, leader, 0, 3)
+    closed = leader.up.log.closed_segments()
+    leader.up.seal_segment()
+    leader.up.seal_segment()
+    cluster.settle()
+    assert len(leader.up.log.closed_segments()) == len(closed) + 1, "an empty one stays open"
+    fill(cluster, leader, 3, 3)
+    assert leader.up.log.open_segment() is not None
+    for node in cluster.nodes.values():
+        cluster.crash(node)
+    cluster.mail.clear()
+    for node in cluster.nodes.values():
+        cluster.open(node)
+    assert cluster.leader().up.group.core.log.last_index >= 6
 
 
 def test_a_follower_that_was_away_too_long_gets_a_snapshot_and_goes_on() -> None:

@@ -55,6 +55,8 @@ class Client:
         self.incoming: set[int] = set()
         self.received: list[Received] = []
         self.filters: dict[bytes, int] = {}
+        self.wished: dict[bytes, int] = {}
+        """When it last asked for a filter."""
         """Until when, on the world's count, messages published to a filter may come."""
         self.asked: dict[int, list[SubscriptionSpec]] = {}
         self.since: dict[bytes, tuple[int, SubscriptionSpec]] = {}
@@ -128,6 +130,7 @@ class Client:
         self.asked[token] = list(specs)
         for spec in specs:
             self.filters[shared_key(spec)] = FOR_EVER
+            self.wished[shared_key(spec)] = token
         self.send("SUBSCRIBE", token, list(specs))
 
     def unsubscribe(self, key: bytes) -> None:
@@ -195,7 +198,8 @@ class Client:
 
     def _on_unsuback(self, token: int) -> None:
         for spec in self.asked.pop(token, []):
-            self.filters[spec.filter] = self.world.tick()
+            if self.wished.get(spec.filter, 0) < token:  # else it subscribed again meanwhile
+                self.filters[spec.filter] = self.world.tick()
 
     def _on_publish(
         self,

@@ -122,6 +122,18 @@ def test_others_are_told_of_the_first_and_of_the_last_interest() -> None:
     assert desk.to_there() == [Interest(b"far", NOTHING)]
 
 
+def test_a_subscription_waits_for_what_was_said_before_and_is_on_its_way() -> None:
+    """Else what is published there after its SUBACK may meet nobody."""
+    desk = keeper()
+    first = desk.subscribe(spec(b"far", retain_handling=2))
+    assert first.awaited == [(THERE, 1)]
+    assert desk.subscribe(spec(b"far", retain_handling=2)).awaited == first.awaited
+    desk.attach(b"d")
+    other = desk.subscribe(spec(b"far", retain_handling=2), client_id=b"d")
+    assert other.awaited == first.awaited
+    assert desk.unsubscribe(b"far", client_id=b"d").awaited == first.awaited
+
+
 def test_the_interest_of_others_brings_them_each_message_once() -> None:
     desk = Desk()
     desk.from_there(Interest(b"a/#", WANTED), Interest(b"a/+", WANTED))

@@ -60,9 +60,6 @@ def test_no_answer_leaves_behind_a_refusal(story: Story) -> None:
     story.writer.expect_end()
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a publish that is on its way gets in although the one before was refused"
-)
 def test_what_follows_a_refusal_waits_for_it(story: Story) -> None:
     """[MQTT-4.6.0-6]: the client sends both again, in their order; neither may be first"""
     story.refuse_one_and_make_room()

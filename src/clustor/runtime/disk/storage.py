@@ -19,6 +19,12 @@ class DirectoryStorage:
     def __init__(self, root: Path) -> None:
         self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
+    def again(self) -> DirectoryStorage:
+        """Open the same directory once more, for another thread to close when it likes."""
+        other = DirectoryStorage.__new__(DirectoryStorage)
+        other._root = os.dup(self._root)
+        return other
+
     def names(self, directory: str) -> list[str]:
         """List the names directly below `directory`, sorted; a missing directory is empty."""
         try:

@@ -1,0 +1,96 @@
+"""Where a running node tells what happened: straight to the log, or past a guard against storms."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Final
+
+from clustor.control.audit import AuditRecord
+from clustor.runtime.audit_keys import open_audit_keys
+from clustor.runtime.audit_writer import AUDIT_DIRECTORY, LIMITS, AuditWriter, WriterLimits, wall_ms
+from clustor.runtime.data_directory import DataDirectory
+from clustor.security import AuditEvent, StormGuard, events_per_window
+
+_FLUSH_SECONDS: Final = 60.0
+
+journal = logging.getLogger("clustor.audit")
+
+
+class AuditDesk:
+    """A node's audit log, with what must be kept apart: acts of people, and refusals by the score.
+
+    `note` and `record` are for what was done: each event is a line. `refused` is for what anybody
+    can cause at will: the first few of a kind become lines, the rest are counted.
+    """
+
+    def __init__(self, writer: AuditWriter, active_partitions: int = 0) -> None:
+        self.writer = writer
+        self._guard = StormGuard(events_per_window(active_partitions))
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(_FLUSH_SECONDS, self._flush)
+        self.refusals: dict[str, int] = {}
+        """How often each kind of refusal came, written down or not."""
+
+    def note(self, event: AuditEvent) -> bool:
+        """Take an event; it never waits."""
+        return self.writer.note(event)
+
+    async def record(self, event: AuditEvent) -> None:
+        """Return when the event is durable; raises AuditFailed."""
+        await self.writer.record(event)
+
+    def refused(
+        self, what: str, *, who: str, why: str, target: str = "", tenant: str = ""
+    ) -> None:  # fmt: skip
+        """Count a refusal, and write it down unless there is a storm of its kind."""
+        self.refusals[what] = self.refusals.get(what, 0) + 1
+        event = AuditEvent(
+            who=who, what=what, outcome=why, at_ms=wall_ms(), object=target, tenant=tenant
+        )
+        for each in self._guard.admit(event):
+            self.writer.note(each)
+
+    async def close(self) -> None:
+        """Write the summaries, seal, and close."""
+        self._timer.cancel()
+        for each in self._guard.flush(wall_ms(), everything=True):
+            self.writer.note(each)
+        await self.writer.close()
+
+    def _flush(self) -> None:
+        self._timer = self._loop.call_later(_FLUSH_SECONDS, self._flush)
+        for each in self._guard.flush(wall_ms()):
+            self.writer.note(each)
+
+
+def open_desk(
+    data: DataDirectory | Path, *, active_partitions: int = 0, limits: WriterLimits = LIMITS
+) -> AuditDesk:
+    """Open the audit log of a node's directory, made where it is missing.
+
+    Raises KeyUnavailable, AuditUnreadable and AuditFailed.
+    """
+    root = data if isinstance(data, Path) else data.root
+    keys = open_audit_keys(root / "keys", wall_ms())
+    writer = AuditWriter(root / AUDIT_DIRECTORY, keys.signer, limits=limits)
+    return AuditDesk(writer, active_partitions)
+
+
+def event_of_record(record: AuditRecord) -> AuditEvent:
+    """Turn a control call's record into an event: the ring forgets it one day, the log does not."""
+    return AuditEvent(
+        who=record.identity,
+        what=record.kind,
+        outcome=record.outcome,
+        at_ms=record.at,
+        object=" ".join(record.touched),
+        trace_id=record.request_id,
+        facts={
+            "ring": record.ring.value,
+            "sequence": str(record.sequence),
+            "command_sha256": record.command_sha256.hex(),
+            "break_glass": record.break_glass or "",
+        },
+    )

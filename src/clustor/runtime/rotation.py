@@ -1,0 +1,195 @@
+"""Certificates and revocation lists that change on disk while a node runs.
+
+A handshake uses what the files held when it began; an open connection is left alone. The files of
+a pair are replaced one after the other, so for a moment they do not fit: then the old ones stay in
+use, and the next look tries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+
+from clustor.runtime.audit_writer import wall_ms
+from clustor.runtime.errors import CertificateUnusable, NodeError
+from clustor.runtime.pki import (
+    AUTHORITY_FILE,
+    CERTIFICATE_FILE,
+    KEY_FILE,
+    REVOCATION_FILE,
+    load_certificate,
+    utc_now,
+)
+from clustor.runtime.revocation import load_revocations
+from clustor.runtime.transport import Transport
+from clustor.security import AuditEvent, AuditSink, Feed, Freshness, RevocationFreshness
+
+LOOK_SECONDS: Final = 1.0
+
+journal = logging.getLogger("clustor.rotation")
+
+Stamp = tuple[int, int, int]
+Stamps = tuple[Stamp | None, ...]
+
+
+class FileWatch:
+    """Calls `reload` when one of these files was replaced, until it succeeds."""
+
+    def __init__(
+        self, files: tuple[Path, ...], reload: Callable[[], None], refusals: type[Exception]
+    ) -> None:
+        """`refusals` is what an unusable file raises. The first look loads, and is no renewal."""
+        self._files = files
+        self._reload = reload
+        self._refusals = refusals
+        self._loaded: Stamps | None = None
+        self._refused: Stamps | None = None
+        self.renewals = 0
+
+    def look(self) -> bool:
+        """Return whether new content was loaded."""
+        found = self._stamps()
+        if found == self._loaded:
+            return False
+        try:
+            self._reload()
+        except self._refusals as error:
+            if found != self._refused:
+                journal.warning("new files are not used yet: %s", error)
+            self._refused = found
+            return False
+        is_first, self._loaded = self._loaded is None, found
+        self.renewals += not is_first
+        return not is_first
+
+    def _stamps(self) -> Stamps:
+        return tuple(stamp_of(file) for file in self._files)
+
+
+def stamp_of(file: Path) -> Stamp | None:
+    """Return what tells one content of a file from another; None where there is none."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+class NodeTrust:
+    """What a node's transport believes: renewed certificates, revoked peers, its own quarantine."""
+
+    def __init__(
+        self, transport: Transport, pki: Path, audit: AuditSink | None, now_ms: Callable[[], int]
+    ) -> None:
+        """`now_ms` is the monotonic clock."""
+        self._transport = transport
+        self._pki = pki
+        self._audit = audit
+        self._now_ms = now_ms
+        self._watch = FileWatch(
+            tuple(
+                pki / name for name in (CERTIFICATE_FILE, KEY_FILE, AUTHORITY_FILE, REVOCATION_FILE)
+            ),
+            transport.renew,
+            NodeError,
+        )
+        self._revoked: frozenset[int] = frozenset()
+        self._list_stamp: Stamp | None = None
+        self._list_ends: datetime | None = None
+        # Without a list at the start nothing is checked: development clusters begin that way.
+        self.freshness = RevocationFreshness(now_ms()) if (pki / REVOCATION_FILE).exists() else None
+        self.look()
+
+    @property
+    def renewals(self) -> int:
+        """How often new files were taken into use."""
+        return self._watch.renewals
+
+    def expiry_ms(self) -> int:
+        """Return when this node's certificate ends (`security_cert_expiry_seconds`)."""
+        ends = load_certificate(self._pki / CERTIFICATE_FILE).not_valid_after_utc
+        return int(ends.timestamp() * 1000)
+
+    def look(self) -> None:
+        """Take what changed into use; end what is no longer believed."""
+        if self._watch.look():
+            journal.info("new certificates are in use for connections to come")
+            self._note("CertificateRenewed", "Done", str(self._pki))
+        self._read_list()
+        if self.freshness is not None:
+            self._judge(self.freshness)
+        self._end_refused()
+
+    def waive(self, waiver_id: str, ttl_ms: int) -> None:
+        """Go on without fresh revocation data for a while; raises SecurityMisuse."""
+        if self.freshness is not None:
+            self.freshness.on_waiver(waiver_id, ttl_ms, self._now_ms())
+            self._note("RevocationWaived", "Done", waiver_id)
+            self._judge(self.freshness)
+
+    def _read_list(self) -> None:
+        """Ask the feed. The file is the distribution point, and its answer is of now."""
+        stamp = stamp_of(self._pki / REVOCATION_FILE)
+        if stamp is None:
+            return  # a feed that does not answer: its silence is what counts
+        if stamp != self._list_stamp:
+            try:
+                authority = load_certificate(self._pki / AUTHORITY_FILE)
+                found = load_revocations(self._pki / REVOCATION_FILE, authority)
+            except CertificateUnusable:
+                return
+            self._list_stamp, self._list_ends = stamp, found.next_update_utc
+            self._revoked = frozenset(entry.serial_number for entry in found)
+        if self._list_ends is None or utc_now() < self._list_ends:
+            self.freshness = self.freshness or RevocationFreshness(self._now_ms())
+            self.freshness.on_feed(Feed.CRL, 0, self._now_ms())
+
+    def _judge(self, freshness: RevocationFreshness) -> None:
+        status = freshness.status(self._now_ms())
+        is_shut = status.freshness is Freshness.QUARANTINED
+        if is_shut and self._transport.quarantined is None:
+            journal.critical("quarantine: %s", status.reason)
+            self._note("RevocationQuarantine", "Entered", status.reason)
+            self._transport.quarantine(status.reason)
+        elif not is_shut and self._transport.quarantined is not None:
+            journal.warning("quarantine has ended: %s", status.freshness)
+            self._note("RevocationQuarantine", "Left", status.freshness.value)
+            self._transport.lift()
+
+    def _end_refused(self) -> None:
+        for peer in self._transport.end_where(self._refuses):
+            self._note("PeerConnectionEnded", "CertificateRefused", f"node/{peer}")
+
+    def _refuses(self, certificate_der: bytes) -> bool:
+        certificate = x509.load_der_x509_certificate(certificate_der)
+        is_over = certificate.not_valid_after_utc <= utc_now()
+        return is_over or certificate.serial_number in self._revoked
+
+    def _note(self, what: str, outcome: str, target: str) -> None:
+        if self._audit is not None:
+            self._audit.note(
+                AuditEvent(who="(node)", what=what, outcome=outcome, at_ms=wall_ms(), object=target)
+            )
+
+
+class Repeated:
+    """Calls something again and again, in the loop, until it is stopped."""
+
+    def __init__(self, call: Callable[[], None], seconds: float = LOOK_SECONDS) -> None:
+        self._call = call
+        self._seconds = seconds
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(seconds, self._run)
+
+    def _run(self) -> None:
+        self._timer = self._loop.call_later(self._seconds, self._run)
+        self._call()
+
+    def stop(self) -> None:
+        self._timer.cancel()

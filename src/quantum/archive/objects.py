@@ -1,0 +1,250 @@
+"""Object stores: the few calls that an archive needs, on S3 and its like or on a directory.
+
+A directory has its own code, not `obstore`'s: a log is deleted once its archive has it, so what
+is put there must be on the disk, name and bytes, before the call returns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, Protocol
+from urllib.parse import unquote, urlsplit
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.store import from_url
+
+from clustor.runtime.data_directory import sync_directory
+from quantum.archive.errors import ArchiveMissing, ArchiveMisuse, ArchiveUnreachable
+
+_PART_BYTES: Final = 8 << 20
+_PARTS_AT_ONCE: Final = 2
+_TEMPORARY: Final = ".part-"
+
+
+class Objects(Protocol):
+    """Raises ArchiveUnreachable where the store fails, ArchiveMissing where an object is not."""
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Create an object, whole and durable; False where there is one of this name."""
+
+    def put(self, name: str, pieces: Iterable[bytes]) -> None:
+        """Write an object, whole and durable or not at all; one that is there is replaced."""
+
+    def get(self, name: str, bytes_max: int) -> bytes:
+        """Return a whole object; ArchiveMisuse for a larger one."""
+
+    def read(self, name: str, offset: int, length: int) -> bytes:
+        """Return up to `length` bytes; fewer only at the end of the object."""
+
+    def size(self, name: str) -> int | None:
+        """Return an object's length, None where there is none."""
+
+    def names(self, prefix: str) -> list[str]:
+        """List all names below a prefix that ends in a slash, or is empty; sorted."""
+
+    def folders(self, prefix: str) -> list[str]:
+        """List the folders right below such a prefix, without slashes; sorted."""
+
+
+def open_objects(url: str) -> Objects:
+    """Open a store by its URL: `file:///…`, `s3://bucket/prefix` and what else obstore knows.
+
+    Credentials come from the environment, never from the URL. Raises ArchiveMisuse.
+    """
+    parts = urlsplit(url)
+    if parts.username or parts.password:
+        raise ArchiveMisuse("credentials do not belong into a URL; use the environment")
+    if parts.scheme == "file":
+        if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+            raise ArchiveMisuse("a directory is written file:///absolute/path", url=url)
+        return DirectoryObjects(Path(unquote(parts.path)))
+    if not parts.scheme:
+        raise ArchiveMisuse("not a URL", url=url)
+    try:
+        # An archiver waits and tries again by itself, and says why meanwhile.
+        retries: Any = {"max_retries": 3, "retry_timeout": timedelta(seconds=20)}
+        return StoreObjects(
+            from_url(url, client_options={"allow_http": True}, retry_config=retries)
+        )
+    except (BaseError, ValueError, TypeError) as error:
+        raise ArchiveMisuse("cannot open this store", url=url, cause=_brief(error)) from error
+
+
+class DirectoryObjects:
+    """Objects as files. Made when first written to; every file and every name is synced."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def create(self, name: str, data: bytes) -> bool:
+        with _disk(name):
+            with self._written(name, [data]) as (temporary, path):
+                try:
+                    os.link(temporary, path)
+                except FileExistsError:
+                    return False
+            sync_directory(path.parent)
+        return True
+
+    def put(self, name: str, pieces: Iterable[bytes]) -> None:
+        with _disk(name):
+            with self._written(name, pieces) as (temporary, path):
+                temporary.replace(path)
+            sync_directory(path.parent)
+
+    def get(self, name: str, bytes_max: int) -> bytes:
+        with _disk(name):
+            path = self._path(name)
+            if path.stat().st_size > bytes_max:
+                raise ArchiveMisuse("an object is too large to be what it should be", object=name)
+            return path.read_bytes()
+
+    def read(self, name: str, offset: int, length: int) -> bytes:
+        with _disk(name), self._path(name).open("rb") as file:
+            file.seek(offset)
+            return file.read(length)
+
+    def size(self, name: str) -> int | None:
+        with _disk(name):
+            try:
+                return self._path(name).stat().st_size
+            except FileNotFoundError:
+                return None
+
+    def names(self, prefix: str) -> list[str]:
+        with _disk(prefix):
+            return sorted(
+                path.relative_to(self._root).as_posix()
+                for path in (self._root / prefix).rglob("*")
+                if path.is_file() and not path.name.startswith(_TEMPORARY)
+            )
+
+    def folders(self, prefix: str) -> list[str]:
+        with _disk(prefix):
+            try:
+                found = list((self._root / prefix).iterdir())
+            except FileNotFoundError:
+                return []
+            return sorted(path.name for path in found if path.is_dir())
+
+    def _path(self, name: str) -> Path:
+        assert name and ".." not in name.split("/") and not name.startswith("/"), name
+        return self._root / name
+
+    @contextmanager
+    def _written(self, name: str, pieces: Iterable[bytes]) -> Iterator[tuple[Path, Path]]:
+        """Write beside the name, durably; what is left of it goes."""
+        path = self._path(name)
+        self._make(path.parent)
+        temporary = path.with_name(f"{_TEMPORARY}{secrets.token_hex(8)}")
+        try:
+            with temporary.open("xb") as file:
+                for piece in pieces:
+                    file.write(piece)
+                file.flush()
+                os.fsync(file.fileno())
+            yield temporary, path
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                temporary.unlink()
+
+    def _make(self, directory: Path) -> None:
+        if not directory.is_dir():
+            self._make(directory.parent)
+            directory.mkdir(exist_ok=True)
+            sync_directory(directory.parent)
+
+
+class StoreObjects:
+    """Objects in a store that `obstore` reaches."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def create(self, name: str, data: bytes) -> bool:
+        with _store(name):
+            try:
+                obstore.put(self._store, name, data, mode="create")
+            except AlreadyExistsError:
+                return False
+        return True
+
+    def put(self, name: str, pieces: Iterable[bytes]) -> None:
+        with _store(name):
+            obstore.put(
+                self._store,
+                name,
+                iter(pieces),
+                chunk_size=_PART_BYTES,
+                max_concurrency=_PARTS_AT_ONCE,
+            )
+
+    def get(self, name: str, bytes_max: int) -> bytes:
+        with _store(name):
+            found = obstore.get(self._store, name)
+            if found.meta["size"] > bytes_max:
+                raise ArchiveMisuse("an object is too large to be what it should be", object=name)
+            return bytes(found.bytes())
+
+    def read(self, name: str, offset: int, length: int) -> bytes:
+        size = self.size(name)
+        if size is None:
+            raise ArchiveMissing("an object is not there", object=name)
+        wanted = max(0, min(length, size - offset))
+        if not wanted:
+            return b""
+        with _store(name):
+            return bytes(obstore.get_range(self._store, name, start=offset, length=wanted))
+
+    def size(self, name: str) -> int | None:
+        with _store(name):
+            try:
+                return int(obstore.head(self._store, name)["size"])
+            except FileNotFoundError:
+                return None
+
+    def names(self, prefix: str) -> list[str]:
+        with _store(prefix):
+            found = obstore.list(self._store, prefix or None)
+            return sorted(str(each["path"]) for chunk in found for each in chunk)
+
+    def folders(self, prefix: str) -> list[str]:
+        with _store(prefix):
+            found = obstore.list_with_delimiter(self._store, prefix or None)
+            return sorted(str(each).rpartition("/")[2] for each in found["common_prefixes"])
+
+
+@contextmanager
+def _disk(name: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise ArchiveMissing("an object is not there", object=name) from error
+    except OSError as error:
+        raise ArchiveUnreachable(
+            "the archive's directory cannot be used", object=name, cause=error.strerror
+        ) from error
+
+
+@contextmanager
+def _store(name: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise ArchiveMissing("an object is not there", object=name) from error
+    except (BaseError, NotImplementedError, OSError) as error:
+        raise ArchiveUnreachable(
+            "the store does not do what it was asked", object=name, cause=_brief(error)
+        ) from error
+
+
+def _brief(error: Exception) -> str:
+    """Say the first line of a store's error: the rest repeats requests, with what is in them."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

@@ -1,0 +1,169 @@
+"""`quantum keys`: which keys a cluster's nodes have, and a new one for all of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from clustor.log.errors import KeyUnavailable, LogError
+from clustor.runtime.audit_keys import read_audit_keys, rotate_audit_key
+from clustor.runtime.audit_once import command_event, record_now
+from clustor.runtime.audit_writer import wall_ms
+from clustor.runtime.cluster_file import CLUSTER_FILE, read_cluster_file
+from clustor.runtime.data_directory import STATE_DIRECTORY
+from clustor.runtime.development import node_directory
+from clustor.runtime.errors import NodeError
+from clustor.runtime.keystore import KEYS_DIRECTORY
+from clustor.runtime.rotation_keys import REGISTRY_FILE, epochs_in_use, rotate_everywhere
+from clustor.security import InUse, KeyRegistry, KeyUse, SecurityError, decode_registry
+from quantum.cli.exits import Exit, exit_of, fail
+from quantum.cli.node_exits import exit_of_node
+
+app = typer.Typer(help="Keys: which there are, and new ones.", no_args_is_help=True)
+
+Data = Annotated[Path, typer.Option("--data", help="The cluster's directory.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@app.command("list")
+def list_keys(data: Data = Path("var"), *, as_json: AsJson = False) -> None:
+    """List the keys of every node: their epochs, states and times. Exit code 3: no cluster."""
+    with _reported():
+        stores = {path.name: _rows(path / KEYS_DIRECTORY) for path in _nodes(data)}
+    if as_json:
+        typer.echo(json.dumps(stores))
+        return
+    for name, rows in stores.items():
+        for row in rows:
+            shown = [f"{key}={value}" for key, value in row.items() if key not in _FIRST and value]
+            first = [f"{row[key]!s:<20}" for key in _FIRST]
+            typer.echo("  ".join([f"{name:<8}", *first, *shown]).rstrip())
+
+
+@app.command()
+def rotate(
+    data: Data = Path("var"),
+    *,
+    use: Annotated[
+        KeyUse, typer.Option("--use", help="DataEncryptionKey or AuditLogKey.")
+    ] = KeyUse.DEK,
+    activate_after: Annotated[
+        int, typer.Option(min=3, max=3_600, help="Seconds until the nodes encrypt with it.")
+    ] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """Give all nodes a new key, while they run.
+
+    A data key is known to every node before any node encrypts with it. The old one decrypts for 48
+    hours, and longer while something on disk needs it; then it is zeroized. A new audit key signs
+    from the next start of each node on. Exit code 1: not now. 3: no cluster. 4: keys.
+    """
+    with _reported():
+        nodes = _nodes(data)
+        if use is KeyUse.DEK:
+            done = _rotate_dek(data, nodes, activate_after * 1_000)
+        elif use is KeyUse.AUDIT_LOG:
+            done = _rotate_audit(data, nodes)
+        else:
+            fail(f"{use.value} is not rotated by a cluster's operator", Exit.USAGE)
+        record_now(data, [command_event("KeyRotated", "Done", use.value, _texts(done))])
+    text = "  ".join(f"{name}={value}" for name, value in done.items())
+    typer.echo(json.dumps(done) if as_json else text)
+
+
+_FIRST = ("use", "epoch", "state")
+
+
+def _rotate_dek(data: Path, nodes: list[Path], after_ms: int) -> dict[str, Any]:
+    def in_use() -> InUse:
+        return {epoch: files for node in nodes for epoch, files in _used(node).items()}
+
+    stores = [node / KEYS_DIRECTORY for node in nodes]
+    epoch, at_ms = rotate_everywhere(data / KEYS_DIRECTORY, stores, in_use, after_ms=after_ms)
+    return {"use": KeyUse.DEK.value, "epoch": epoch, "encrypts_from": _moment(at_ms)}
+
+
+def _rotate_audit(data: Path, nodes: list[Path]) -> dict[str, Any]:
+    for directory in (data, *nodes):
+        rotate_audit_key(directory / KEYS_DIRECTORY, wall_ms())
+    return {"use": KeyUse.AUDIT_LOG.value, "stores": len(nodes) + 1}
+
+
+def _used(node: Path) -> InUse:
+    return epochs_in_use(node / STATE_DIRECTORY)
+
+
+def _nodes(data: Path) -> list[Path]:
+    cluster = read_cluster_file(data / CLUSTER_FILE)
+    return [node_directory(data, entry.id) for entry in cluster.nodes]
+
+
+def _rows(keys: Path) -> list[dict[str, Any]]:
+    rows = [
+        {
+            "use": entry.use.value,
+            "epoch": entry.epoch,
+            "state": entry.state.value,
+            "owner": entry.owner,
+            "activated": _moment(entry.activated_at_ms or entry.activates_at_ms),
+            "decrypts_until": _moment(entry.ends_at_ms),
+            "zeroized": _moment(entry.zeroized_at_ms),
+            "zeroization_digest": entry.zeroization_digest,
+        }
+        for entry in _registry(keys).entries
+    ]
+    return rows + _audit_rows(keys)
+
+
+def _registry(keys: Path) -> KeyRegistry:
+    path = keys / REGISTRY_FILE
+    return decode_registry(path.read_bytes()) if path.exists() else KeyRegistry()
+
+
+def _audit_rows(keys: Path) -> list[dict[str, Any]]:
+    path = keys / "audit-keys.json"
+    return [
+        {
+            "use": KeyUse.AUDIT_LOG.value,
+            "epoch": number,
+            "state": "Active" if entry.retires_at_ms is None else "Overlap",
+            "owner": "node",
+            "activated": _moment(entry.activates_at_ms),
+            "trusted_until": _moment(entry.retires_at_ms),
+            "public_key": entry.public_key,
+        }
+        for number, entry in enumerate(read_audit_keys(path) if path.exists() else (), 1)
+    ]
+
+
+def _moment(at_ms: int | None) -> str | None:
+    if at_ms is None:
+        return None
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")
+
+
+def _texts(facts: dict[str, Any]) -> dict[str, str]:
+    return {name: str(value) for name, value in facts.items()}
+
+
+@contextmanager
+def _reported() -> Iterator[None]:
+    """Turn what went wrong into one sentence and an exit code."""
+    try:
+        yield
+    except SecurityError as error:
+        fail(str(error), Exit.FAILED)
+    except KeyUnavailable as error:
+        fail(str(error), Exit.WRONG_KEY)
+    except LogError as error:
+        fail(str(error), exit_of(error))
+    except NodeError as error:
+        fail(str(error), exit_of_node(error))
+    except OSError as error:
+        fail(f"{error.filename}: {error.strerror}", Exit.FAILED)

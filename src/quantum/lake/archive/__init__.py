@@ -1,0 +1,22 @@
+"""Logs read from outside: of a stopped node, from an archive, from a running cluster.
+
+Nothing is yielded that is not authentic, committed and durable, and nothing is left out silently.
+"""
+
+from quantum.archive.types import Bounds, IndexRange, Piece, PrgId, SnapshotRef
+from quantum.lake.archive.keys import DirectoryKeys, EnvironmentKeys, KeyProvider
+from quantum.lake.archive.opening import open_source
+from quantum.lake.archive.source import LogSource
+
+__all__ = [
+    "Bounds",
+    "DirectoryKeys",
+    "EnvironmentKeys",
+    "IndexRange",
+    "KeyProvider",
+    "LogSource",
+    "Piece",
+    "PrgId",
+    "SnapshotRef",
+    "open_source",
+]

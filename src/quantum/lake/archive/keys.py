@@ -1,0 +1,68 @@
+"""Where a reader's keys come from. A provider names them; it never holds, shows or sends them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from clustor.log import KeyRing
+from clustor.log.errors import ChecksumMismatch, KeyUnavailable, UnsupportedFormat
+from clustor.log.keyfile import decode_keyring, open_keyring, parse_kek
+from clustor.runtime.keystore import KEYRING_FILE, find_keyring, load_keyring
+from quantum.archive.types import PrgId
+from quantum.lake.errors import WrongKey
+
+RING_SUFFIX = "_KEYRING"
+KEK_SUFFIX = "_KEK"
+
+
+class KeyProvider(Protocol):
+    """Gives the key ring of a partition's tenant. Picklable: executors ask it where they run."""
+
+    def keyring(self, prg: PrgId) -> KeyRing:
+        """Return the ring, or raise WrongKey."""
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryKeys:
+    """Keys in files: `<directory>/<tenant>/` where that is, else the directory's own ring.
+
+    The directory is a node's or a broker's data directory, its `keys`, or one made for readers.
+    `key_file` holds the key-encryption key where it is kept elsewhere.
+    """
+
+    directory: str
+    key_file: str | None = None
+
+    def keyring(self, prg: PrgId) -> KeyRing:
+        root = Path(self.directory)
+        key_file = None if self.key_file is None else Path(self.key_file)
+        own = root / prg.tenant
+        try:
+            found = own if (own / KEYRING_FILE).is_file() else find_keyring(root)
+            return load_keyring(found, key_file)
+        except (KeyUnavailable, ChecksumMismatch, UnsupportedFormat) as error:
+            raise WrongKey(str(error), prg=prg) from error
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentKeys:
+    """Keys in the environment: `<name>_KEYRING`, a `keyring.json`, and `<name>_KEK`, 64 hex digits.
+
+    `<name>_<TENANT>_…` goes before, for a tenant with keys of its own.
+    """
+
+    name: str
+
+    def keyring(self, prg: PrgId) -> KeyRing:
+        tenant = "".join(c if c.isalnum() else "_" for c in prg.tenant).upper()
+        for prefix in (f"{self.name}_{tenant}", self.name):
+            ring, kek = os.environ.get(prefix + RING_SUFFIX), os.environ.get(prefix + KEK_SUFFIX)
+            if ring is not None and kek is not None:
+                try:
+                    return open_keyring(decode_keyring(ring.encode()), parse_kek(kek))
+                except (KeyUnavailable, ChecksumMismatch, UnsupportedFormat) as error:
+                    raise WrongKey(str(error), prg=prg, variable=prefix) from error
+        raise WrongKey("no key in the environment", prg=prg, variable=self.name + RING_SUFFIX)

@@ -1,0 +1,5 @@
+"""The live feed: a running cluster's committed entries, page by page, from any of its nodes."""
+
+from quantum.lake.feed.client import ClusterSource
+
+__all__ = ["ClusterSource"]

@@ -1,0 +1,72 @@
+"""The lake's jobs, for a notebook by one import: each is what `quantum lake JOB` runs."""
+
+from quantum.lake.jobs.audit import Audited, Question, audit, audit_frame
+from quantum.lake.jobs.compact import Compacted, clean, compact
+from quantum.lake.jobs.delta import mirror_to_delta
+from quantum.lake.jobs.errors import BadView, JobError, PackageMissing, SparkFailed, StateUnknown
+from quantum.lake.jobs.ingest import IngestReport, IngestSettings, ingest
+from quantum.lake.jobs.progress import Progress, Step, silence
+from quantum.lake.jobs.reading import read_dead_letters, read_table, read_view
+from quantum.lake.jobs.replay import (
+    Divergence,
+    Moment,
+    Replayed,
+    find_divergences,
+    replay,
+    state_at,
+)
+from quantum.lake.jobs.report import report
+from quantum.lake.jobs.runner import InlineRunner, Runner, SparkRunner
+from quantum.lake.jobs.simulate import Fleet, Simulated, simulate
+from quantum.lake.jobs.state_tables import write_state
+from quantum.lake.jobs.usage import UsageLimits, breaches, read_limits, usage, usage_of_tenants
+from quantum.lake.jobs.verify import Verdict, verify
+from quantum.lake.jobs.views import View, read_views
+
+__all__ = [
+    "Audited",
+    "BadView",
+    "Compacted",
+    "Divergence",
+    "Fleet",
+    "IngestReport",
+    "IngestSettings",
+    "InlineRunner",
+    "JobError",
+    "Moment",
+    "PackageMissing",
+    "Progress",
+    "Question",
+    "Replayed",
+    "Runner",
+    "Simulated",
+    "SparkFailed",
+    "SparkRunner",
+    "StateUnknown",
+    "Step",
+    "UsageLimits",
+    "Verdict",
+    "View",
+    "audit",
+    "audit_frame",
+    "breaches",
+    "clean",
+    "compact",
+    "find_divergences",
+    "ingest",
+    "mirror_to_delta",
+    "read_dead_letters",
+    "read_limits",
+    "read_table",
+    "read_view",
+    "read_views",
+    "replay",
+    "report",
+    "silence",
+    "simulate",
+    "state_at",
+    "usage",
+    "usage_of_tenants",
+    "verify",
+    "write_state",
+]

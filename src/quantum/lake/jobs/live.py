@@ -1,0 +1,36 @@
+"""What a running cluster says of itself: the digests of its partitions."""
+
+from __future__ import annotations
+
+import http.client
+import json
+
+from quantum.lake.errors import SourceUnreachable
+
+_TIMEOUT_SECONDS = 5.0
+
+
+def live_digests(addresses: str) -> dict[str, tuple[int, str]]:
+    """Ask the first node that answers for (index, digest) of each partition.
+
+    Raises SourceUnreachable.
+    """
+    problem = "no address"
+    for address in addresses.split(","):
+        host, _, port = address.rpartition(":")
+        if not port.isdecimal():
+            problem = f"not an address: {address}"
+            continue
+        connection = http.client.HTTPConnection(host, int(port), timeout=_TIMEOUT_SECONDS)
+        try:
+            connection.request("GET", "/broker/digests")
+            answer = connection.getresponse()
+            rows = json.loads(answer.read())["partitions"]
+            return {
+                f"{row['tenant']}/{row['partition']}": (row["index"], row["digest"]) for row in rows
+            }
+        except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
+            problem = str(error)
+        finally:
+            connection.close()
+    raise SourceUnreachable("no node told its digests", addresses=addresses, cause=problem)

@@ -1,0 +1,158 @@
+"""`report`: one HTML page about a table, with its plots inside. Needs the package `matplotlib`."""
+
+from __future__ import annotations
+
+import html
+from datetime import UTC
+from io import StringIO
+from typing import TYPE_CHECKING, Any, Final
+
+from quantum.lake.jobs.errors import PackageMissing
+from quantum.lake.jobs.reading import read_dead_letters, table_state
+from quantum.lake.jobs.usage import usage, usage_of_tenants
+from quantum.lake.table import FileKind, TableState, TableStore
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pyspark.sql import SparkSession
+
+TOPICS_SHOWN: Final = 15
+_STYLE: Final = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; color: #222 }
+table { border-collapse: collapse; margin: 1rem 0 }
+td, th { padding: .2rem .8rem; text-align: right }
+td:first-child, th:first-child { text-align: left } tr:nth-child(even) { background: #f4f4f4 }
+h1 { font-size: 1.4rem } h2 { font-size: 1.1rem; margin-top: 2rem } svg { max-width: 100% }
+code { font-size: .85em; color: #555 }
+"""
+
+
+def report(spark: SparkSession, table: str | TableStore, *, version: int | None = None) -> str:
+    """Return the page. Raises PackageMissing, NoTable."""
+    _, state = table_state(table, version)
+    version = int(state.version)
+    hours = [row.asDict() for row in usage_of_tenants(spark, table, version=version).collect()]
+    topics = _topics(spark, table, version)
+    dead = read_dead_letters(spark, table, version=version).count()
+    sections = [
+        _section("The table", _table(_facts(state, dead))),
+        _section("Messages in each hour", _plot_hours(hours)),
+        _section(f"The {len(topics)} busiest topics", _plot_topics(topics) + _table(topics)),
+        _section("Partitions", _table(_partitions(state))),
+    ]
+    return (
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>Quantum lake</title>"
+        f"<style>{_STYLE}</style><h1>Quantum lake, version {version}</h1>"
+        f"{''.join(sections)}</html>\n"
+    )
+
+
+def _topics(spark: SparkSession, table: str | TableStore, version: int) -> list[dict[str, Any]]:
+    from pyspark.sql import functions as f
+
+    rows = (
+        usage(spark, table, version=version)
+        .groupBy("tenant", "topic")
+        .agg(
+            f.sum("messages").alias("messages"),
+            f.sum("bytes").alias("bytes"),
+            f.max("publishers").alias("publishers"),
+            f.max("payload_p99").alias("payload_p99"),
+        )
+        .orderBy(f.desc("messages"), "tenant", "topic")
+        .limit(TOPICS_SHOWN)
+        .collect()
+    )
+    return [row.asDict() for row in rows]
+
+
+def _facts(state: TableState, dead: int) -> list[dict[str, Any]]:
+    files = state.of_kind(FileKind.ROWS)
+    return [
+        {
+            "rows": sum(file.rows for file in files),
+            "files": len(files),
+            "bytes": sum(file.bytes for file in files),
+            "partitions": len(state.ranges),
+            "dead letters": dead,
+        }
+    ]
+
+
+def _partitions(state: TableState) -> list[dict[str, Any]]:
+    rows: dict[str, int] = {}
+    for file in state.of_kind(FileKind.ROWS):
+        rows[file.stream] = rows.get(file.stream, 0) + file.rows
+    return [
+        {
+            "partition": stream,
+            "from": each.first,
+            "to": each.last,
+            "rows": rows.get(stream, 0),
+            "state digest": state.digests.get(stream, ""),
+        }
+        for stream, each in sorted(state.ranges.items())
+    ]
+
+
+def _section(title: str, body: str) -> str:
+    return f"<h2>{html.escape(title)}</h2>{body}"
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    if not rows:
+        return "<p>None.</p>"
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in rows[0])
+    body = "".join(
+        "<tr>" + "".join(f"<td>{_cell(value)}</td>" for value in row.values()) + "</tr>"
+        for row in rows
+    )
+    return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    return html.escape(str(value))
+
+
+def _plot_hours(hours: list[dict[str, Any]]) -> str:
+    figure = _figure(3.2)
+    axes = figure.subplots()
+    for tenant in sorted({row["tenant"] for row in hours}):
+        mine = [row for row in hours if row["tenant"] == tenant]
+        times = [row["hour"].replace(tzinfo=row["hour"].tzinfo or UTC) for row in mine]
+        axes.plot(times, [row["messages"] for row in mine], marker="o", label=tenant)
+    if hours:
+        axes.legend()
+    axes.set_ylabel("messages")
+    axes.set_ylim(bottom=0)
+    figure.autofmt_xdate()
+    return _svg(figure)
+
+
+def _plot_topics(topics: list[dict[str, Any]]) -> str:
+    figure = _figure(0.6 + 0.3 * max(1, len(topics)))
+    axes = figure.subplots()
+    names = [f"{row['tenant']}: {row['topic']}" for row in reversed(topics)]
+    axes.barh(names, [row["messages"] for row in reversed(topics)])
+    axes.set_xlabel("messages")
+    return _svg(figure)
+
+
+def _figure(height: float) -> Figure:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise PackageMissing("reports need the package matplotlib") from error
+    return Figure(figsize=(9, height), layout="constrained")
+
+
+def _svg(figure: Figure) -> str:
+    """Draw without a display, into the page; equal figures give equal text."""
+    from matplotlib import rc_context
+
+    text = StringIO()
+    with rc_context({"svg.hashsalt": "quantum"}):
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue()[text.getvalue().index("<svg") :]

@@ -1,0 +1,45 @@
+"""From the name of a key provider to the provider. Keys themselves are never in an option."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+
+from clustor.log import KeyRing
+from quantum.archive.types import PrgId
+from quantum.lake.archive import DirectoryKeys, EnvironmentKeys, KeyProvider
+from quantum.lake.refusals import BadOption
+
+
+def key_provider(name: str, where: str) -> KeyProvider:
+    """Return the provider of a name that `parse_options` let through.
+
+    `module:package.module.attribute` is imported where the keys are needed, so it can ask a vault
+    or the workload's own identity there.
+    """
+    kind, _, rest = name.partition(":")
+    if kind == "directory":
+        return DirectoryKeys(rest or where)
+    if kind == "env":
+        return EnvironmentKeys(rest)
+    module, _, attribute = rest.rpartition(".")
+    try:
+        provider = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise BadOption("cannot find the key provider", keys=name) from error
+    if isinstance(provider, type) or (callable(provider) and not hasattr(provider, "keyring")):
+        provider = provider()
+    if not hasattr(provider, "keyring"):
+        raise BadOption("this is no key provider: it has no keyring()", keys=name)
+    return provider  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True)
+class NamedKeys:
+    """A provider that is looked up where keys are needed: only its name travels."""
+
+    name: str
+    where: str
+
+    def keyring(self, prg: PrgId) -> KeyRing:
+        return key_provider(self.name, self.where).keyring(prg)

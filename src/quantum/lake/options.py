@@ -1,0 +1,178 @@
+"""What a user may say to `format("quantum")`: options in, values or one sentence out. Pure.
+
+path             a stopped broker's directory, or an archive's URL
+cluster          HOST:PORT of any node's admin address; with `path`, what the cluster has
+                 compacted comes from that archive
+keys             where keys come from: `directory` (beside the data), `directory:PATH`, `env:NAME`,
+                 or `module:NAME` of a provider in Python. Never a key: options are shown in plans
+broker           a directory with the broker's `broker.json`, for sources that do not know how
+                 it was set (an archive): only then `applied` is exact
+rows             `applied` (messages that the broker took, each once; the default) or `logged`
+                 (every record, without the work of replaying)
+onGap            `fail` (the default) or `row`, where entries are gone for good
+startingOffsets  `first` (index 1, the default), `earliest` (what is left), `latest`, or JSON
+endingOffsets    `latest` (the default) or JSON; for batches
+tenant, prgs, topicPrefix                filters that a stream cannot push down
+maxRecordsPerTrigger, maxBytesPerTrigger, maxFilesPerTrigger
+partitionBytes   how much one task reads, about
+columns          names, in order, where no schema is given
+schemaVersion    the version whose columns a job was written for
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from quantum.lake.archive.opening import CLUSTER
+from quantum.lake.filters import NO_FILTERS, Filters
+from quantum.lake.offsets import Offsets
+from quantum.lake.planner import Cutting, Limits, OnGap
+from quantum.lake.refusals import BadOption
+from quantum.lake.schema import SCHEMA_VERSION, check_version, chosen
+
+FIRST: Final = "first"
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+APPLIED: Final = "applied"
+LOGGED_ROWS: Final = "logged"
+_KNOWN: Final = frozenset(
+    name.lower()
+    for name in (
+        *("path", "cluster", "keys", "broker", "rows", "onGap", "startingOffsets", "endingOffsets"),
+        *("tenant", "prgs", "topicPrefix", "maxRecordsPerTrigger", "maxBytesPerTrigger"),
+        *("maxFilesPerTrigger", "partitionBytes", "warmupBytes", "columns", "schemaVersion"),
+    )
+)
+_KEYS: Final = re.compile(r"directory|(directory|env|module):.+")
+_SECRET: Final = re.compile(r"(0x)?[0-9a-fA-F]{32,}|[A-Za-z0-9+/]{42,}={0,2}|.*[{\"].*")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """The options of one query, checked."""
+
+    where: str
+    keys: str = "directory"
+    broker: str | None = None
+    rows: str = APPLIED
+    on_gap: OnGap = OnGap.FAIL
+    starting: str | Offsets = FIRST
+    ending: Offsets | None = None
+    filters: Filters = NO_FILTERS
+    limits: Limits = Limits()
+    cutting: Cutting = Cutting()
+    columns: tuple[str, ...] | None = None
+    version: int = SCHEMA_VERSION
+
+    @property
+    def is_live(self) -> bool:
+        """Whether a running cluster is read."""
+        return self.where.startswith(CLUSTER)
+
+
+def parse_options(given: Mapping[str, str]) -> SourceOptions:
+    """Check what a user said. Raises BadOption and UnknownSchemaVersion."""
+    options = {name.lower(): value for name, value in given.items()}
+    strange = sorted(set(options) - _KNOWN)
+    if strange:
+        raise BadOption("there is no such option", options=",".join(strange))
+    version = _number(options, "schemaversion") or SCHEMA_VERSION
+    check_version(version)
+    rows = _one_of(options, "rows", (APPLIED, LOGGED_ROWS))
+    where, keys = _where(options), _keys(options.get("keys", "directory"))
+    if keys == "directory" and ("://" in where or where.startswith(CLUSTER)):
+        raise BadOption("no keys lie beside this log: say where they are with option keys")
+    return SourceOptions(
+        where=where,
+        keys=keys,
+        broker=options.get("broker"),
+        rows=rows,
+        on_gap=OnGap(_one_of(options, "ongap", tuple(each.value for each in OnGap))),
+        starting=_starting(options.get("startingoffsets", FIRST)),
+        ending=_ending(options.get("endingoffsets", LATEST)),
+        filters=_filters(options),
+        limits=Limits(
+            _number(options, "maxrecordspertrigger"),
+            _number(options, "maxbytespertrigger"),
+            _number(options, "maxfilespertrigger"),
+        ),
+        cutting=_cutting(options, exact=rows == APPLIED),
+        columns=_columns(options, version),
+        version=version,
+    )
+
+
+def _where(options: Mapping[str, str]) -> str:
+    path, cluster = options.get("path"), options.get("cluster")
+    if cluster:
+        return f"{CLUSTER}{cluster}+{path}" if path else f"{CLUSTER}{cluster}"
+    if not path:
+        raise BadOption("say where the log is: option path, or cluster")
+    return path
+
+
+def _keys(name: str) -> str:
+    """Refuse what may be a key without repeating it."""
+    if _KEYS.fullmatch(name):
+        return name
+    if _SECRET.fullmatch(name):
+        raise BadOption("option keys names a provider; a key in an option would be shown in plans")
+    raise BadOption("option keys is directory, directory:PATH, env:NAME or module:NAME", keys=name)
+
+
+def _one_of(options: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
+    value = options.get(name, allowed[0]).lower()
+    if value not in allowed:
+        raise BadOption(f"option {name} is one of {', '.join(allowed)}", value=value)
+    return value
+
+
+def _starting(value: str) -> str | Offsets:
+    if value.lower() in (FIRST, EARLIEST, LATEST):
+        return value.lower()
+    return Offsets.from_json(value)
+
+
+def _ending(value: str) -> Offsets | None:
+    return None if value.lower() == LATEST else Offsets.from_json(value)
+
+
+def _number(options: Mapping[str, str], name: str) -> int | None:
+    value = options.get(name)
+    if value is None:
+        return None
+    if not value.isascii() or not value.isdecimal() or int(value) < 1:
+        raise BadOption(f"option {name} is a number from 1 on", value=value[:40])
+    return int(value)
+
+
+def _filters(options: Mapping[str, str]) -> Filters:
+    filters = NO_FILTERS
+    if tenant := options.get("tenant"):
+        filters = filters.with_tenants(frozenset(tenant.split(",")))
+    if prgs := options.get("prgs"):
+        if not all(number.strip().isdecimal() for number in prgs.split(",")):
+            raise BadOption("option prgs is a list of numbers", value=prgs[:40])
+        filters = filters.with_prgs(frozenset(map(int, prgs.split(","))))
+    if prefix := options.get("topicprefix"):
+        filters = filters.with_prefix(prefix.encode())
+    return filters
+
+
+def _cutting(options: Mapping[str, str], *, exact: bool) -> Cutting:
+    plain = Cutting()
+    return Cutting(
+        _number(options, "partitionbytes") or plain.task_bytes,
+        _number(options, "warmupbytes") or plain.warmup_bytes_max,
+        exact,
+    )
+
+
+def _columns(options: Mapping[str, str], version: int) -> tuple[str, ...] | None:
+    if "columns" not in options:
+        return None
+    names = tuple(name.strip() for name in options["columns"].split(","))
+    return tuple(column.name for column in chosen(names, version))

@@ -1,0 +1,109 @@
+"""Read what a plan asks for: a source of logs in, record batches out. No Spark here.
+
+A task is read without any memory of other tasks: it restores the snapshot of its anchor, lets the
+broker apply what lies between, and gives the rows from its first entry on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from clustor.replica.header import split_header
+from clustor.snapshot.errors import SnapshotError
+from quantum.archive.types import IndexRange, PrgId
+from quantum.broker import SnapshotUnusable
+from quantum.lake.archive import LogSource
+from quantum.lake.errors import LogGone
+from quantum.lake.filters import NO_FILTERS, Filters
+from quantum.lake.judging import Judge, LooseJudge, ReplayJudge
+from quantum.lake.planner import Offer, Task
+from quantum.lake.refusals import EntryUnreadable
+from quantum.lake.rows import RowBuilder, gap_row
+from quantum.lake.schema import NAMES, SCHEMA_VERSION
+from quantum.lake.settings import settings_of
+
+
+def offer_of(
+    source: LogSource, prg: PrgId, *, exact: bool = True, broker: str | None = None
+) -> Offer:
+    """Say what a source has of a partition. Raises LakeError."""
+    bounds = source.bounds(prg)
+    if not exact or settings_of(source, prg, broker) is None:
+        return Offer(bounds)
+    anchors = {int(ref.base_index) for ref in source.snapshots(prg)}
+    if bounds.first == 1:
+        anchors.add(0)
+    return Offer(bounds, tuple(sorted(anchors)))
+
+
+def read_task(  # noqa: PLR0917  # what it needs
+    source: LogSource,
+    task: Task,
+    names: Sequence[str] = NAMES,
+    filters: Filters = NO_FILTERS,
+    version: int = SCHEMA_VERSION,
+    broker: str | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a task in order.
+
+    Raises LakeError, which names the partition and the index; what was yielded before is good.
+    """
+    if task.is_gap:
+        yield gap_row(task.prg, task.first, task.last, names, version)
+        return
+    builder = RowBuilder(task.prg, judge_for(source, task, broker), names, filters, version)
+    begin = task.first if task.anchor is None else task.anchor + 1
+    for entry in source.entries(IndexRange(task.prg, begin, task.last)):
+        if entry.index < task.first:
+            builder.learn(entry)
+            continue
+        builder.add(entry)
+        if builder.is_full:
+            yield builder.take()
+    if builder.rows:
+        yield builder.take()
+
+
+def confirm_gone(source: LogSource, task: Task) -> None:
+    """Ask the source itself about entries that no piece holds.
+
+    What is damaged can be repaired, and what nobody serves now may come back: neither is gone, and
+    nothing may be written in its place. Raises the source's own error then.
+    """
+    try:
+        for _ in source.entries(IndexRange(task.prg, task.first, task.first)):
+            raise EntryUnreadable(
+                "a source lists a gap where it has an entry", prg=task.prg, index=task.first
+            )
+    except LogGone:
+        return
+
+
+def judge_for(source: LogSource, task: Task, broker: str | None = None) -> Judge:
+    """Return who decides which records are messages, as of the task's anchor."""
+    settings = settings_of(source, task.prg, broker)
+    if task.anchor is None or settings is None:
+        return LooseJudge(task.prg.number, topic_owner_of(source, task.prg, broker))
+    judge = ReplayJudge(settings)
+    if task.anchor:
+        _restore(source, task.prg, task.anchor, judge)
+    return judge
+
+
+def _restore(source: LogSource, prg: PrgId, base_index: int, judge: ReplayJudge) -> None:
+    for ref in source.snapshots(prg):
+        if ref.base_index == base_index:
+            try:
+                _, content = split_header(source.open_snapshot(ref))
+                judge.restore(content)
+            except (SnapshotError, SnapshotUnusable) as error:
+                raise EntryUnreadable(str(error), prg=prg, index=base_index) from error
+            return
+    raise LogGone(
+        "the snapshot that a plan relied on is gone: plan again",
+        prg=prg,
+        first=base_index,
+        last=base_index,
+    )

@@ -1,0 +1,381 @@
+"""From entries to columns: the messages of a log as Arrow record batches. Pure.
+
+Columns are collected, not rows: of a publish only what was asked for is looked at, its bytes go
+straight into Arrow, and what is the same for a whole command is kept once for it (`_Run`). The
+records of packed publishes are what there is most of, so `_add_packed` spells `decode_record` out,
+and stops at the same byte as the broker does (a test compares them).
+
+`sub_index` numbers an entry's records of messages from 0, refused and repeated ones too; it does
+not depend on filters, columns or what is known of the broker's state.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from clustor.log.types import Entry, EntryKind
+from clustor.replica import decode_batch
+from quantum.archive.types import PrgId
+from quantum.broker.commands import OWN_ORIGIN, PUBLISHES_HEAD, ChannelItems, PublishOnce
+from quantum.broker.items import Forward, decode_item
+from quantum.broker.message import (
+    EXPIRES,
+    EXPIRY,
+    FROM_V5,
+    HEAD_BYTES,
+    LENGTH_BYTES,
+    QOS_MASK,
+    RETAIN,
+    unpack_head,
+)
+from quantum.lake.filters import NO_FILTERS, Filters
+from quantum.lake.judging import Judge, Verdict, count_records, decode_known, packed_head
+from quantum.lake.properties import property_columns
+from quantum.lake.refusals import EntryUnreadable
+from quantum.lake.schema import GAP, LOGGED, MESSAGE, NAMES, SCHEMA_VERSION, arrow_schema, chosen
+
+BATCH_ROWS_MAX: Final = 16_384
+BATCH_BYTES_MAX: Final = 8 << 20
+_FORWARD: Final = b"\x92\x01"  # how an encoded Forward begins: an array of two, its tag
+_NO_SEQUENCE: Final = -1
+
+
+class _Run(NamedTuple):
+    """What rows of one command share. `forward_from` is added to a row's number in it."""
+
+    rows: int
+    raft_index: int
+    now_ms: int
+    origin: int
+    term: int
+    forward_from: int
+    sub_from: int
+
+
+class RowBuilder:
+    """Takes the entries of one partition in order, and gives batches of the columns asked for."""
+
+    def __init__(
+        self,
+        prg: PrgId,
+        judge: Judge,
+        names: Sequence[str] = NAMES,
+        filters: Filters = NO_FILTERS,
+        version: int = SCHEMA_VERSION,
+    ) -> None:
+        self._prg = prg
+        self._judge = judge
+        self._filters = filters
+        self._schema = arrow_schema(names, version)
+        wanted = {column.name for column in chosen(names, version)}
+        self._wants_topic = "topic" in wanted
+        self._wants_payload = "payload" in wanted
+        self._wants_publisher = "publisher" in wanted
+        self._wants_properties = bool(wanted & {"content_type", "user_properties", "protocol"})
+        self._clear()
+
+    def _clear(self) -> None:
+        self._runs: list[_Run] = []
+        self._numbers: list[int] = []  # of each row: which record of its command it is
+        self._flags: list[int] = []
+        self._epochs: list[int] = []
+        self._message_ids: list[int] = []
+        self._topics: list[bytes] = []
+        self._payloads: list[bytes] = []
+        self._publishers: list[bytes] = []
+        self._properties: list[bytes] = []
+        self._bytes = 0
+
+    @property
+    def rows(self) -> int:
+        return len(self._numbers)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is time to `take` a batch."""
+        return len(self._numbers) >= BATCH_ROWS_MAX or self._bytes >= BATCH_BYTES_MAX
+
+    def learn(self, entry: Entry) -> None:
+        """Let an entry before the first wanted one be known to the judge."""
+        if entry.kind is EntryKind.DATA:
+            self._judge.judge(entry.index, self._commands(entry))
+
+    def add(self, entry: Entry) -> None:
+        """Take the messages of the next entry.
+
+        Raises EntryUnreadable for an entry that is authentic and no batch of commands: a later
+        release wrote it, or this is no broker's log.
+        """
+        if entry.kind is not EntryKind.DATA:
+            return
+        commands = self._commands(entry)
+        verdicts = self._judge.judge(entry.index, commands)
+        sub_from = 0
+        for data, verdict in zip(commands, verdicts, strict=True):
+            if data[:1] == b"\0":
+                sub_from += self._on_packed(entry.index, sub_from, data, verdict)
+            elif verdict is not None:
+                sub_from += self._on_command(entry.index, sub_from, data, verdict)
+        self._bytes += len(entry.payload)
+
+    def _commands(self, entry: Entry) -> list[bytes]:
+        try:
+            return decode_batch(entry.payload)
+        except ValueError as error:
+            raise EntryUnreadable(str(error), prg=self._prg, index=entry.index) from None
+
+    def _on_packed(self, index: int, sub_from: int, data: bytes, verdict: Verdict | None) -> int:
+        """Take packed publishes; return how many records there are."""
+        head = packed_head(data)
+        if head is None:
+            return 0
+        if verdict is None or not self._filters.wants_time(head.now_ms):
+            return count_records(data)
+        before = len(self._numbers)
+        records = self._add_packed(data, verdict)
+        taken = len(self._numbers) - before
+        if taken:
+            own = head.origin == OWN_ORIGIN
+            origin = self._prg.number if own else head.origin
+            term = _NO_SEQUENCE if own else head.origin_term
+            forward_from = _NO_SEQUENCE if own else head.first_sequence
+            run = _Run(taken, index, head.now_ms, origin, term, forward_from, sub_from)
+            self._runs.append(run)
+        return records
+
+    def _add_packed(self, data: bytes, verdict: Verdict) -> int:
+        """Walk the records as `quantum.broker.publishing._publish_all` does."""
+        first, refused = verdict
+        checks_topic, wants = self._filters.is_about_topics, self._filters.wants_topic
+        wants_topic, wants_payload = self._wants_topic, self._wants_payload
+        wants_publisher, wants_properties = self._wants_publisher, self._wants_properties
+        numbers, flags_of = self._numbers, self._flags
+        epochs, message_ids = self._epochs, self._message_ids
+        topics, payloads, publishers = self._topics, self._payloads, self._publishers
+        at, end, number = PUBLISHES_HEAD.size, len(data), 0
+        try:
+            while at < end:
+                length, flags, client, topic, properties, packet_id, epoch = unpack_head(data, at)
+                following = at + LENGTH_BYTES + length
+                at += HEAD_BYTES
+                if flags & EXPIRES:
+                    at += EXPIRY.size
+                topic_at = at + client
+                properties_at = topic_at + topic
+                payload_at = properties_at + properties
+                if payload_at > following or following > end or flags & QOS_MASK == QOS_MASK:
+                    break
+                if (number >= first and number not in refused) and not (
+                    checks_topic and not wants(data[topic_at:properties_at])
+                ):
+                    numbers.append(number)
+                    flags_of.append(flags)
+                    epochs.append(epoch)
+                    message_ids.append(packet_id)
+                    if wants_topic:
+                        topics.append(data[topic_at:properties_at])
+                    if wants_payload:
+                        payloads.append(data[payload_at:following])
+                    if wants_publisher:
+                        publishers.append(data[at:topic_at])
+                    if wants_properties:
+                        self._properties.append(data[properties_at:payload_at])
+                at = following
+                number += 1
+        except struct.error:
+            pass  # cut short, for the broker at the same byte
+        return number
+
+    def _on_command(self, index: int, sub_from: int, data: bytes, verdict: Verdict) -> int:
+        command = decode_known(data)
+        if isinstance(command, PublishOnce):
+            for number, record in enumerate(command.records):
+                if number not in verdict.refused:
+                    run = _Run(
+                        1,
+                        index,
+                        command.now_ms,
+                        self._prg.number,
+                        _NO_SEQUENCE,
+                        _NO_SEQUENCE,
+                        sub_from + number,
+                    )
+                    self._add_record(run, record)
+            return len(command.records)
+        if isinstance(command, ChannelItems):
+            return self._on_items(index, sub_from, command, verdict)
+        return 0
+
+    def _on_items(self, index: int, sub_from: int, command: ChannelItems, verdict: Verdict) -> int:
+        forwards = 0
+        for number, (sequence, item) in enumerate(
+            zip(command.sequences, command.items, strict=False)
+        ):
+            record = _forwarded(item)
+            if record is None:
+                continue
+            if number not in verdict.refused:
+                run = _Run(
+                    1,
+                    index,
+                    command.now_ms,
+                    command.origin,
+                    _NO_SEQUENCE,
+                    sequence,
+                    sub_from + forwards,
+                )
+                self._add_record(run, record, may_be_will=True)
+            forwards += 1
+        return forwards
+
+    def _add_record(self, run: _Run, record: bytes, *, may_be_will: bool = False) -> None:
+        """Take a record that stands alone. A will has no packet id, whatever its QoS."""
+        try:
+            length, flags, client, topic, properties, packet_id, epoch = unpack_head(record, 0)
+        except struct.error:
+            return
+        at = HEAD_BYTES + (EXPIRY.size if flags & EXPIRES else 0)
+        topic_at = at + client
+        properties_at = topic_at + topic
+        payload_at, end = properties_at + properties, LENGTH_BYTES + length
+        if payload_at > end or end > len(record) or flags & QOS_MASK == QOS_MASK:
+            return
+        name = record[topic_at:properties_at]
+        if (may_be_will and not packet_id) or not self._filters.wants_topic(name):
+            return
+        if not self._filters.wants_time(run.now_ms):
+            return
+        self._runs.append(run)
+        self._numbers.append(0)
+        self._flags.append(flags)
+        self._epochs.append(epoch)
+        self._message_ids.append(packet_id)
+        self._topics += (name,) if self._wants_topic else ()
+        self._payloads += (record[payload_at:end],) if self._wants_payload else ()
+        self._publishers += (record[at:topic_at],) if self._wants_publisher else ()
+        self._properties += (record[properties_at:payload_at],) if self._wants_properties else ()
+
+    # Batches.
+
+    def take(self) -> pa.RecordBatch:
+        """Give what was collected, and begin anew."""
+        columns = _Columns(self._prg, self._runs, self._numbers, is_exact=self._judge.is_exact)
+        arrays = [self._array(field, columns) for field in self._schema]
+        self._clear()
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _array(self, field: pa.Field, columns: _Columns) -> pa.Array:
+        match field.name:
+            case "topic":
+                return text_array(self._topics)
+            case "payload":
+                return pa.array(self._payloads, pa.binary())
+            case "publisher":
+                return text_array(self._publishers)
+            case "qos":
+                return pa.array(np.asarray(self._flags, np.int32) & QOS_MASK)
+            case "retain":
+                return pa.array(np.asarray(self._flags, np.int32) & RETAIN != 0)
+            case "session_epoch":
+                return pa.array(self._epochs, pa.int64())
+            case "message_id":
+                return pa.array(self._message_ids, pa.int32())
+            case "content_type" | "user_properties":
+                return property_columns(self._properties)[field.name]
+            case "protocol":
+                return _protocols(self._flags, self._properties)
+            case _:
+                return columns.array(field)
+
+
+class _Columns:
+    """The columns that follow from runs and numbers."""
+
+    def __init__(self, prg: PrgId, runs: list[_Run], numbers: list[int], *, is_exact: bool) -> None:
+        self._prg = prg
+        self._kind = MESSAGE if is_exact else LOGGED
+        self._numbers = np.asarray(numbers, np.int64)
+        table = np.asarray(runs, np.int64).reshape(len(runs), len(_Run._fields))
+        self._runs = {name: table[:, nth] for nth, name in enumerate(_Run._fields)}
+
+    def _each(self, name: str) -> Any:
+        """Spread what runs share over their rows."""
+        return np.repeat(self._runs[name], self._runs["rows"])
+
+    def array(self, field: pa.Field) -> pa.Array:
+        count = len(self._numbers)
+        match field.name:
+            case "tenant":
+                return pa.repeat(pa.scalar(self._prg.tenant, field.type), count)
+            case "prg":
+                return pa.repeat(pa.scalar(self._prg.number, field.type), count)
+            case "raft_index":
+                return pa.array(self._each("raft_index"), field.type)
+            case "sub_index":
+                return pa.array(self._each("sub_from") + self._numbers).cast(field.type)
+            case "forward_seq":
+                begin = self._each("forward_from")
+                return pa.array(begin + self._numbers, field.type, mask=begin == _NO_SEQUENCE)
+            case "timestamp":
+                return pa.array(self._each("now_ms") * 1000).cast(field.type)
+            case "origin_prg":
+                return pa.array(self._each("origin")).cast(field.type)
+            case "origin_term":
+                term = self._each("term")
+                return pa.array(term, field.type, mask=term == _NO_SEQUENCE)
+            case "row_kind":
+                return pa.repeat(pa.scalar(self._kind, field.type), count)
+            case _:  # of streams, and of gaps
+                return pa.nulls(count, field.type)
+
+
+def gap_row(
+    prg: PrgId, first: int, last: int, names: Sequence[str], version: int = SCHEMA_VERSION
+) -> pa.RecordBatch:
+    """Make the row that stands for entries that are gone."""
+    known = {
+        "tenant": prg.tenant,
+        "prg": prg.number,
+        "raft_index": first,
+        "row_kind": GAP,
+        "gap_through": last,
+    }
+    schema = arrow_schema(names, version)
+    arrays = [pa.array([known.get(field.name)], field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def text_array(values: list[bytes]) -> pa.Array:
+    """Make text of UTF-8; what is none (nothing that a listener lets in) is shown as such."""
+    array = pa.array(values, pa.binary())
+    try:
+        return array.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([value.decode("utf-8", "replace") for value in values], pa.string())
+
+
+def _protocols(flags: list[int], properties: list[bytes]) -> pa.Array:
+    """Say `mqtt5` where a publish shows that it is, else `mqtt`: records do not tell 3.1 from 5."""
+    is_five = np.asarray(flags, np.int32) & FROM_V5 != 0
+    if any(properties):
+        is_five |= np.fromiter(map(bool, properties), np.bool_, len(properties))
+    return pa.DictionaryArray.from_arrays(
+        pa.array(is_five.astype(np.int8)), pa.array(["mqtt", "mqtt5"])
+    ).cast(pa.string())
+
+
+def _forwarded(item: bytes) -> bytes | None:
+    """Return the record of a Forward; None for another item."""
+    if not item.startswith(_FORWARD):
+        return None
+    try:
+        found = decode_item(item)
+    except msgspec.DecodeError:
+        return None
+    return found.record if isinstance(found, Forward) else None

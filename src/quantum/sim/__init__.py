@@ -1,0 +1,7 @@
+"""The whole broker on simulated disks, networks and clocks: one seed is one run, byte by byte."""
+
+from __future__ import annotations
+
+from quantum.sim.run import run_broker_scenario, run_broker_seed
+
+__all__ = ["run_broker_scenario", "run_broker_seed"]

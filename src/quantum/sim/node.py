@@ -1,0 +1,128 @@
+"""A broker on a simulated node: the real service, with the turns that a node's loop would make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, cast
+
+from clustor.raft.types import ReplicaId
+from clustor.replica import Replica, ReplicaOutput
+from clustor.runtime.hosted_group import HostedGroup
+from clustor.runtime.node import Node
+from clustor.sim.cluster import SimNode
+from clustor.sim.seat import Seat
+from quantum.serving.broker_file import TenantEntry
+from quantum.serving.groups import group_of
+from quantum.serving.service import BrokerService
+
+if TYPE_CHECKING:
+    from quantum.sim.world import BrokerWorld
+
+
+class _Admission:
+    """Flow control has tests of its own: here everything is let in."""
+
+    def admit(self, _size_bytes: int) -> bool:
+        return True
+
+
+class SimGroup:
+    """What the service knows as a hosted group."""
+
+    def __init__(self, seat: Seat, partition_id: int) -> None:
+        self.seat = seat
+        self.partition_id = partition_id
+        self.admission = _Admission()
+
+    @property
+    def replica(self) -> Replica:
+        return self.seat.running
+
+
+class _Transport:
+    def __init__(self, node: BrokerNode) -> None:
+        self._node = node
+
+    def connected(self) -> set[ReplicaId]:
+        return self._node.world.links.connected(self._node.sim.id)
+
+
+class SimService(BrokerService):
+    """The service, with the simulated clock and the simulated turns."""
+
+    def __init__(self, node: BrokerNode, rng: Random) -> None:
+        self._sim_node = node
+        super().__init__(cast("Node", node), entropy=rng.randbytes)
+
+    def now_ms(self) -> int:
+        return self._sim_node.now_ms()
+
+    def soon(self, call: Callable[[], None]) -> None:
+        self._sim_node.later(call)
+
+
+class BrokerNode:
+    """One process of a broker, from its start to its end; what the service knows as its node."""
+
+    def __init__(self, world: BrokerWorld, sim: SimNode, tenant: TenantEntry) -> None:
+        self.world = world
+        self.sim = sim
+        self.node_id = sim.id
+        self.transport = _Transport(self)
+        self.is_over = False
+        self._turn_due = False
+        self._touched: dict[SimGroup, None] = {}
+        self._hosted: list[SimGroup] = []  # by the seat's number
+        self.service = SimService(self, sim.rng)
+        self.service.add_tenant(tenant, 0)
+
+    # What the service asks of its node.
+
+    def now_ms(self) -> int:
+        return self.sim.now_ms()
+
+    def serve(self, _service: object) -> int:
+        return 0
+
+    def host(self, partition: int, _new_machine: object, _service: object) -> HostedGroup:
+        seat = self.sim.seats[partition - group_of(0, 0)]
+        group = SimGroup(seat, partition)
+        self._hosted.append(group)
+        return cast("HostedGroup", group)
+
+    def touch(self, group: HostedGroup) -> None:
+        self._touched[cast("SimGroup", group)] = None
+        self.turn_soon()
+
+    def turn_soon(self) -> None:
+        if not self._turn_due:
+            self._turn_due = True
+            self.later(self._turn)
+
+    def send_service(self, _number: int, peer: int, data: bytes) -> None:
+        self.world.links.send(self.sim.id, ReplicaId(peer), data)
+
+    def later(self, call: Callable[[], None], delay: int = 0) -> None:
+        """Call something of this process; not when it is over by then."""
+        self.world.later(delay, lambda: None if self.is_over else call())
+
+    # What happens to it.
+
+    def _turn(self) -> None:
+        self._turn_due = False
+        self.service.prepare()
+        touched, self._touched = self._touched, {}
+        for group in touched:
+            if group.seat.replica is not None and not self.is_over:
+                group.seat.turn()
+        if not self.is_over:
+            self.service.flush()
+
+    def on_output(self, seat: Seat, output: ReplicaOutput) -> None:
+        """Take what one of the replicas put out, and end the turn soon."""
+        self.service.on_output(cast("HostedGroup", self._hosted[seat.group]), output)
+        self.turn_soon()
+
+    def stop(self) -> None:
+        self.is_over = True

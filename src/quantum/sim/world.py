@@ -1,0 +1,165 @@
+"""A cluster whose groups are a tenant's partitions, with brokers above and clients around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from random import Random
+from typing import TYPE_CHECKING
+
+from clustor.raft.types import ReplicaId
+from clustor.replica import ReplicaOutput
+from clustor.runtime.pki import NodeId
+from clustor.sim.cluster import Crowd, SimCluster, SimNode
+from clustor.sim.judge import GroupJudge
+from clustor.sim.scenario import MS, Scenario
+from clustor.sim.seat import Seat
+from quantum.broker import Broker, BrokerSettings
+from quantum.mqtt import ProtocolVersion
+from quantum.serving.broker_file import DEVELOPMENT_TENANT, TenantEntry
+from quantum.serving.replaying import broker_settings
+from quantum.sim.clients import SimClient, SimPublisher, SimSubscriber
+from quantum.sim.links import Links
+from quantum.sim.node import BrokerNode
+from quantum.sim.wire import ClientEnd, Line
+
+if TYPE_CHECKING:
+    from clustor.replica import StateMachine
+
+_VERSIONS = (ProtocolVersion.V311, ProtocolVersion.V311, ProtocolVersion.V5)
+
+
+class WatchedBroker(Broker):
+    """The machine under the judge's eyes."""
+
+    def __init__(self, settings: BrokerSettings, judge: GroupJudge) -> None:
+        super().__init__(settings)
+        self._judge = judge
+
+    def apply_batch(self, index: int, commands: Sequence[bytes]) -> list[bytes]:
+        previous = self.applied_index
+        replies = super().apply_batch(index, commands)
+        self._judge.on_apply(index, previous, commands, replies, self.digest())
+        return replies
+
+    def restore(self, chunks: Iterable[bytes]) -> None:
+        super().restore(chunks)
+        self._judge.on_restore(self.applied_index, self.digest())
+
+
+class BrokerWorld(SimCluster):
+    """Everything of one run. Nothing here knows what is right."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        rng = Random(f"broker {scenario.seed}")  # noqa: S311  # chosen for repetition
+        self.tenant = TenantEntry(
+            DEVELOPMENT_TENANT, scenario.groups, queue_messages_max=rng.choice((12, 40, 1_000))
+        )
+        self._settings = [broker_settings(self.tenant, each) for each in range(scenario.groups)]
+        self.brokers: dict[ReplicaId, BrokerNode] = {}
+        self._lines: dict[BrokerNode, list[Line]] = {}
+        self._client_rng = rng
+        super().__init__(scenario)
+        self.subscribers = [
+            SimSubscriber(
+                self, f"s{qos}", self._version(), self._next_rng(), topic_filter=wanted, qos=qos
+            )
+            for qos, wanted in ((2, "t/#"), (1, "t/+/x"))
+        ]
+        self.publishers = [
+            SimPublisher(
+                self,
+                f"p{number}",
+                self._version(),
+                self._next_rng(),
+                topics=[f"t/{number}/{name}" for name in ("x", "y", "z")],
+                qos=1 + number % 2,
+                limit=scenario.operations_max,
+            )
+            for number in range(scenario.clients)
+        ]
+        self.later(400 * MS, self._disturb)
+
+    def _version(self) -> ProtocolVersion:
+        return self._client_rng.choice(_VERSIONS)
+
+    def _next_rng(self) -> Random:
+        return Random(self._client_rng.getrandbits(64))  # noqa: S311  # chosen for repetition
+
+    @property
+    def clients(self) -> list[SimClient]:
+        return [*self.subscribers, *self.publishers]
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether every subscriber knows that it is subscribed."""
+        return all(each.is_subscribed for each in self.subscribers)
+
+    # What a simulated cluster asks.
+
+    def _new_judge(self, group: int) -> GroupJudge:
+        return GroupJudge(group, knows_requests=False)
+
+    def _new_crowd(self) -> Crowd:
+        self.links = Links(self, self, self._rng("links"))
+        for node in self.nodes.values():
+            self.on_start(node)
+        return self
+
+    def new_machine(self, group: int, judge: GroupJudge) -> StateMachine:
+        return WatchedBroker(self._settings[group], judge)
+
+    def on_start(self, node: SimNode) -> None:
+        broker = self.brokers[node.id] = BrokerNode(self, node, self.tenant)
+        self._lines[broker] = []
+        self.links.dial(node)
+
+    def on_stop(self, node: SimNode) -> None:
+        broker = self.brokers.pop(node.id)
+        broker.stop()
+        self.links.stopped(node)
+        for line in self._lines.pop(broker):
+            line.node_gone()
+
+    def on_tick(self, node: SimNode) -> None:
+        broker = self.brokers.get(node.id)
+        if broker is not None:
+            broker.service.on_tick()
+            broker.turn_soon()
+
+    def on_output(self, seat: Seat, output: ReplicaOutput) -> None:
+        broker = self.brokers.get(seat.node.id)
+        if broker is not None:
+            broker.on_output(seat, output)
+
+    # Connections.
+
+    def arrived(self, node: ReplicaId, peer: ReplicaId, data: bytes) -> None:
+        broker = self.brokers.get(node)
+        if broker is not None:
+            broker.service.on_peer_data(_node_id(peer), data)
+            broker.turn_soon()
+
+    def lost(self, node: ReplicaId, peer: ReplicaId) -> None:
+        broker = self.brokers.get(node)
+        if broker is not None:
+            broker.service.on_peer_lost(_node_id(peer))
+            broker.turn_soon()
+
+    def dial(self, client: ClientEnd, rng: Random) -> Line | None:
+        """Connect a client to a node that runs; None if none does."""
+        if not self.brokers:
+            return None
+        broker = self.brokers[rng.choice(sorted(self.brokers))]
+        line = Line(self, broker, client, self.tenant.name, rng)
+        self._lines[broker].append(line)
+        return line
+
+    def _disturb(self) -> None:
+        """Let a client lose its connection now and then, while there are faults."""
+        if not self.injection.over:
+            self._client_rng.choice(self.clients).disturb()
+            self.later(self._client_rng.randint(50 * MS, 700 * MS), self._disturb)
+
+
+def _node_id(replica: ReplicaId) -> NodeId:
+    return NodeId(int(replica))

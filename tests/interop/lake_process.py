@@ -1,0 +1,107 @@
+"""`quantum lake …` in processes of its own, and ways to end their parts abruptly."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from quantum.lake.table import NoTable, Table, TableState, open_store
+
+DEADLINE_SECONDS = 150.0
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a JVM that lives for seconds."""
+_COMMAND = "from quantum.cli.lake import app; app()"
+
+
+def lake(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a job to its end."""
+    return subprocess.run(
+        [sys.executable, "-c", _COMMAND, *arguments], capture_output=True, text=True, check=False
+    )
+
+
+class LakeProcess:
+    """A job that goes on until it is told, or killed."""
+
+    def __init__(self, log: Path, *arguments: str) -> None:
+        self._log = log
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _COMMAND, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                env=os.environ | {"JDK_JAVA_OPTIONS": QUICK_START},
+            )
+
+    def kill(self) -> None:
+        """End the driver and its JVM as a power cut would."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(30)
+
+    def stop(self) -> int:
+        """Ask it to end, and return its exit code."""
+        if self._process.poll() is None:
+            self._process.terminate()
+        return self._process.wait(60)
+
+    def kill_worker(self) -> bool:
+        """Kill a process of Python that carries tasks out; say whether there was one."""
+        for pid in _descendants(self._process.pid):
+            if b"pyspark.daemon" in _command(pid) and b"pyspark.daemon" in _command(_parent(pid)):
+                os.kill(pid, signal.SIGKILL)
+                return True
+        return False
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def last_words(self) -> str:
+        return self._log.read_text(errors="replace")[-4000:]
+
+
+def table_state(path: Path) -> TableState:
+    try:
+        return Table.open(open_store(str(path))).state
+    except NoTable:
+        return TableState()
+
+
+def wait_for_versions(job: LakeProcess, path: Path, version: int) -> None:
+    """Return when a table has reached a version."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while table_state(path).version < version:
+        assert job.is_running, job.last_words()
+        assert time.monotonic() < deadline, f"no version {version}\n{job.last_words()}"
+        time.sleep(0.05)
+
+
+def _descendants(pid: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            children.setdefault(_parent(int(entry.name)), []).append(int(entry.name))
+    found = [pid]
+    for each in found:
+        found += children.get(each, [])
+    return found[1:]
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""

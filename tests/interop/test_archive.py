@@ -1,0 +1,302 @@
+"""The archive and the feed of real brokers: what was acknowledged is read back, exactly."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import msgspec
+import pytest
+
+from clustor.log.types import Entry, EntryKind
+from clustor.replica import decode_batch
+from clustor.replica.header import split_header
+from clustor.runtime.cluster_file import CLUSTER_FILE, encode_cluster_file, read_cluster_file
+from clustor.runtime.development import prepare_cluster
+from clustor.runtime.keystore import create_keyring
+from clustor.runtime.pki import cluster_id, utc_now
+from quantum.archive import open_objects, verify_prg
+from quantum.cli.admin_client import AdminUnreachable, fetch
+from quantum.lake.archive import Bounds, DirectoryKeys, IndexRange, LogSource, PrgId, open_source
+from quantum.lake.errors import LogGone, NotPermitted, SourceUnreachable
+from quantum.lake.feed import ClusterSource
+from quantum.serving.broker_file import (
+    BROKER_FILE,
+    ArchiveEntry,
+    TenantEntry,
+    prepare_broker,
+    read_broker_file,
+)
+from tests.interop.broker_process import BrokerProcess
+from tests.interop.cluster_process import ClusterProcess
+from tests.interop.test_mqtt_replay import Node
+from tests.quantum.serving.client import connect
+from tests.slipstream.servers import S3Server
+
+
+def publish(port: int, messages: list[bytes], client: str = "publisher") -> None:
+    publisher = connect(Node(port), client_id=client)
+    for number, message in enumerate(messages):
+        publisher.publish(b"t/%d" % (number % 5), message, 1)
+    publisher.leave()
+    publisher.cut()
+
+
+def commands(source: LogSource) -> bytes:
+    """Everything that the logs hold, one after another."""
+    found = bytearray()
+    for prg in source.prgs():
+        bounds = source.bounds(prg)
+        for entry in source.entries(IndexRange(prg, bounds.first, bounds.last)):
+            if entry.kind is EntryKind.DATA:
+                found += b"".join(decode_batch(entry.payload))
+    return bytes(found)
+
+
+def archived(broker: BrokerProcess) -> list[dict[str, Any]]:
+    code, answer = fetch(broker.admin, "/broker/archive")
+    assert code == 200
+    rows: list[dict[str, Any]] = answer["partitions"]
+    return rows
+
+
+def until(condition: Callable[[], bool], what: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, what()
+        time.sleep(0.02)
+
+
+def test_what_a_broker_acknowledged_is_in_its_archive_soon(tmp_path: Path) -> None:
+    messages = [b"message-%04d" % number for number in range(50)]
+    archive = (tmp_path / "archive").as_uri()
+    with BrokerProcess(tmp_path / "var", archive=archive) as broker:
+        publish(broker.mqtt, messages)
+        until(lambda: all(row["behind"] == 0 for row in archived(broker)), lambda: archived(broker))
+        found = commands(open_source(archive, DirectoryKeys(str(tmp_path / "var"))))
+        assert all(found.count(message) == 1 for message in messages)
+        broker.kill()
+        broker.start()
+        publish(broker.mqtt, [b"after-the-kill"])
+        until(lambda: all(row["behind"] == 0 for row in archived(broker)), lambda: archived(broker))
+        assert broker.interrupt() == 0
+    source = open_source(archive, DirectoryKeys(str(tmp_path / "var")))
+    assert [str(prg) for prg in source.prgs()] == ["dev/0", "dev/1", "dev/2"]
+    found = commands(source)
+    assert all(found.count(message) == 1 for message in [*messages, b"after-the-kill"])
+    stopped = open_source(str(tmp_path / "var"), DirectoryKeys(str(tmp_path / "var")))
+    for prg in source.prgs():
+        last = source.bounds(prg).last
+        span = IndexRange(prg, 1, last)
+        assert list(source.entries(span)) == list(stopped.entries(span))
+    for prg in source.prgs():
+        assert verify_prg(open_objects(archive), prg, None).sound
+
+
+def settled(broker: BrokerProcess) -> bool:
+    """Say whether everything is archived, and compaction has nothing left to wait for."""
+    return all(row["behind"] == 0 and not row["compaction_hold"] for row in archived(broker))
+
+
+def read_live(live: LogSource, prg: PrgId) -> tuple[Bounds, list[Entry]]:
+    """Read all that the feed has; compaction may overtake us."""
+    while True:
+        bounds = live.bounds(prg)
+        try:
+            return bounds, list(live.entries(IndexRange(prg, bounds.first, bounds.last)))
+        except LogGone:
+            continue
+
+
+def small_logs(data: Path) -> None:
+    """Make a broker's directory whose logs rotate, snapshot and compact after a few messages."""
+    prepare_cluster(data, cluster_id("dev"), nodes=1, base_port=9_090, groups=1, now=utc_now())
+    path = data / CLUSTER_FILE
+    wanted = msgspec.structs.replace(
+        read_cluster_file(path), segment_bytes=64 << 10, snapshot_log_bytes=200 << 10
+    )
+    path.write_bytes(encode_cluster_file(wanted))
+
+
+def test_a_feed_falls_through_to_the_archive_where_the_log_was_compacted(tmp_path: Path) -> None:
+    messages = [b"message-%04d-" % number + bytes(8_000) for number in range(120)]
+    archive, keys = (tmp_path / "archive").as_uri(), DirectoryKeys(str(tmp_path / "var"))
+    small_logs(tmp_path / "var")
+    with BrokerProcess(tmp_path / "var", archive=archive, partitions=1) as broker:
+        publish(broker.mqtt, messages)
+        live = open_source(f"cluster:{broker.admin}", keys)
+        prg = PrgId("dev", 0)
+        until(lambda: live.bounds(prg).first > 50, lambda: archived(broker))
+        until(lambda: settled(broker), lambda: archived(broker))
+        publish(broker.mqtt, [b"more-1", b"more-2"], "another")
+        bounds, tail = read_live(live, prg)
+        assert [entry.index for entry in tail] == list(range(bounds.first, bounds.last + 1))
+        listing = open_source(archive, keys).bounds(prg)
+        assert listing.last >= bounds.first - 1, "the log waited for its archive"
+        with pytest.raises(LogGone) as gone:
+            list(live.entries(IndexRange(prg, 1, bounds.last)))
+        assert gone.value.first == 1
+        assert gone.value.readable_from is not None and gone.value.readable_from >= bounds.first
+
+        both: LogSource = pickle.loads(
+            pickle.dumps(open_source(f"cluster:{broker.admin}+{archive}", keys))
+        )
+        whole = both.bounds(prg)
+        assert (whole.first, whole.last) == (1, live.bounds(prg).last)
+        edges = [(piece.first, piece.last) for piece in whole.pieces]
+        assert edges[0][0] == 1 and edges[-1][1] == whole.last
+        assert all(before[1] + 1 == after[0] for before, after in pairwise(edges))
+        found = commands(both)
+        assert all(found.count(message[:13]) == 1 for message in messages)
+        assert len(both.snapshots(prg)) >= 1
+        snapshot = both.snapshots(prg)[-1]
+        header, content = split_header(both.open_snapshot(snapshot))
+        assert header.base_index == snapshot.base_index
+        assert sum(map(len, content)) > 0
+
+        create_keyring(tmp_path / "other")
+        stranger = open_source(f"cluster:{broker.admin}", DirectoryKeys(str(tmp_path / "other")))
+        with pytest.raises(NotPermitted):
+            list(stranger.entries(IndexRange(prg, bounds.last, bounds.last)))
+        assert broker.interrupt() == 0
+    gone_now = ClusterSource((str(broker.admin),), keys, patience_seconds=0.1)
+    with pytest.raises(SourceUnreachable):
+        gone_now.bounds(prg)
+
+
+@pytest.fixture
+def s3_archive(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    server = S3Server()
+    with urlopen(Request(f"{server.url}/archive", method="PUT")) as answer:
+        assert answer.status == 200
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    yield "s3://archive/of/a/cluster"
+    server.stop()
+
+
+def archiving_cluster(data: Path, archive: str, base_port: int) -> None:
+    """Describe a cluster of three nodes that archives its one partition."""
+    now = utc_now()
+    prepare_cluster(data, cluster_id("dev"), nodes=3, base_port=base_port, groups=1, now=now)
+    prepare_broker(data, TenantEntry("dev", 1))
+    described = msgspec.structs.replace(
+        read_broker_file(data), archive=ArchiveEntry(archive, flush_seconds=1)
+    )
+    (data / BROKER_FILE).write_bytes(msgspec.json.encode(described))
+
+
+def test_a_cluster_archives_on_whoever_leads_it(tmp_path: Path, s3_archive: str) -> None:
+    data, keys, prg = tmp_path / "var", DirectoryKeys(str(tmp_path / "var")), PrgId("dev", 0)
+    cluster = ClusterProcess(data, tenant_prgs=1, restart=False)
+    archiving_cluster(data, s3_archive, cluster.base_port)
+    messages: list[bytes] = []
+
+    def leader(at: int) -> int | None:
+        try:
+            code, answer = fetch(cluster.admin(at), "/broker/status")
+        except AdminUnreachable:
+            return None
+        found: int | None = answer["partitions"][0]["leader"] if code == 200 else None
+        return found
+
+    def publish_at(node: int, count: int) -> None:
+        fresh = [b"message-%04d" % (len(messages) + number) for number in range(count)]
+        publish(cluster.base_port + 10 * node + 2, fresh, f"publisher-{len(messages)}")
+        messages.extend(fresh)
+
+    def caught_up(at: int) -> bool:
+        code, answer = fetch(cluster.admin(at), "/broker/archive")
+        row = answer["partitions"][0]
+        return code == 200 and row["leads"] and row["behind"] == 0 < row["archived_index"]
+
+    with cluster:
+        cluster.until(lambda: all(leader(node) for node in (1, 2, 3)), "all know a leader")
+        old = leader(1)
+        assert old is not None
+        publish_at(old, 40)
+        cluster.until(lambda: caught_up(old), "the leader archived all")
+        cluster.kill(old)
+        alive = [node for node in (1, 2, 3) if node != old]
+        cluster.until(
+            lambda: leader(alive[0]) == leader(alive[1]) not in (old, None), "another leads"
+        )
+        new = leader(alive[0])
+        assert new is not None
+        cluster.until(Node(cluster.base_port + 10 * new + 2).serves, "it serves")
+        publish_at(new, 40)
+        cluster.until(lambda: caught_up(new), "the new one goes on")
+        for node in alive:
+            live = open_source(f"cluster:{cluster.admin(node)}", keys)
+            found = commands(live)
+            assert all(found.count(message) == 1 for message in messages), node
+        other = next(node for node in alive if node != new)
+        os.kill(cluster.pids[other], signal.SIGSTOP)
+        impatient = ClusterSource((str(cluster.admin(new)),), keys, patience_seconds=0)
+
+        def refusal() -> str:
+            try:
+                impatient.bounds(prg)
+            except SourceUnreachable as error:
+                return error.reason
+            return ""
+
+        cluster.until(lambda: "leader" in refusal(), "a node without a quorum refuses")
+        os.kill(cluster.pids[other], signal.SIGCONT)
+        cluster.until(lambda: not refusal(), "it serves again")
+        dead_first = f"cluster:{cluster.admin(old)},{cluster.admin(new)}"
+        assert open_source(dead_first, keys).bounds(prg).last > 0
+    found = commands(open_source(s3_archive, keys))
+    assert all(found.count(message) == 1 for message in messages)
+    verified = verify_prg(open_objects(s3_archive), prg, keys.keyring(prg))
+    assert verified.sound
+    assert len({row.log_id for row in verified.listing.segments}) == 2, "two nodes wrote it"
+    stopped = open_source(str(data), keys)
+    span = IndexRange(prg, 1, verified.listing.last)
+    assert list(open_source(s3_archive, keys).entries(span)) == list(stopped.entries(span))
+
+
+@pytest.mark.soak
+def test_a_broker_killed_at_any_time_leaves_a_sound_archive_of_all_it_acknowledged(
+    tmp_path: Path,
+) -> None:
+    seed = int.from_bytes(os.urandom(4), "little")
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    archive, keys = (tmp_path / "archive").as_uri(), DirectoryKeys(str(tmp_path / "var"))
+    small_logs(tmp_path / "var")
+    acknowledged: list[bytes] = []
+    prg = PrgId("dev", 0)
+    with BrokerProcess(tmp_path / "var", archive=archive, partitions=1) as broker:
+        for life in range(8):
+            killer = threading.Timer(rng.uniform(0.05, 2.0), broker.kill)
+            killer.start()
+            with contextlib.suppress(OSError, AssertionError, EOFError), ExitStack() as stack:
+                publisher = connect(Node(broker.mqtt), client_id=f"life-{life}")
+                stack.callback(publisher.cut)
+                for number in range(10_000):
+                    message = b"life-%d-message-%05d-" % (life, number)
+                    publisher.publish(b"t", message + bytes(4_000), 1)
+                    acknowledged.append(message)
+            killer.join()
+            verified = verify_prg(open_objects(archive), prg, keys.keyring(prg))
+            assert verified.sound, verified.findings
+            broker.start()
+        until(lambda: settled(broker), lambda: archived(broker))
+        found = commands(open_source(f"cluster:{broker.admin}+{archive}", keys))
+        missing = [message for message in acknowledged if found.count(message) != 1]
+        assert not missing
+        assert len(acknowledged) > 50

@@ -1,0 +1,201 @@
+"""A cluster, clients, and a table that is filled meanwhile, while everything is killed.
+
+Afterwards the table holds exactly what was acknowledged, `verify` says so, and says otherwise
+where something was planted; `replay` gives the cluster's own digests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from quantum.lake.jobs import Verdict, verify
+from quantum.lake.jobs.live import live_digests
+from quantum.lake.jobs.row_files import read_file
+from quantum.lake.table import DirectoryStore, FileKind, Table
+from tests.interop.cluster_process import ClusterProcess
+from tests.interop.lake_process import LakeProcess, lake, table_state, wait_for_versions
+from tests.interop.test_mqtt_replay import Node
+from tests.interop.torture_clients import Publisher
+
+SEED = 20261115
+MESSAGES = 150
+
+
+class Publishers:
+    """Clients at QoS 1 and 2 that publish from a thread until everything is acknowledged."""
+
+    def __init__(self, ports: list[int], rng: random.Random) -> None:
+        topics = [f"lake/{number}" for number in range(7)]
+        self.clients = [
+            Publisher(f"p{number}", ports, rng, topics=topics, qos=1 + number % 2, limit=MESSAGES)
+            for number in range(4)
+        ]
+        self._ends = threading.Event()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._live, daemon=True)
+
+    def _live(self) -> None:
+        self._loop.run_until_complete(self._run())
+        self._loop.close()
+
+    def __enter__(self) -> Publishers:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        self._thread.join(60)
+
+    async def _run(self) -> None:
+        running = [asyncio.ensure_future(client.run()) for client in self.clients]
+        while not (self._ends.is_set() and self.are_idle):
+            await asyncio.sleep(0.02)
+        for client in self.clients:
+            client.finished.set()
+            client.disturb()
+        await asyncio.gather(*running)
+
+    def publish_more(self, messages: int) -> None:
+        """Let them go on; they notice when they connect again."""
+        for client in self.clients:
+            client.limit = (client.limit or 0) + messages
+            self._loop.call_soon_threadsafe(client.disturb)
+
+    @property
+    def are_idle(self) -> bool:
+        """Whether everything they were to publish is acknowledged."""
+        return all(
+            client.idle and (client.limit or 0) < client.next_number for client in self.clients
+        )
+
+
+def test_the_table_holds_exactly_what_was_acknowledged(tmp_path: Path) -> None:
+    rng = random.Random(SEED)
+    table, var = tmp_path / "table", tmp_path / "var"
+    with ClusterProcess(var, tenant_prgs=3) as cluster:
+        nodes = [Node(cluster.base_port + 10 * node + 2) for node in (1, 2, 3)]
+        cluster.until(lambda: all(node.serves() for node in nodes), "MQTT is served")
+        admins = ",".join(f"{each.host}:{each.port}" for each in cluster.admins())
+        logs = ["--cluster", admins, "--keys", f"directory:{var}"]
+        ingest = ["ingest", *logs, "--table", str(table), "--master", "local[2,8]"]
+        with Publishers([node.port for node in nodes], rng) as publishers:
+            job = LakeProcess(tmp_path / "first.log", *ingest)
+            wait_for_versions(job, table, 1)
+            job.kill_worker()
+            cluster.kill(rng.choice((1, 2, 3)))
+            wait_for_versions(job, table, table_state(table).version + rng.choice((1, 2)))
+            job.kill()
+            publishers.publish_more(MESSAGES)
+            version = table_state(table).version
+            job = LakeProcess(tmp_path / "second.log", *ingest)
+            wait_for_versions(job, table, version + 1)
+            job.kill_worker()
+            cluster.until(lambda: publishers.are_idle, "everything is acknowledged")
+
+        def caught_up() -> bool:
+            ranges = {str(prg): each.last for prg, each in table_state(table).ranges.items()}
+            live = live_digests(admins)
+            return all(ranges.get(prg, 0) >= live[prg][0] for prg in live)
+
+        cluster.until(caught_up, "the table has everything")
+        assert job.stop() == 0, job.last_words()
+        verified = lake("verify", *logs, "--table", str(table), "--master", "inline", "--json")
+        assert verified.returncode == 0, verified.stdout + verified.stderr
+        replayed = lake("replay", *logs, "--live", "--master", "inline", "--json")
+        assert replayed.returncode == 0, replayed.stdout + replayed.stderr
+        assert len(replayed.stdout.splitlines()) >= 3
+    judge(table, publishers)
+    root = json.loads(verified.stdout.splitlines()[-1])["root"]
+    honest = verify(str(var), str(table))
+    assert honest.is_equal
+    assert honest.root == root
+    plant(table, tmp_path, str(var))
+
+
+def judge(table: Path, publishers: Publishers) -> None:
+    """At QoS 2 each message once; at QoS 1 each, and again only where its client sent it again."""
+    store = DirectoryStore(table)
+    files = Table.open(store).state.of_kind(FileKind.ROWS)
+    rows = [row for file in files for row in read_file(store, file).to_pylist()]
+    places = [(row["prg"], row["raft_index"], row["sub_index"]) for row in rows]
+    assert len(set(places)) == len(places)
+    seen = Counter(row["payload"].decode() for row in rows)
+    for client in publishers.clients:
+        assert client.acknowledged == set(range(1, 2 * MESSAGES + 1)), client.name
+        found = {text: count for text, count in seen.items() if text.startswith(client.name + ":")}
+        assert set(found) == {f"{client.name}:{number}" for number in client.acknowledged}
+        if client.qos == 2:
+            assert set(found.values()) == {1}, f"seed {SEED}"
+    assert sum(seen.values()) == len(rows)
+
+
+Change = Callable[[pa.Table], pa.Table]
+
+
+def altered(rows: pa.Table) -> pa.Table:
+    payloads = [b"forged", *rows.column("payload").to_pylist()[1:]]
+    at = rows.schema.get_field_index("payload")
+    return rows.set_column(at, "payload", pa.array(payloads, pa.binary()))
+
+
+def plant(table: Path, tmp_path: Path, var: str) -> None:
+    """Plant a deleted row, an altered payload and a duplicated file; each is named."""
+    for name, change, kind in (
+        ("deleted", lambda rows: rows.slice(1), "missing"),
+        ("altered", altered, "different"),
+    ):
+        copy = tmp_path / name
+        shutil.copytree(table, copy)
+        place = change_a_file(copy, change)
+        found = [each for prg in verify(var, str(copy)).partitions for each in prg.findings]
+        assert (kind, *place) in [(each.kind, each.prg, each.raft_index) for each in found]
+    copy = tmp_path / "duplicated"
+    shutil.copytree(table, copy)
+    shown = next(copy.glob("tenant=*/date=*/*.parquet"))
+    shutil.copy(shown, shown.with_name("again.parquet"))
+    assert is_named(verify(var, str(copy)), "again.parquet")
+
+
+def is_named(verdict: Verdict, name: str) -> bool:
+    return not verdict.is_equal and any(name in each.sentence for each in verdict.strays)
+
+
+def change_a_file(copy: Path, change: Change) -> tuple[str, int]:
+    file = Table.open(DirectoryStore(copy)).state.of_kind(FileKind.ROWS)[0]
+    path = copy / file.path
+    buffer = BytesIO()
+    pq.write_table(change(pq.read_table(path)), buffer)
+    path.unlink()
+    path.write_bytes(buffer.getvalue())
+    return str(file.stream), file.first
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["verify"], 2, "say where the logs are"),
+        (["verify", "--data", "DIR"], 3, "no table"),
+        (["ingest", "--data", "DIR"], 2, "directory"),
+        (["ingest", "--cluster", "nowhere"], 2, "nowhere"),
+    ],
+)
+def test_mistakes_get_a_sentence_and_a_code(
+    arguments: list[str], code: int, sentence: str, tmp_path: Path
+) -> None:
+    given = [str(tmp_path) if each == "DIR" else each for each in arguments]
+    done = lake(*given, "--table", str(tmp_path / "table"), "--master", "inline")
+    assert done.returncode == code, done.stderr
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr

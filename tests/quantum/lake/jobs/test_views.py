@@ -1,0 +1,123 @@
+"""Typed views and dead letters: what fits becomes a row beside the raw one, the rest is kept."""
+
+from __future__ import annotations
+
+import json
+from io import BytesIO
+from pathlib import Path
+
+import fastavro
+import pytest
+
+from quantum.lake.jobs.errors import BadView
+from quantum.lake.jobs.views import Misfit, View, checked, decoder_of, read_views
+from quantum.lake.table import FileKind
+from tests.quantum.lake.jobs.logs import MemorySource
+from tests.quantum.lake.jobs.tables import filled, payloads, rows
+from tests.quantum.lake.table.stores import MemoryStore
+
+READINGS = View(
+    "readings", "sensors/+/reading", "json", {"temperature": "double", "unit": "string?"}
+)
+AVRO = {
+    "type": "record",
+    "name": "Reading",
+    "fields": [
+        {"name": "temperature", "type": "double"},
+        {"name": "unit", "type": ["null", "string"], "default": None},
+        {"name": "tags", "type": {"type": "array", "items": "string"}},
+    ],
+}
+
+
+def test_payloads_that_fit_and_those_that_do_not() -> None:
+    log = MemorySource(prg_count=1)
+    good = b'{"temperature": 21.5, "unit": "C", "more": 1}'
+    log.publish(0, good, b'{"temperature": 3}', topic="sensors/a/reading")
+    log.publish(0, b"not json", b'{"temperature": "warm"}', b"[]", topic="sensors/b/reading")
+    log.publish(0, b"not json either", topic="elsewhere")
+    store = MemoryStore()
+    report = filled(log, store, entries=2, views=(READINGS,))
+    assert len(payloads(store)) == 6, "raw rows stay, whatever their payloads are"
+    typed = rows(store, FileKind.TYPED, "readings")
+    assert [(row["raft_index"], row["temperature"], row["unit"]) for row in typed] == [
+        (1, 21.5, "C"),
+        (1, 3.0, None),
+    ]
+    dead = rows(store, FileKind.DEAD)
+    assert report.dead == 3
+    assert [(row["raft_index"], row["sub_index"], row["view"]) for row in dead] == [
+        (2, 0, "readings"),
+        (2, 1, "readings"),
+        (2, 2, "readings"),
+    ]
+    assert dead[0]["payload"] == b"not json"
+    assert "temperature is no double" in dead[1]["reason"]
+    assert not any("_views" in name or "_dead" in name for name in store.plain())
+
+
+def test_avro_payloads() -> None:
+    view = View("avro", "#", "avro", schema=json.dumps(AVRO))
+    buffer = BytesIO()
+    fastavro.schemaless_writer(
+        buffer, fastavro.parse_schema(AVRO), {"temperature": 1.5, "unit": None, "tags": ["a"]}
+    )
+    decode = decoder_of(checked((view,))[0])
+    assert decode(buffer.getvalue()) == {"temperature": 1.5, "unit": None, "tags": '["a"]'}
+    for bad in (b"", buffer.getvalue()[:-1], buffer.getvalue() + b"x", b"\xff" * 9):
+        with pytest.raises(Misfit):
+            decode(bad)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "fits"),
+    [
+        ("long", 7, True),
+        ("long", 7.5, False),
+        ("long", True, False),
+        ("long", 1 << 63, False),
+        ("double", 7, True),
+        ("double", "7", False),
+        ("boolean", False, True),
+        ("boolean", 0, False),
+        ("string", "", True),
+        ("string", None, False),
+        ("string?", None, True),
+        ("json", {"b": 1, "a": [2]}, True),
+    ],
+)
+def test_values_fit_or_do_not(kind: str, value: object, fits: bool) -> None:
+    decode = decoder_of(View("v", "#", "json", {"x": kind}))
+    payload = json.dumps({"x": value}).encode()
+    if fits:
+        decode(payload)
+    else:
+        with pytest.raises(Misfit):
+            decode(payload)
+
+
+def test_descriptions_are_read_and_checked(tmp_path: Path) -> None:
+    (tmp_path / "reading.avsc").write_text(json.dumps(AVRO))
+    described = tmp_path / "views.toml"
+    described.write_text(
+        '[[view]]\nname = "a"\ntopics = "x/#"\nformat = "json"\n[view.fields]\nt = "long"\n'
+        '[[view]]\nname = "b"\ntopics = "y/#"\nformat = "avro"\nschema = "reading.avsc"\n'
+    )
+    json_view, avro_view = read_views(described)
+    assert json_view.columns() == {"t": "long"}
+    assert avro_view.columns() == {"temperature": "double", "unit": "string?", "tags": "json"}
+    for bad in (
+        View("Bad Name", "#", "json", {"x": "long"}),
+        View("v", "#", "xml", {"x": "long"}),
+        View("v", "#", "json", {"x": "int128"}),
+        View("v", "#", "json", {"topic": "long"}),
+        View("v", "#", "json"),
+        View("v", "#", "avro", schema="[]"),
+    ):
+        with pytest.raises(BadView):
+            checked((bad,))
+    with pytest.raises(BadView):
+        checked((json_view, json_view))
+    described.write_text("nonsense")
+    with pytest.raises(BadView):
+        read_views(described)
