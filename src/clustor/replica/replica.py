@@ -241,6 +241,11 @@ class Replica:
         if self.ready:
             self.group.control_plane(update)
 
+    def proof_conflict_reconciled(self) -> None:
+        """Take the control plane's word that an operator has cleared a conflict of proofs."""
+        if self.ready:
+            self.group.proof_conflict_reconciled()
+
     def membership_acknowledged(self, ack: MembershipAck) -> None:
         """Take the control plane's record of a membership."""
         if self.ready:

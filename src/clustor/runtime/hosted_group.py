@@ -55,6 +55,8 @@ class HostedGroup:
         self._last_note: Note | None = None
         self.rolled_back = ""
         """Why the last change of members that this replica led was given up."""
+        self.paused = False
+        """Whether it hangs on purpose: it hears nothing, says nothing, and its time stands."""
 
     @property
     def replica(self) -> Replica:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import faulthandler
 import gc
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -30,6 +32,8 @@ from clustor.runtime.admin import AdminServer
 from clustor.runtime.admin_commands import AdminCommands
 from clustor.runtime.audit_desk import open_desk
 from clustor.runtime.cluster_file import ClusterFile, read_cluster_file
+from clustor.runtime.control_pages import ControlPages
+from clustor.runtime.control_service import ControlService
 from clustor.runtime.data_directory import STATE_DIRECTORY, DataDirectory, open_data_directory
 from clustor.runtime.disk import DiskError, open_disk
 from clustor.runtime.errors import (
@@ -45,7 +49,7 @@ from clustor.runtime.keystore import load_keyring
 from clustor.runtime.kv_service import KvService
 from clustor.runtime.memory import keep_freed_memory
 from clustor.runtime.node import Node, NodeSettings
-from clustor.runtime.pki import NodeId, own_identity
+from clustor.runtime.pki import NodeId, admin_context, own_identity
 from clustor.runtime.repair import repair_status
 from clustor.runtime.rotation import NodeTrust, Repeated
 from clustor.runtime.rotation_keys import KeyKeeper, epochs_in_use, keep_keys
@@ -107,6 +111,7 @@ def _run(arguments: argparse.Namespace, extend: Extend | None) -> None:
     faulthandler.register(signal.SIGUSR1)  # `kill -USR1` shows where a node is
     check_self()
     keep_freed_memory()
+    raise_file_limit()
     cluster = read_cluster_file(arguments.cluster)
     node_id = NodeId(arguments.node)
     cluster.node(node_id)
@@ -120,6 +125,14 @@ def _run(arguments: argparse.Namespace, extend: Extend | None) -> None:
         uvloop.run(_serve_repair(cluster, node_id, data))
     else:
         uvloop.run(serve_node(cluster, node_id, data, arguments.cluster, extend))
+
+
+def raise_file_limit() -> None:
+    """Let this process open as many files as it may: groups and connections take some each."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):  # then the soft limit stays
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def check_self() -> None:
@@ -166,18 +179,27 @@ async def serve_node(
     pid = os.getpid()
     commands = AdminCommands(node, lambda: read_cluster_file(file))
     admin = AdminServer(lambda: status_of(node, pid), kv, commands)
-    await admin.listen(settings.entry.admin)
+    tls = admin_context(data.pki) if cluster.admin_tls else None
+    await admin.listen(settings.entry.admin, tls)
     for number in range(1, cluster.groups + 1):
         kv.host(PartitionId(number))
+    if cluster.control_founders:
+        node.control = ControlService(node, kv)
+        admin.calls = ControlPages(node.control, cluster.id)
     close = await extend(node, admin, file) if extend is not None else None
     await node.start()
-    journal.info("development mode: admin and KV are plaintext on %s", settings.entry.admin)
+    if node.control is not None:
+        node.control.start()
+    if tls is None:
+        journal.info("development mode: admin and KV are plaintext on %s", settings.entry.admin)
     gc.collect()
     gc.freeze()
     await _asked_to_stop()
     journal.info("stopping")
     if close is not None:
         close()
+    if node.control is not None:
+        await node.control.close()
     await node.stop()
     for watch in watches:
         watch.stop()

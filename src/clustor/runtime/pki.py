@@ -217,6 +217,17 @@ def server_context(directory: Path) -> ssl.SSLContext:
     return _context(directory, ssl.PROTOCOL_TLS_SERVER)
 
 
+def admin_context(directory: Path) -> ssl.SSLContext:
+    """Return the TLS context of the admin port.
+
+    Who shows no certificate gets an answer that says so, and is on record; who shows a false one
+    gets no connection at all.
+    """
+    context = server_context(directory)
+    context.verify_mode = ssl.CERT_OPTIONAL
+    return context
+
+
 def client_context(directory: Path) -> ssl.SSLContext:
     """Return the TLS context for connections that this node opens to peers."""
     return _context(directory, ssl.PROTOCOL_TLS_CLIENT)

@@ -17,6 +17,7 @@ from clustor.runtime.disk import DiskError
 from clustor.runtime.errors import NodeError
 from clustor.runtime.main import check_self
 from clustor.runtime.memory import keep_freed_memory
+from quantum.admin.attaching import attach
 from quantum.cli.config import load_or_fail
 from quantum.cli.exits import Exit, exit_of, fail
 from quantum.cli.node_exits import exit_of_node
@@ -67,7 +68,7 @@ def up(
     try:
         check_self()
         keep_freed_memory()
-        uvloop.run(serve_alone(settings, _say))
+        uvloop.run(serve_alone(settings, _say, attach))
     except ListenFailed as error:
         fail(f"{error}; choose another with --mqtt, --mqtts or --ws", Exit.PORT_TAKEN)
     except CertificatesUnusable as error:

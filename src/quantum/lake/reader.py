@@ -22,7 +22,7 @@ from quantum.lake.planner import Offer, Task
 from quantum.lake.refusals import EntryUnreadable
 from quantum.lake.rows import RowBuilder, gap_row
 from quantum.lake.schema import NAMES, SCHEMA_VERSION
-from quantum.lake.settings import settings_of
+from quantum.lake.settings import settings_of, topic_owner_of
 
 
 def offer_of(

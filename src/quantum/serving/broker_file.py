@@ -183,19 +183,19 @@ class RingsFile:
         self.directory = directory
         self._seen: tuple[int, int] | None = None
 
-    def read_if_changed(self) -> dict[str, TenantEntry] | None:
-        """Return the tenants if it is another file than the last time, and can be read."""
+    def read_if_changed(self) -> BrokerFile | None:
+        """Return what it says if it is another file than the last time, and can be read."""
         try:
             found = (self.directory / BROKER_FILE).stat()
             seen = (found.st_mtime_ns, found.st_ino)
             if seen == self._seen:
                 return None
-            tenants = read_broker_file(self.directory).tenants
+            described = read_broker_file(self.directory)
         except (OSError, DataDirectoryRefused) as error:
             journal.error("the rings stay as they were: %s", error)
             return None
         self._seen = seen
-        return {entry.name: entry for entry in tenants}
+        return described
 
 
 def _other_numbers(directory: Path, there: TenantEntry) -> DataDirectoryRefused:

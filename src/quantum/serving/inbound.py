@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from quantum.broker import Message, encode_record
-from quantum.broker.message import BEFORE_V5, BEGINS, RETAIN, mark_record
+from quantum.broker.message import BEFORE_V5, BEGINS, FROM_V5, RETAIN, mark_record
 from quantum.mqtt import (
     MalformedPacket,
     ProtocolViolation,
@@ -246,7 +246,7 @@ class Inbound:
 
     def _record(self, message: Message) -> bytes:
         record = message.record
-        return record if self._connection.is_v5 else mark_record(record, BEFORE_V5)
+        return mark_record(record, FROM_V5 if self._connection.is_v5 else BEFORE_V5)
 
     def _on_repeat(self, exchange: _Exchange, message: Message, *, is_repeat: bool) -> None:
         """A packet id comes again before it was released: the message is here already.
@@ -356,8 +356,7 @@ def qos_1_record(
 ) -> bytes:
     """Make the record of a QoS 1 publish without properties."""
     flags = 1 | RETAIN if first_byte & 1 else 1
-    if not connection.is_v5:
-        flags |= BEFORE_V5
+    flags |= FROM_V5 if connection.is_v5 else BEFORE_V5
     return encode_record(
         topic, payload, flags, b"", 0, connection.client_id, connection.epoch, packet_id
     )

@@ -26,7 +26,7 @@ from quantum.routing.ring import HashRing
 from quantum.serving import link
 from quantum.serving.authentication import Authenticator
 from quantum.serving.backpressure import TurnShare
-from quantum.serving.broker_file import RingsFile, TenantEntry
+from quantum.serving.broker_file import BrokerFile, RingsFile, TenantEntry
 from quantum.serving.connection import Connection
 from quantum.serving.groups import group_of
 from quantum.serving.limits import MqttLimits
@@ -88,6 +88,8 @@ class BrokerService:
         self._ordinals: dict[str, int] = {}
         self.on_hosted: Callable[[Prg], None] | None = None
         """Told of every partition that is hosted from then on."""
+        self.on_described: Callable[[BrokerFile], None] | None = None
+        """Told of `broker.json` when it changed, and all its partitions are hosted."""
         self._number = node.serve(self)
 
     # Tenants.
@@ -127,12 +129,16 @@ class BrokerService:
         self.rings_file = RingsFile(directory)
 
     def _follow_rings(self) -> None:
-        entries = self.rings_file.read_if_changed() if self.rings_file is not None else None
-        for name, entry in (entries or {}).items():
-            tenant = self.tenants.get(name)
+        described = self.rings_file.read_if_changed() if self.rings_file is not None else None
+        if described is None:
+            return
+        for entry in described.tenants:
+            tenant = self.tenants.get(entry.name)
             if tenant is not None and len(entry.rings) > len(tenant.rings):
-                journal.info("tenant %s grows to %d partitions", name, entry.prg_count)
+                journal.info("tenant %s grows to %d partitions", entry.name, entry.prg_count)
                 self._host(tenant, entry)
+        if self.on_described is not None:
+            self.on_described(described)
 
     def obey(self, tenants_file: TenantsFile) -> None:
         """Put the operator's policy in force, and again whenever it changes."""
