@@ -71,7 +71,7 @@ def _of_tenant(
         yield place(partition_id, voters, entry.name)
     ring = find(store, RoutingMap, entry.name)
     placed = all(find(store, Placement, each) is not None for each in groups)
-    if placed and ring is not None and ring.partitions != tuple(groups):
+    if placed and ring is not None and len(ring.partitions) < len(groups):  # it only grows
         yield SetRoutingMap(
             tenant_id=entry.name,
             partitions=tuple(groups),

@@ -58,10 +58,8 @@ def rows_of(partition: Partition, judge: Judge, first: int = 1, begin: int = 1) 
     return [tuple(row.values()) for row in batch.to_pylist()]
 
 
-def one_ring(world: World) -> Callable[[bytes], int] | None:
-    """Return who owns which topic, if that never changed."""
-    if world.rings:
-        return None
+def one_ring(world: World) -> Callable[[bytes], int]:
+    """Return who owns which topic, of a ring that never changed."""
     return lambda topic: world.owner(topic, world.plan.partitions)
 
 
@@ -73,8 +71,8 @@ def all_rows(world: World) -> Counter[bytes]:
         found.update(row[3] for row in rows)
         places = [row[:2] for row in rows]
         assert places == sorted(set(places)), "a row without a place of its own"
-        owner = one_ring(world)
-        if owner is not None:
+        if not world.rings:
+            owner = one_ring(world)
             assert all(owner(row[2].encode()) == partition.number for row in rows)
     return found
 
@@ -115,7 +113,7 @@ def test_a_task_from_a_snapshot_gives_the_rows_of_the_whole(name: str, seed: int
         assert rest == [row for row in whole if row[0] >= middle], (seed, partition.number)
 
 
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("name", [each for each in PLANS if PLANS[each] != GROWING])
 @pytest.mark.parametrize("seed", range(4))
 def test_without_the_state_nothing_is_lost(name: str, seed: int) -> None:
     """A reader that begins in the middle of nowhere shows too much, never too little."""
