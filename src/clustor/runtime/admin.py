@@ -43,13 +43,17 @@ _SWITCHING: Final = (
 StatusOf: TypeAlias = Callable[[], object]
 
 
+Later: TypeAlias = Callable[[Callable[[int, object], None]], None]
+"""An answer that is made bit by bit: it is given a function to call with the code and content."""
+
+
 class Pages(Protocol):
     """Pages of a service; None says that a page is not one of them.
 
     A page that must be read from disk comes later: a future that is never an exception.
     """
 
-    def get(self, target: str, /) -> Answer | asyncio.Future[Answer] | None: ...
+    def get(self, target: str, /) -> Answer | asyncio.Future[Answer] | Later | None: ...
     def post(self, target: str, /) -> Answer | None: ...
 
 
@@ -235,9 +239,11 @@ class AdminConnection(asyncio.Protocol):
 
     def _on_request(self, head: Head) -> None:
         kv = self._server.kv
-        answer = self._server.pages.get(head.path) if self._server.pages else None
+        answer = self._server.find(head.path)
         if isinstance(answer, asyncio.Future):
             answer.add_done_callback(lambda ready: self.finish(*ready.result()))
+        elif callable(answer):
+            answer(self.finish)
         elif answer is not None:
             self.finish(*answer)
         elif head.path == "/status":
@@ -335,6 +341,7 @@ class AdminServer:
         """What the control plane is asked for."""
         self.api: Api | None = None
         self._answers: set[asyncio.Task[None]] = set()
+        self.telemetry: Pages | None = None
         self._connections: set[AdminConnection] = set()
         self._server: asyncio.Server | None = None
 
@@ -370,6 +377,14 @@ class AdminServer:
         if error is not None:  # nobody foresaw it: the loop's handler decides
             context = {"message": "an answer failed", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)
+
+    def find(self, target: str) -> Answer | asyncio.Future[Answer] | Later | None:
+        """Return a page of the node's telemetry or of a service, or None."""
+        for pages in (self.telemetry, self.pages):
+            answer = None if pages is None else pages.get(target)
+            if answer is not None:
+                return answer
+        return None
 
     def admit(self, connection: AdminConnection) -> bool:
         """Take a connection in, unless there are too many."""

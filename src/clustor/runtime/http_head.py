@@ -150,10 +150,22 @@ def refusal(code: int, message: str) -> dict[str, object]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A page that is not JSON."""
+
+    body: bytes
+    content_type: str = "text/plain; charset=utf-8"
+
+
 def respond(code: int, content: object, headers: Mapping[str, str] | None = None) -> bytes:
     """Return a whole response; the connection ends behind it."""
-    body = content if isinstance(content, bytes) else msgspec.json.encode(content) + b"\n"
-    fields = {"Content-Type": JSON} | dict(headers or {})
+    kind = content.content_type if isinstance(content, Text) else JSON
+    if isinstance(content, Text):
+        body = content.body
+    else:
+        body = content if isinstance(content, bytes) else msgspec.json.encode(content) + b"\n"
+    fields = {"Content-Type": kind} | dict(headers or {})
     fields |= {"Content-Length": str(len(body)), "Connection": "close"}
     lines = [f"HTTP/1.1 {code} {_REASONS[code]}", *(f"{k}: {v}" for k, v in fields.items())]
     return "\r\n".join((*lines, "", "")).encode() + body

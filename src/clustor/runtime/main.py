@@ -55,6 +55,8 @@ from clustor.runtime.rotation import NodeTrust, Repeated
 from clustor.runtime.rotation_keys import KeyKeeper, epochs_in_use, keep_keys
 from clustor.runtime.signing import load_signer
 from clustor.runtime.status import status_of
+from clustor.runtime.telemetry import NodeTelemetry, RepairPages
+from clustor.runtime.telemetry_logs import FORMATS, set_up_logging
 from clustor.security import AuditUnreadable
 from clustor.selftest import run_selftest
 
@@ -85,11 +87,8 @@ def main(extend: Extend | None = None) -> None:
     if not __debug__:
         raise SystemExit("node: refusing to run under -O: the assertions are part of the safety")
     arguments = _arguments()
-    logging.basicConfig(
-        level=logging.INFO,
-        format=f"%(asctime)s node {arguments.node} %(message)s",
-        stream=sys.stderr,
-    )
+    text = f"%(asctime)s node {arguments.node} %(message)s"
+    set_up_logging(arguments.node, arguments.log_format, text=text)
     try:
         _run(arguments, extend)
     except tuple(kind for kind, _ in EXIT_CODES) as error:
@@ -103,6 +102,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--cluster", type=Path, required=True, help="the cluster's description")
     parser.add_argument("--node", type=int, required=True, help="which of its nodes this is")
     parser.add_argument("--data", type=Path, required=True, help="the node's data directory")
+    parser.add_argument("--log-format", choices=FORMATS, help="how the journal is written")
     parser.add_argument("--repair", action="store_true", help="open read-only, serve status only")
     return parser.parse_args()
 
@@ -180,6 +180,7 @@ async def serve_node(
     commands = AdminCommands(node, lambda: read_cluster_file(file))
     admin = AdminServer(lambda: status_of(node, pid), kv, commands)
     tls = admin_context(data.pki) if cluster.admin_tls else None
+    admin.telemetry = node.watch = NodeTelemetry(node)
     await admin.listen(settings.entry.admin, tls)
     for number in range(1, cluster.groups + 1):
         kv.host(PartitionId(number))
@@ -213,6 +214,7 @@ async def _serve_repair(cluster: ClusterFile, node_id: NodeId, data: DataDirecto
     pid = os.getpid()
     status = repair_status(cluster, node_id, data, keys, pid)
     admin = AdminServer(lambda: status, None)
+    admin.telemetry = RepairPages(int(node_id))
     await admin.listen(cluster.node(node_id).admin)
     journal.info("repair mode: read-only, status on %s", cluster.node(node_id).admin)
     await _asked_to_stop()

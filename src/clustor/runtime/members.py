@@ -57,6 +57,16 @@ def change_members(
 
     `epoch` is above every one that the control plane gave out; without one the group counts.
     """
+    request = request_for(group, wanted, epoch)
+    index: LogIndex = group.replica.change_membership(request)
+    group.rolled_back = ""
+    return ChangeBegun(index, request.routing_epoch)
+
+
+def request_for(
+    group: HostedGroup, wanted: WantedChange, epoch: RoutingEpoch | None = None
+) -> MembershipRequest:
+    """Make the request that a change is begun or rehearsed with, or raise MembershipRefused."""
     replica = group.replica
     core = replica.group.core
     if not replica.leads:
@@ -66,10 +76,7 @@ def change_members(
     # One change at a time is under way, and a new leader sees the newest committed one, so that
     # counting here gives each change its own.
     epoch = epoch or RoutingEpoch(core.hard.routing_epoch + 1)
-    request = MembershipRequest((change,), epoch, _preflight(core.config, goal, wanted.reason))
-    index: LogIndex = replica.change_membership(request)
-    group.rolled_back = ""
-    return ChangeBegun(index, epoch)
+    return MembershipRequest((change,), epoch, _preflight(core.config, goal, wanted.reason))
 
 
 def _preflight(before: Configuration, goal: Configuration, reason: str) -> Preflight:

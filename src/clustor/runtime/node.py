@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 import random
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +46,7 @@ from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.members import record_membership
 from clustor.runtime.pki import NodeId, spiffe_uri
 from clustor.runtime.raft_wire import from_packet, to_packet
-from clustor.runtime.service import GroupWatcher, Service
+from clustor.runtime.service import GroupWatcher, NodeWatch, Service
 from clustor.runtime.snapshot_pace import SnapshotPace
 from clustor.runtime.transport import Transport
 
@@ -95,6 +96,8 @@ class Node:
         self._turn_due = False
         self._ticking: asyncio.TimerHandle | None = None
         self.stopping = False
+        self.watch: NodeWatch | None = None
+        """Who looks on; nothing here depends on it."""
         self.transport = Transport(
             self.cluster.id,
             self.node_id,
@@ -200,6 +203,7 @@ class Node:
             log_config=self.settings.log_config,
             io_writer_mode=self.disk.mode,
             node_inflight=self._inflight,
+            measuring_clock=time.perf_counter,
         )
 
     def adopt_cluster(self, cluster: ClusterFile) -> None:
@@ -316,6 +320,8 @@ class Node:
                 journal.warning("group %d: %s", group.partition_id, news)
         for service in self._services:
             service.on_tick()
+        if self.watch is not None:
+            self.watch.on_tick(now_ms)
         self._touch_all()
 
     def _on_packet(self, peer: NodeId, packet: w.Packet) -> None:
@@ -417,6 +423,8 @@ class Node:
             self._read(group, read)
         self._hosted_by[group.partition_id].on_output(group, output)
         group.admission.measure()
+        if self.watch is not None:
+            self.watch.on_output(group, output)
         if output.delay is not None:
             began, delay = self._loop.time(), output.delay
             self._loop.call_later(

@@ -19,6 +19,16 @@ class GroupWatcher(Protocol):
         """Take in that the list of nodes is another now."""
 
 
+class NodeWatch(Protocol):
+    """Who looks on while a node works, and decides nothing."""
+
+    def on_tick(self, now_ms: int) -> None:
+        """See that time passed."""
+
+    def on_output(self, group: HostedGroup, output: ReplicaOutput) -> None:
+        """See what a group put out."""
+
+
 class Service(Protocol):
     """Everything is called in the thread of the node's loop, and nothing here may block."""
 

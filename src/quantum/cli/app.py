@@ -17,6 +17,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "status": ("broker", "status"),
     "sessions": ("broker", "sessions"),
     "session": ("broker", "session_app"),
+    "why": ("why", "why"),
     "topics": ("broker", "topics"),
     "retained": ("broker", "retained"),
     "bench": ("bench", "app"),

@@ -17,6 +17,7 @@ from clustor.runtime.disk import DiskError
 from clustor.runtime.errors import NodeError
 from clustor.runtime.main import check_self
 from clustor.runtime.memory import keep_freed_memory
+from clustor.runtime.telemetry_logs import set_up_logging
 from quantum.admin.attaching import attach
 from quantum.cli.config import load_or_fail
 from quantum.cli.exits import Exit, exit_of, fail
@@ -64,7 +65,7 @@ def up(
     }
     settings = load_or_fail(flags, config).settings
     level = logging.INFO if verbose else logging.WARNING
-    logging.basicConfig(level=level, format="%(asctime)s %(message)s", stream=sys.stderr)
+    set_up_logging(1, level=level)
     try:
         check_self()
         keep_freed_memory()

@@ -607,6 +607,7 @@ class Connection:
         """Say why, where the protocol has words for it, and close."""
         if self.phase is Phase.CLOSED:
             return
+        self.service.meters.disconnects[reason] += 1
         if self.is_v5 and self.phase is Phase.LIVE:
             text = Properties(reason_string=why) if self._agreed.wants_reasons else NO_PROPERTIES
             self.send(Disconnect(reason, text))
@@ -623,6 +624,7 @@ class Connection:
 
     def _refuse(self, reason: ReasonCode, why: str) -> None:
         """Answer CONNECT with a refusal ([MQTT-3.2.2-7])."""
+        self.service.meters.refuse("CONNECT", reason)
         if reason in _AUTHENTICATION:
             self.note_refused("ConnectRefused", why)
         if self.is_v5 or connect_return_code(reason) is not None:
@@ -671,6 +673,16 @@ class Connection:
         )
         settled = prg.unsettle(self.client_id)
         prg.propose(encode_command(command), lambda _reply: settled())
+
+    @property
+    def unanswered(self) -> int:
+        """How many of its publishes have no answer yet."""
+        return 0 if self._conversation is None else self._conversation.inbound.unanswered
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is left unread, for whatever reason."""
+        return self._holds > 0
 
     def check_time(self, now_ms: int) -> None:
         """Close what was silent too long, or waits too long for a leader."""

@@ -22,6 +22,7 @@ from quantum.serving.feeding import Feeding
 from quantum.serving.listeners import Door, Doors, Listeners, tenant_doors
 from quantum.serving.policy import TenantsFile
 from quantum.serving.service import BrokerService
+from quantum.serving.telemetry_why import show_broker
 from quantum.serving.tenant_records import record_tenants
 from quantum.serving.views import BrokerPages
 
@@ -46,6 +47,7 @@ async def serve_mqtt(node: Node, admin: AdminServer, cluster_file: Path) -> Call
     service.obey(TenantsFile(cluster_file.parent))
     archiving = start_archiving(node, service, described.archive)
     admin.pages = BrokerPages(service, archiving, Feeding(node, service))
+    show_broker(service, node.watch)
     if not service.tenants:
         return closing(lambda: None, archiving)
     first = node.settings.entry.admin_port - ADMIN_ROLE

@@ -100,6 +100,8 @@ class Prg:
         self._waiters: list[tuple[list[tuple[int, int]], Callable[[], None]]] = []
         self._elapsing = False
         self._ticks = 0
+        self.forward_wait_ticks = 0
+        """For how many ticks, added up, other partitions were waited for."""
         self.ring = RingKeeper(self)
 
     @property
@@ -110,6 +112,11 @@ class Prg:
     def serves(self, client_id: bytes) -> bool:
         """Say whether a client's session is here."""
         return self.leading and not self.broker.state.is_fenced(client_id)
+
+    @property
+    def stalled(self) -> int:
+        """How many commands the group did not take yet."""
+        return len(self._stalled)
 
     @property
     def broker(self) -> Broker:
@@ -584,6 +591,7 @@ class Prg:
         for forwards in self.forwards.values():
             if len(forwards):
                 forwards.waited_ticks += 1
+                self.forward_wait_ticks += forwards.waited_ticks > 1
                 if forwards.waited_ticks >= _RESEND_TICKS:
                     forwards.send_again()
                 self.tenant.touch(self)

@@ -59,6 +59,7 @@ class Run:
 
     def refuse(self, number: int, reason: int) -> None:
         """Note that one of the publishes was refused."""
+        self.connection.service.meters.refuse("PUBLISH", reason)
         if self.refused is None:
             self.refused = []
         self.refused.append((number, reason))

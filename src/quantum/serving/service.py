@@ -34,6 +34,7 @@ from quantum.serving.policy import TenantsFile, server_name_owners
 from quantum.serving.prg import Prg
 from quantum.serving.relay import RelayEntry, RelayExit
 from quantum.serving.replaying import broker_settings
+from quantum.serving.telemetry import BrokerMeters, Recent
 from quantum.serving.tenant import Tenant
 from quantum.tenancy import TenantDescription
 
@@ -80,6 +81,9 @@ class BrokerService:
         self.dropped = 0
         """QoS 0 messages that a client was too slow for, and what was too large for one."""
         self.faults: dict[str, int] = {}
+        self.meters = BrokerMeters()
+        self.recent = Recent(self.now_ms)
+        """What happened to clients lately, for who asks why."""
         self.connections = 0
         self.server_names: dict[str, str] = {}
         """Which tenant each server name (SNI) leads to."""
@@ -97,6 +101,7 @@ class BrokerService:
     def add_tenant(self, entry: TenantEntry, ordinal: int) -> Tenant:
         """Host the partitions of a tenant; `ordinal` is the same on every node."""
         tenant = Tenant(entry.name, self, HashRing())
+        tenant.guard.recent = self.recent
         self._ordinals[entry.name] = ordinal
         self._host(tenant, entry)
         self.tenants[entry.name] = tenant
@@ -291,6 +296,7 @@ class BrokerService:
 
     def joined(self, connection: Connection) -> None:
         self.connections += 1
+        self.meters.connects += 1
         self._slices[id(connection) // 16 % _CHECK_SLICES].add(connection)
 
     def left(self, connection: Connection) -> None:
@@ -311,6 +317,7 @@ class BrokerService:
 
     def note_end(self, client_id: bytes, why: str) -> None:
         journal.debug("client %r: %s", client_id, why)
+        self.recent.note(client_id, f"its connection ended: {why}")
 
     # Links.
 

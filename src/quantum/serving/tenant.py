@@ -67,6 +67,8 @@ class Tenant:
         self._resting: list[tuple[int, int, Held]] = []
         """A heap of connections that are too fast, and when they are read again."""
         self._rests = 0
+        self.throttled = 0
+        """How often a connection was left unread because it, or its tenant, was too fast."""
         self.dropped = 0
         self.faults: dict[str, int] = {}
 
@@ -127,8 +129,13 @@ class Tenant:
     def rest(self, held: Held, until_ms: int) -> None:
         """Leave a connection unread until then."""
         self._rests += 1
+        self.throttled += 1
         heappush(self._resting, (until_ms, self._rests, held))
         held.hold()
+
+    def rests_until(self, held: Held) -> int | None:
+        """Return until when a connection is left unread; None: it is not."""
+        return next((until_ms for until_ms, _, each in self._resting if each is held), None)
 
     def on_tick(self) -> None:
         """Read again who has rested; send the slowest subscriber away if all wait for it."""

@@ -32,6 +32,7 @@ from quantum.serving.limits import MqttLimits
 from quantum.serving.listeners import Door, Doors, Listeners, tenant_doors
 from quantum.serving.policy import TenantsFile
 from quantum.serving.service import BrokerService
+from quantum.serving.telemetry_why import show_broker
 from quantum.serving.tenant_records import record_tenants
 from quantum.serving.views import BrokerPages
 
@@ -66,6 +67,7 @@ async def serve_alone(settings: Settings, say: Say, attach: Attach | None = None
         service.obey(TenantsFile(settings.data))
         archiving = start_archiving(node, service, archive_entry(settings))
         admin.pages = BrokerPages(service, archiving, Feeding(node, service))
+        show_broker(service, node.watch)
         all_doors = replace(doors(settings), tenants=tenant_doors(service))
         listeners = Listeners(service, all_doors, settings.data, DEVELOPMENT_TENANT)
         await listeners.start()
