@@ -200,6 +200,22 @@ def test_a_ring_that_shrinks_and_a_tenant_that_is_not_there_are_refused(tmp_path
             assert code == expected
 
 
+def test_what_is_added_is_archived_too(tmp_path: Path) -> None:
+    archive = (tmp_path / "archive").as_uri()
+    with BrokerProcess(tmp_path / "data", partitions=1, archive=archive) as broker:
+        grow([broker.admin], 2)
+        asyncio.run(settled([broker.admin], 2))
+
+        def archived() -> list[dict[str, Any]]:
+            code, page = fetch(broker.admin, "/broker/archive")
+            assert code == 200, page
+            rows: list[dict[str, Any]] = page["partitions"]
+            return rows
+
+        asyncio.run(until(lambda: all(row["behind"] == 0 for row in archived()), str))
+        assert len(archived()) == 2
+
+
 def test_the_command_grows_a_ring_and_says_so(tmp_path: Path) -> None:
     command = CliRunner()
     with BrokerProcess(tmp_path / "data", partitions=1) as broker:
