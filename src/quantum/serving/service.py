@@ -103,14 +103,14 @@ class BrokerService:
         tenant = Tenant(entry.name, self, HashRing())
         tenant.guard.recent = self.recent
         self._ordinals[entry.name] = ordinal
-        self._host(tenant, entry)
+        self.host(tenant, entry)
         self.tenants[entry.name] = tenant
         if len(self.tenants) > 1:
             for each in self.tenants.values():
                 each.share = each.share or TurnShare(self.soon)
         return tenant
 
-    def _host(self, tenant: Tenant, entry: TenantEntry) -> None:
+    def host(self, tenant: Tenant, entry: TenantEntry) -> None:
         """Host the partitions of a tenant that are not hosted yet."""
         for number in range(len(tenant.prgs), entry.prg_count):
             settings = broker_settings(entry, number)
@@ -127,7 +127,7 @@ class BrokerService:
             if self.on_hosted is not None:
                 self.on_hosted(prg)
         tenant.rings = entry.rings
-        tenant.note_ring()
+        tenant.prg_count = max(tenant.prg_count, entry.prgs)  # what the logs know comes with a tick
 
     def watch_rings(self, directory: Path) -> None:
         """Follow `broker.json`: host what a tenant's ring grows by, while everything goes on."""
@@ -141,7 +141,7 @@ class BrokerService:
             tenant = self.tenants.get(entry.name)
             if tenant is not None and len(entry.rings) > len(tenant.rings):
                 journal.info("tenant %s grows to %d partitions", entry.name, entry.prg_count)
-                self._host(tenant, entry)
+                self.host(tenant, entry)
         if self.on_described is not None:
             self.on_described(described)
 
