@@ -239,6 +239,7 @@ def start_archiving(
     except ArchiveMisuse as error:
         raise DataDirectoryRefused("the archive cannot be used", cause=error) from error
     hold_keys(node.data_root / KEYS_DIRECTORY, "archive")  # its segments are sealed with them
+    service.on_hosted = archiving.add
     archiving.start()
     return archiving
 

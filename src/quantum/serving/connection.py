@@ -328,6 +328,11 @@ class Connection:
         self._permit = Permit(self, self.home)
         self._end_forbidden()
 
+    def forget_owners(self) -> None:
+        """The ring changed: topics may have other owners."""
+        if self._permit is not None:
+            self._permit.owners.clear()
+
     def _end_forbidden(self) -> None:
         prg = self.prg
         session = None if prg is None else prg.broker.state.sessions.get(self.client_id)
@@ -367,7 +372,7 @@ class Connection:
             return
         prg = self.home.session_prg(self.client_id)
         node = prg.leader_node
-        if prg.leading:
+        if prg.serves(self.client_id):
             self.prg = prg
             self._authenticate(prg)
         elif node is not None and self.service.reaches(node) and not self._arrived:
@@ -426,7 +431,7 @@ class Connection:
         elif isinstance(verdict, Accepted):
             if is_live:
                 self.send(talk.success())
-            elif self.prg is not None and self.prg.leading:
+            elif self.prg is not None and self.prg.serves(self.client_id):
                 self._attach(self.prg)
             else:
                 self._refuse(ReasonCode.SERVER_UNAVAILABLE, "the session's partition moved")
@@ -489,6 +494,10 @@ class Connection:
             self._refuse(ReasonCode.SERVER_UNAVAILABLE, "the session's partition has no leader")
             return
         attached = _decode_attached(reply)
+        if attached.is_moved:
+            if self.phase is Phase.ATTACHING:
+                self._refuse(ReasonCode.SERVER_UNAVAILABLE, "the session moved")
+            return
         if attached.is_bound:
             if self.phase is Phase.ATTACHING:
                 self._refuse_binding()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -41,6 +42,8 @@ async def serve_mqtt(node: Node, admin: AdminServer, cluster_file: Path) -> Call
     described = read_broker_file(cluster_file.parent)
     for ordinal, entry in enumerate(described.tenants):
         service.add_tenant(entry, ordinal)
+    service.watch_rings(cluster_file.parent)
+    service.on_described = partial(record_tenants, node)
     record_tenants(node, described)
     service.obey(TenantsFile(cluster_file.parent))
     archiving = start_archiving(node, service, described.archive)

@@ -187,6 +187,15 @@ class Forwards:
             self._origin.backlog.add(-share)
 
     @property
+    def next_number(self) -> int:
+        return self._open.next_number
+
+    @property
+    def oldest(self) -> int:
+        """The number of the first publish that is not answered, or of the next one."""
+        return self._open.next_number - len(self._records)
+
+    @property
     def is_waiting(self) -> bool:
         """Whether something was sent and is not answered."""
         return self._sent > 0

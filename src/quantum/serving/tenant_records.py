@@ -65,13 +65,13 @@ def _of_tenant(
             tier=TenantTier.DEVELOPMENT,
         )
         return
-    groups = [group_of(ordinal, number) for number in range(entry.prgs)]
+    groups = [group_of(ordinal, number) for number in range(entry.prg_count)]
     missing = list(unplaced(store, {each: members(each) for each in groups}))
     for partition_id, voters in missing:
         yield place(partition_id, voters, entry.name)
     ring = find(store, RoutingMap, entry.name)
     placed = all(find(store, Placement, each) is not None for each in groups)
-    if placed and ring is not None and ring.partitions != tuple(groups):
+    if placed and ring is not None and len(ring.partitions) < len(groups):  # it only grows
         yield SetRoutingMap(
             tenant_id=entry.name,
             partitions=tuple(groups),

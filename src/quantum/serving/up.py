@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -61,6 +62,8 @@ async def serve_alone(settings: Settings, say: Say, attach: Attach | None = None
         broker = read_broker_file(settings.data)
         for ordinal, entry in enumerate(broker.tenants):
             service.add_tenant(entry, ordinal)
+        service.watch_rings(settings.data)
+        service.on_described = partial(record_tenants, node)
         record_tenants(node, broker)
         service.obey(TenantsFile(settings.data))
         archiving = start_archiving(node, service, archive_entry(settings))
