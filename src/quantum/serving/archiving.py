@@ -219,7 +219,12 @@ class _PrgPort:
 
     def applied_with(self) -> AppliedWith:
         numbers = self._prg.broker.settings
-        return AppliedWith(numbers.prg_count, numbers.queue_messages_max, numbers.queue_bytes_max)
+        return AppliedWith(
+            numbers.prg_count,
+            numbers.queue_messages_max,
+            numbers.queue_bytes_max,
+            tuple(ring.prg_count for ring in self._prg.tenant.rings),
+        )
 
     def _seal(self) -> None:
         self._prg.group.replica.seal_segment()
