@@ -22,6 +22,7 @@ from clustor.control import (
     KeyEpochs,
     QuotaPolicy,
     Reading,
+    Ring,
     RoutingMap,
     Scope,
     ScopeKind,
@@ -212,12 +213,22 @@ def _audit_row(record: AuditRecord) -> AuditRow:
     return AuditRow(**facts | {"answer": msgspec.json.decode(record.answer)})
 
 
+def _ring_length(store: Reading, ring: Ring) -> int:
+    prefix = prefix_of(AuditRecord, ring.value)
+    oldest = _oldest_sequence(store, prefix)
+    return 0 if oldest is None else _newest_sequence(store, prefix) - oldest + 1
+
+
+def _oldest_sequence(store: Reading, prefix: bytes) -> int | None:
+    first = store.range(prefix, prefix_end(prefix), 1).records
+    return decode_object(AuditRecord, first[0].value).sequence if first else None
+
+
 def _newest_sequence(store: Reading, prefix: bytes) -> int:
     """Find the end of a ring: its sequences have no holes, so halving finds it."""
-    first = store.range(prefix, prefix_end(prefix), 1).records
-    if not first:
+    low = _oldest_sequence(store, prefix)
+    if low is None:
         return -1
-    low = decode_object(AuditRecord, first[0].value).sequence
     high = low + max(RING_RECORDS_MAX.values()) + 1
     while high - low > 1:
         middle = (low + high) // 2
@@ -282,7 +293,6 @@ _SHOWN: Final = (
     "fence/",
     "override/",
     "key_epochs/",
-    "audit/",
 )
 
 
@@ -295,12 +305,13 @@ class Copy:
             prefix.encode(): list(scan_records(store, prefix.encode())) for prefix in _SHOWN
         }
         self._by_key = {r.key: r for records in self._by_prefix.values() for r in records}
+        self.audit_records = sum(_ring_length(store, ring) for ring in Ring)
 
     def get(self, key: Key) -> Record | None:
         return self._by_key.get(key)
 
     def range(self, start: bytes, _end: bytes | None, _limit: int) -> Page:
-        return Page(self.revision, self._by_prefix[start], more=False)  # type: ignore[arg-type]
+        return Page(self.revision, self._by_prefix.get(start, []), more=False)  # type: ignore[arg-type]
 
 
 async def whole_cluster(api: Api, asked: Asked) -> bytes:
@@ -312,6 +323,7 @@ async def whole_cluster(api: Api, asked: Asked) -> bytes:
 def _whole(api: Api, asked: Asked, copy: Copy, age_ms: int | None) -> bytes:
     found = cluster_state(copy)
     found["partitions"] = [GroupState(**each) for each in found["partitions"]]
+    found["audit_records"] = copy.audit_records
     state = ClusterState(
         access=access_of(api, asked), revision=copy.revision, cache_age_ms=age_ms, **found
     )

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import rfc8785
 
-from clustor.control import SetQuotas, cluster_state
+from clustor.control import SetQuotas, canonical, cluster_state
 from clustor.kv import Page
 from clustor.runtime.http_head import Request
 from quantum.admin import reading
@@ -300,6 +300,16 @@ async def test_the_state_of_a_cluster_is_of_one_revision(
     assert [each["tenant_id"] for each in told.body["tenants"]] == ["a"]
     assert told.body["revision"] == "7"
     assert desk.plane.machine.kv.revision == 8
+
+
+async def test_the_page_of_the_cluster_is_what_the_control_plane_gathers(desk: Desk) -> None:
+    desk.plane.publish(proof(1, 10))
+    told = await desk.ask("GET", "/v1/cluster/state")
+    gathered = json.loads(canonical(cluster_state(desk.plane.machine.kv)))
+    assert set(told.body) == set(gathered) | {"access", "revision", "cache_age_ms"}
+    assert told.body["audit_records"] == str(gathered["audit_records"]) == "8"
+    for name in ("nodes", "tenants", "partitions", "routing"):
+        assert len(told.body[name]) == len(gathered[name]), name
 
 
 async def test_a_plane_is_initialised_once_and_until_then_nobody_has_a_role() -> None:
