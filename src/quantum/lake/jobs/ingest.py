@@ -32,6 +32,7 @@ from quantum.lake.jobs.views import View, ViewWriter, checked
 from quantum.lake.judging import ReplayJudge
 from quantum.lake.offsets import Offsets
 from quantum.lake.planner import Cutting, Limits, Offer, OnGap, Task, admit, cut
+from quantum.lake.reader import confirm_gone
 from quantum.lake.rows import gap_row
 from quantum.lake.schema import NAMES, SCHEMA_VERSION
 from quantum.lake.table import (
@@ -238,6 +239,7 @@ def write_task(
     task, is_last = named
     sink = RowSink(store, task.prg)
     if task.is_gap:
+        confirm_gone(source, task)
         sink.write(gap_row(task.prg, task.first, task.last, NAMES))
         return Written(task.prg, 1, tuple(sink.finish()))
     views = ViewWriter(store, task.prg, settings.views)
