@@ -586,11 +586,14 @@ class Connection:
 
     def partition_moved(self, why: str) -> None:
         """The partition is led elsewhere: the client finds its session there (C10)."""
-        self.epoch, self.prg = 0, None
+        prg, self.epoch, self.prg = self.prg, 0, None
         if self._connect is not None:
             self._refuse(ReasonCode.SERVER_UNAVAILABLE, why)
-        else:
-            self.disconnect(ReasonCode.SERVER_MOVED, why)
+            return
+        reference = None
+        if prg is not None and self._peer is not None:
+            reference = self.service.reference(prg.leader_node, self._peer.transport)
+        self.disconnect(ReasonCode.SERVER_MOVED, why, reference)
 
     def session_ended(self, epoch: int, reason: str) -> None:
         """The session of this connection is no more."""
@@ -603,14 +606,15 @@ class Connection:
         """Disconnect when the call that noticed it is over."""
         self.service.soon(lambda: self.disconnect(reason, why))
 
-    def disconnect(self, reason: ReasonCode, why: str) -> None:
+    def disconnect(self, reason: ReasonCode, why: str, reference: str | None = None) -> None:
         """Say why, where the protocol has words for it, and close."""
         if self.phase is Phase.CLOSED:
             return
         self.service.meters.disconnects[reason] += 1
         if self.is_v5 and self.phase is Phase.LIVE:
-            text = Properties(reason_string=why) if self._agreed.wants_reasons else NO_PROPERTIES
-            self.send(Disconnect(reason, text))
+            said = Properties(server_reference=reference)
+            said.reason_string = why if self._agreed.wants_reasons else None
+            self.send(Disconnect(reason, said))
         self.flush()
         self._drop(why)
 

@@ -16,6 +16,7 @@ from clustor.runtime import main as clustor_main
 from clustor.runtime.admin import AdminServer
 from clustor.runtime.cluster_file import ADMIN_ROLE, LOOPBACK
 from clustor.runtime.node import Node
+from quantum.edge.ports import Transport
 from quantum.serving.archiving import closing, start_archiving
 from quantum.serving.broker_file import DEVELOPMENT_TENANT, read_broker_file
 from quantum.serving.feeding import Feeding
@@ -49,6 +50,7 @@ async def serve_mqtt(node: Node, admin: AdminServer, cluster_file: Path) -> Call
     archiving = start_archiving(node, service, described.archive)
     admin.pages = BrokerPages(service, archiving, Feeding(node, service))
     show_broker(service, node.watch)
+    service.references = _references(node)
     if not service.tenants:
         return closing(lambda: None, archiving)
     first = node.settings.entry.admin_port - ADMIN_ROLE
@@ -62,6 +64,18 @@ async def serve_mqtt(node: Node, admin: AdminServer, cluster_file: Path) -> Call
     await listeners.start()
     journal.info("development mode: MQTT is plaintext on %s:%d", LOOPBACK, first + MQTT_ROLE)
     return closing(listeners.stop_accepting, archiving)
+
+
+def _references(node: Node) -> dict[int, dict[Transport, str]]:
+    """Say where each node of a development cluster serves clients."""
+    roles: dict[Transport, int] = {"tcp": MQTT_ROLE, "tls": MQTTS_ROLE, "ws": WS_ROLE}
+    return {
+        int(entry.id): {
+            transport: f"{entry.host}:{entry.admin_port - ADMIN_ROLE + role}"
+            for transport, role in roles.items()
+        }
+        for entry in node.cluster.nodes
+    }
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from clustor.runtime.pki import NodeId
 from quantum.broker import Broker
 from quantum.broker.items import decode_item
 from quantum.broker.message import decode_record
-from quantum.edge.ports import Peer, Wire
+from quantum.edge.ports import Peer, Transport, Wire
 from quantum.mqtt import PeerFault
 from quantum.routing.ring import HashRing
 from quantum.serving import link
@@ -88,6 +88,8 @@ class BrokerService:
         self.recent = Recent(self.now_ms)
         """What happened to clients lately, for who asks why."""
         self.connections = 0
+        self.references: dict[int, dict[Transport, str]] = {}
+        """Where other nodes serve clients, where that is known."""
         self.server_names: dict[str, str] = {}
         """Which tenant each server name (SNI) leads to."""
         self._tenants_file: TenantsFile | None = None
@@ -292,6 +294,11 @@ class BrokerService:
     def reaches(self, node: int) -> bool:
         """Say whether another node can be spoken to now: what is said to a dead one is lost."""
         return not self.is_local(node) and NodeId(node) in self._node.transport.connected()
+
+    def reference(self, node: int | None, transport: Transport) -> str | None:
+        """Return where another node serves clients, as a Server Reference (MQTT 5, 4.11)."""
+        found = None if node is None or self.is_local(node) else self.references.get(node)
+        return None if found is None else found.get(transport)
 
     def draw_client_id(self) -> bytes:
         """Return an id that no client has."""

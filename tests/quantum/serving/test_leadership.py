@@ -58,6 +58,19 @@ def test_clients_are_told_that_their_partition_moved(lab: Lab, version: Protocol
     client.expect_disconnect(ReasonCode.SERVER_MOVED)
 
 
+def test_clients_are_told_where_their_partition_is_now(lab: Lab) -> None:
+    """C10: with a Server Reference where one is known (MQTT 5, 4.11)."""
+    client = connect(lab)
+    client.subscribe(topic(), 1)
+    lab.service.references = {2: {"tcp": "far.example:1883"}}
+    for group in lab.node.groups:
+        group.replica.leads, group.replica.leader_id = False, 2
+    lab.node.is_due = True
+    lab.settle()
+    told = client.expect_disconnect(ReasonCode.SERVER_MOVED)
+    assert told.properties.server_reference == "far.example:1883"
+
+
 def test_a_session_is_there_under_the_next_leader(lab: Lab) -> None:
     """[MQTT-4.1.0-1]: sessions are in the log, not in the leader"""
     name, news = unique("client"), topic()
