@@ -66,7 +66,10 @@ from clustor.telemetry.control_report import control_members
 if TYPE_CHECKING:
     from clustor.runtime.node import Node
 
-LOOK_MS: Final = 100
+LOOK_MS_MIN: Final = 100
+LOOK_MS_MAX: Final = 1_000
+_LOOKS_PER_MS: Final = 10
+"""A node of many groups looks less often: a look at one takes some microseconds."""
 STEP_SECONDS_MAX: Final = 0.005
 DETAIL_GROUPS_MAX: Final = 2_500
 INCIDENTS_PAGE_MAX: Final = 100
@@ -229,10 +232,11 @@ class NodeTelemetry:
 
     def on_tick(self, now_ms: int) -> None:
         """Look at every group once in a while, and let idle leaders prove that they can write."""
-        if now_ms - self._looked_ms < LOOK_MS:
+        groups = self._node.groups
+        pause_ms = min(LOOK_MS_MAX, max(LOOK_MS_MIN, len(groups) // _LOOKS_PER_MS))
+        if now_ms - self._looked_ms < pause_ms:
             return
         self._looked_ms = now_ms
-        groups = self._node.groups
         sights = [_sight(group) for group in groups.values()]
         for partition in self.canaries.look(sights, now_ms):
             group = groups[PartitionId(partition)]
