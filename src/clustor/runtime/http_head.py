@@ -34,6 +34,7 @@ _REASONS: Final = {
     426: "Upgrade Required",
     429: "Too Many Requests",
     431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
     503: "Service Unavailable",
     504: "Gateway Timeout",
     505: "HTTP Version Not Supported",

@@ -88,6 +88,8 @@ _INCIDENT_OF_NOTE: Final = {
     NoteKind.LEASE_GAP_EXCEEDED: IncidentClass.LEASE_GAP_EXCEEDED,
 }
 
+_BROKEN: Final[Answer] = (500, {"error": "this page could not be made: see the journal"})
+
 MorePages: TypeAlias = Callable[[str, dict[str, str]], Answer | None]
 
 journal = logging.getLogger("clustor.telemetry")
@@ -252,7 +254,17 @@ class NodeTelemetry:
     # Pages.
 
     def get(self, target: str) -> Answer | Later | None:
-        """Answer a GET, or return None for a page that is not ours."""
+        """Answer a GET, or return None for a page that is not ours.
+
+        Whatever goes wrong here is answered: who only looks must not end what it looks at.
+        """
+        try:
+            return self._page(target)
+        except Exception:  # noqa: BLE001  # a bug here is no reason to end a node
+            journal.exception("the page %s could not be made", target)
+            return _BROKEN
+
+    def _page(self, target: str) -> Answer | Later | None:
         parts = urlsplit(target)
         query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
         match parts.path:
@@ -324,6 +336,13 @@ class NodeTelemetry:
         work = scrape(self._node, self.meters, [self._own_families, *self.sources], detail)
 
         def step() -> None:
+            try:
+                go_on()
+            except Exception:  # noqa: BLE001  # a bug here is no reason to end a node
+                journal.exception("the scrape could not be made")
+                finish(*_BROKEN)
+
+        def go_on() -> None:
             until = time.perf_counter() + STEP_SECONDS_MAX
             for each in work:
                 if each is not None:
