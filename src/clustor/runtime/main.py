@@ -57,8 +57,9 @@ from clustor.runtime.rotation import NodeTrust, Repeated, renew_always
 from clustor.runtime.rotation_keys import KeyKeeper, epochs_in_use, keep_keys
 from clustor.runtime.signing import load_signer
 from clustor.runtime.status import status_of
-from clustor.runtime.telemetry import NodeTelemetry, RepairPages
+from clustor.runtime.telemetry import NodeTelemetry
 from clustor.runtime.telemetry_logs import FORMATS, set_up_logging
+from clustor.runtime.telemetry_pages import RepairPages
 from clustor.selftest import run_selftest
 
 EXIT_CODES: Final[tuple[tuple[type[Exception], int], ...]] = (

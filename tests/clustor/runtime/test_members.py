@@ -94,6 +94,7 @@ class Host:
         self.groups = {PARTITION: hosted(seat)}
         self.cluster = listed(1, 2, 3)
         self.touched: list[object] = []
+        self.control = None  # nobody records members
 
     def touch(self, group: object) -> None:
         self.touched.append(group)

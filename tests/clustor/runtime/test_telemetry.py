@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -16,7 +16,7 @@ from clustor.raft.reconfiguration import MembershipRequest, Preflight
 from clustor.raft.types import ReplicaId, RoutingEpoch
 from clustor.replica import Replica
 from clustor.runtime.telemetry_spans import new_spans, spans_from_environment
-from clustor.telemetry import IncidentClass, Question, rehearse_failover, rehearse_move
+from clustor.telemetry import Family, IncidentClass, Question, rehearse_failover, rehearse_move
 from tests.clustor.replica.harness import PARTITION, Cluster, put
 from tests.clustor.runtime.telemetry_stage import NUMBERS, Stage
 
@@ -392,3 +392,20 @@ async def test_every_bar_of_a_campaign_has_its_clause(
     election = follower.up.group.election
     assert election.campaign_clause() is clause
     assert election.may_campaign() is (clause is None)
+
+
+async def test_a_page_that_cannot_be_made_is_answered_and_ends_nothing() -> None:
+    def broken() -> Iterator[Family | None]:
+        yield None
+        raise ZeroDivisionError
+
+    stage = Stage(Cluster(1))
+    stage.telemetry[1].sources.append(broken)
+    answer = stage.telemetry[1].get("/metrics")
+    assert callable(answer)
+    given: list[tuple[int, object]] = []
+    answer(lambda code, content: given.append((code, content)))
+    assert [code for code, _ in given] == [500]
+    stage.telemetry[1].more.append(lambda _path, _query: 1 // 0)  # type: ignore[arg-type,return-value]
+    assert stage.get(1, "/another")[0] == 500
+    assert stage.get(1, "/livez")[0] == 200
