@@ -9,9 +9,11 @@ from typing import Any, cast
 import pytest
 
 from clustor.log.types import PartitionId
+from clustor.raft.control_plane import CacheState
 from clustor.raft.errors import MembershipRefused
+from clustor.raft.types import RoutingEpoch
 from clustor.replica import Applied, Refused
-from clustor.runtime.admin_commands import AdminCommands
+from clustor.runtime.admin_commands import CONTROL_EXPIRED, AdminCommands
 from clustor.runtime.cluster_file import ClusterFile, NodeEntry
 from clustor.runtime.errors import DataDirectoryRefused
 from clustor.runtime.hosted_group import HostedGroup
@@ -87,6 +89,19 @@ def test_fewer_voters_than_survive_a_loss_need_a_reason() -> None:
     change_members(hosted(leader), WantedChange("remove", gone, "it is sold"))
 
 
+class Control:
+    """What the commands see of a node's copy of the control plane."""
+
+    def __init__(self, state: CacheState) -> None:
+        self.state = state
+
+    def cache_state(self) -> CacheState:
+        return self.state
+
+    def epoch_above(self, _group: object) -> RoutingEpoch:
+        return RoutingEpoch(40)
+
+
 class Host:
     """What the commands see of a node."""
 
@@ -94,7 +109,7 @@ class Host:
         self.groups = {PARTITION: hosted(seat)}
         self.cluster = listed(1, 2, 3)
         self.touched: list[object] = []
-        self.control = None  # nobody records members
+        self.control: Control | None = None  # a cluster without a control plane
 
     def touch(self, group: object) -> None:
         self.touched.append(group)
@@ -154,6 +169,22 @@ def test_the_list_is_read_again_and_an_order_is_begun() -> None:
     assert host.touched == [host.groups[PartitionId(PARTITION)]]
     again, content = commands.carry_out(f"/groups/{PARTITION}/members", ADD)
     assert (again, cast("Any", content)["error"]) == (409, "another change is under way")
+
+
+def test_a_change_has_an_epoch_above_the_placement_and_waits_for_an_expired_copy() -> None:
+    """Mutating admin calls fail closed while the copy is Expired (clustor §14.2)."""
+    cluster = Cluster(3, spares=1)
+    leader = cluster.leader()
+    cluster.run(1_000)
+    host = Host(leader)
+    host.cluster = listed(1, 2, 3, 4)
+    host.control = Control(CacheState.EXPIRED)
+    commands = AdminCommands(cast("Node", host), lambda: listed(1, 2, 3, 4))
+    code, content = commands.carry_out(f"/groups/{PARTITION}/members", ADD)
+    assert (code, cast("Any", content)["error"]) == (409, CONTROL_EXPIRED)
+    host.control.state = CacheState.STALE
+    code, begun = commands.carry_out(f"/groups/{PARTITION}/members", ADD)
+    assert (code, cast("Any", begun).routing_epoch) == (202, 40)
 
 
 def test_a_list_that_cannot_be_read_changes_nothing() -> None:
