@@ -10,6 +10,7 @@ of changes to all watchers.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from clustor.control import (
+    Answer,
     Binding,
     Caller,
     Command,
@@ -39,6 +41,7 @@ from clustor.control import (
     PlacePartition,
     ProofTuple,
     PublishProofs,
+    Reading,
     RecordOverride,
     RegisterKey,
     RegisterNode,
@@ -59,6 +62,8 @@ from clustor.control.tenants import TenantTier
 from clustor.kv import Events, StoreId
 from clustor.log.types import PartitionId
 from clustor.raft.profiles import ControlPlaneNumbers
+from clustor.runtime.http_head import Request
+from quantum.admin import Api
 
 NODES = 12
 AIM_SECONDS = 2.0
@@ -213,6 +218,10 @@ class Bench:
             "cluster state", lambda: canonical(cluster_state(machine.kv)), aim=True
         )
         self.results[-1].note = f"{len(document) / 1e6:.1f} MB of JSON"
+        page = self._measure(
+            "GET /v1/cluster/state", lambda: asyncio.run(_page(machine, loader.now_ms)), aim=True
+        )
+        self.results[-1].note = f"{page / 1e6:.1f} MB of JSON, wide integers as strings"
         snapshot = self._measure("snapshot", lambda: list(machine.snapshot()), aim=True)
         self.results[-1].note = f"{sum(map(len, snapshot)) / 1e6:.1f} MB"
         fresh = ControlMachine(StoreId(b"bench"))
@@ -253,6 +262,30 @@ class Bench:
             lambda: [caches[0].word_for(PartitionId(n + 1), now) for n in range(options.groups)],
             aim=True,
         )
+
+
+class _Port:
+    """A machine as the port of the admin API."""
+
+    def __init__(self, machine: ControlMachine) -> None:
+        self._machine = machine
+
+    async def call(self, command: Command, caller: Caller, request_id: str) -> Answer:
+        raise NotImplementedError
+
+    async def state(self, linearizable: bool) -> Reading:  # noqa: ARG002  # nothing is newer
+        return self._machine.kv
+
+    def local_age(self) -> int | None:
+        return 0
+
+
+async def _page(machine: ControlMachine, now_ms: int) -> int:
+    api = Api(_Port(machine), now_ms=lambda: now_ms, draw_id=lambda: "r", development="operator")
+    response = await api.answer(Request("GET", "/v1/cluster/state", {"host": "localhost"}))
+    assert response.code == 200, response.content
+    assert isinstance(response.content, bytes)
+    return len(response.content)
 
 
 def _poll_all(caches: list[ControlCache], loader: Loader, now: Moment) -> None:

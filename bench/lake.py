@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -36,6 +37,7 @@ from quantum.lake.archive import DirectoryKeys, LogSource, open_source
 from quantum.lake.offsets import Offsets
 from quantum.lake.planner import Cutting, Limits, plan
 from quantum.lake.reader import offer_of, read_task
+from quantum.lake.schema import arrow_schema
 from quantum.lake.settings import settings_of
 from tests.quantum.lake.log_directory import LogDirectory
 
@@ -59,27 +61,27 @@ class Bench:
     def _make(self) -> None:
         payloads = [os.urandom(self.payload_bytes // 2).hex().encode() for _ in range(64)]
         with LogDirectory(self.var, prgs=1, segment_bytes=64 << 20) as logs:
-            entries = list(_entries(payloads, self.messages))
-            for first in range(0, len(entries), ENTRIES_PER_WRITE):
-                logs.append(0, entries[first : first + ENTRIES_PER_WRITE])
+            entries = _entries(payloads, self.messages)
+            while write := list(islice(entries, ENTRIES_PER_WRITE)):
+                logs.append(0, write)
             logs.archive(0, self.archive.as_uri())
         self.text.mkdir()
         with (self.text / "payloads.txt").open("wb") as out:
             for nth in range(self.messages):
                 out.write(payloads[nth % len(payloads)] + b"\n")
 
-    def read(self, *, exact: bool) -> list[pa.RecordBatch]:
-        """Decrypt and decode everything to Arrow."""
+    def batches(self, *, exact: bool) -> Iterator[pa.RecordBatch]:
+        """Decrypt and decode everything to Arrow, as one task."""
         broker = str(self.var)
         offer = offer_of(self.source, self.prg, exact=exact, broker=broker)
         cutting = Cutting(1 << 40, exact=exact)
         _, tasks = plan(Offsets(), {self.prg: offer}, Limits(), cutting=cutting)
-        rows, last = 0, pa.RecordBatch.from_pydict({})
         for task in tasks:
-            for last in read_task(self.source, task, broker=broker):
-                rows += last.num_rows
+            yield from read_task(self.source, task, broker=broker)
+
+    def read(self, *, exact: bool) -> None:
+        rows = sum(batch.num_rows for batch in self.batches(exact=exact))
         assert rows == self.messages, (rows, self.messages)
-        return [last]
 
     def replay(self) -> None:
         """Let a broker apply the log, and nothing else."""
@@ -107,16 +109,9 @@ class Bench:
         return [entry] * (self.messages // RECORDS_PER_ENTRY)
 
     def write_parquet(self) -> None:
-        broker = str(self.var)
-        offer = offer_of(self.source, self.prg, broker=broker)
-        _, tasks = plan(Offsets(), {self.prg: offer}, Limits())
-        writer: pq.ParquetWriter | None = None
-        for task in tasks:
-            for batch in read_task(self.source, task, broker=broker):
-                writer = writer or pq.ParquetWriter(self.parquet, batch.schema, compression="none")
+        with pq.ParquetWriter(self.parquet, arrow_schema(), compression="none") as writer:
+            for batch in self.batches(exact=True):
                 writer.write_batch(batch)
-        assert writer is not None
-        writer.close()
 
     def read_parquet(self) -> None:
         rows = sum(

@@ -10,7 +10,10 @@ from quantum.lake.session import spark_session
 from tests.quantum.lake.messages import fill
 from tests.quantum.lake.standalone import StandaloneSpark
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # Spark's own, of its dependencies
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # Spark's own, of its dependencies
+    pytest.mark.timeout(900),  # seconds on an idle machine, minutes on a crowded one
+]
 
 
 def test_two_workers_read_what_was_shipped_to_them(tmp_path: Path) -> None:

@@ -102,13 +102,13 @@ def _is_shallow(encoded: bytes) -> bool:
 
 def encode_call(caller: Caller, request_id: str, now_ms: int, command: Command) -> bytes:
     """Give the bytes of a call, as the leader proposes it."""
+    return encode_passed_call(caller, request_id, now_ms, canonical(command))
+
+
+def encode_passed_call(caller: Caller, request_id: str, now_ms: int, command: bytes) -> bytes:
+    """Give the bytes of a call whose command another node has encoded."""
     return canonical(
-        Call(
-            caller=caller,
-            request_id=request_id,
-            now_ms=now_ms,
-            command=msgspec.Raw(canonical(command)),
-        )
+        Call(caller=caller, request_id=request_id, now_ms=now_ms, command=msgspec.Raw(command))
     )
 
 

@@ -6,6 +6,8 @@ votes (rejoining excepted) but never asks for one.
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from clustor.log.types import Term
 from clustor.raft.core import Core
 from clustor.raft.fallback import StrictFallback
@@ -21,6 +23,18 @@ from clustor.raft.messages import (
 from clustor.raft.output import NoteKind
 from clustor.raft.quorum import VoteResult
 from clustor.raft.types import ReplicaId, Role, VoteAnnotation
+
+
+class CampaignClause(StrEnum):
+    """What keeps a replica from asking for votes; the first that holds is named."""
+
+    BARRED = "StrictFallbackBarred"
+    NOT_A_VOTER = "NotAVoter"
+    REJOINING = "Rejoining"
+    DAMAGED = "LogDamaged"
+    INSTALLING = "InstallingSnapshot"
+    DEVICE_STALLED = "DeviceStalled"
+    HOLDING_OFF = "HoldingOff"  # it gave up leading a moment ago
 
 
 class Election:
@@ -63,15 +77,35 @@ class Election:
     def may_campaign(self) -> bool:
         core = self._core
         lifted = self._fallback.may_campaign(core.now_ms, core.last_leader_ms)
-        return (
-            lifted
-            and core.is_voter
-            and not core.hard.rejoining
-            and core.damaged is None
-            and core.installing is None
-            and not core.device_stalled
-            and core.now_ms >= self._hold_off_until_ms
-        )
+        return lifted and self._own_clause() is None
+
+    def campaign_clause(self) -> CampaignClause | None:
+        """Name what keeps this replica from campaigning; asking changes nothing."""
+        core = self._core
+        if not self._fallback.lets_campaign(core.now_ms, core.last_leader_ms):
+            return CampaignClause.BARRED
+        return self._own_clause()
+
+    def _own_clause(self) -> CampaignClause | None:
+        core = self._core
+        if not core.is_voter:
+            return CampaignClause.NOT_A_VOTER
+        if core.hard.rejoining:
+            return CampaignClause.REJOINING
+        if core.damaged is not None:
+            return CampaignClause.DAMAGED
+        if core.installing is not None:
+            return CampaignClause.INSTALLING
+        if core.device_stalled:
+            return CampaignClause.DEVICE_STALLED
+        if core.now_ms < self._hold_off_until_ms:
+            return CampaignClause.HOLDING_OFF
+        return None
+
+    @property
+    def answered(self) -> frozenset[ReplicaId]:
+        """Who answered the campaign that runs, or the last one, this replica among them."""
+        return frozenset(self._votes) | {self._core.id}
 
     def heard_leader(self, message: AppendEntries) -> None:
         """Note a living leader, and how far away it is (clustor §10.1)."""

@@ -154,12 +154,17 @@ class StrictFallback:
 
         The escape hatch only restores writes; the latch itself stays set.
         """
+        if self.barred_until_ms is None:
+            return True
+        self._bar_lifted = self.lets_campaign(now_ms, last_leader_ms)
+        return self._bar_lifted
+
+    def lets_campaign(self, now_ms: int, last_leader_ms: int) -> bool:
+        """Answer the same, and change nothing."""
         if self.barred_until_ms is None or self._bar_lifted:
             return True
         leaderless_ms = now_ms - max(last_leader_ms, self._barred_ms)  # it led until the bar
-        if leaderless_ms >= self._numbers.no_leader_grace_ms:
-            self._bar_lifted = True
-        return self._bar_lifted
+        return leaderless_ms >= self._numbers.no_leader_grace_ms
 
     def leader_seen(self) -> None:
         """Put a lifted bar back: there is a leader again."""

@@ -168,6 +168,10 @@ class Group:
         """Append a batch of payloads, each an entry; `Output.acked` says when they are safe."""
         return self.leadership.propose(payloads)
 
+    def propose_no_op(self) -> Accepted | Refused:
+        """Append an entry that no machine sees, if a client's write would be taken now."""
+        return self.leadership.propose_no_op()
+
     def propose_transition(self, transition: Transition) -> Accepted | Refused:
         """Append a change of the durability mode, with the epoch the control plane issued."""
         return self.leadership.propose_transition(transition)
@@ -179,6 +183,12 @@ class Group:
         index = self.leadership.append(self.leadership.reconfiguration.begin(request))
         self._settle()
         return index
+
+    def rehearse_membership(self, request: MembershipRequest) -> Configuration:
+        """Return what a change would lead to, or raise MembershipRefused; nothing begins."""
+        if not self.core.leads:
+            raise MembershipRefused("not the leader", leader_id=self.core.leader_id)
+        return self.leadership.reconfiguration.rehearse(request)
 
     def survivability_failed(self) -> None:
         """Take the control plane's word that the change in flight must be rolled back."""

@@ -141,6 +141,18 @@ class Leadership:
             return self._propose_keyed(payloads)
         return self._append_payloads(payloads)
 
+    def propose_no_op(self) -> Accepted | Refused:
+        """Append an entry that no machine sees, if a client's write would be taken now."""
+        refusal = self.refusal()
+        if refusal is not None:
+            return Refused(refusal, self._core.leader_id)
+        index = self.append(Proposal(EntryKind.NO_OP, b""))
+        return Accepted(self._core.hard.term, index, index)
+
+    def refusal(self) -> RefusedBecause | None:
+        """Say why a small write would be refused now; None: it would be taken."""
+        return self._refusal(())
+
     def _refusal(self, payloads: Sequence[bytes]) -> RefusedBecause | None:
         core = self._core
         if not core.leads:
@@ -288,17 +300,26 @@ class Leadership:
     def transfer(self, target: ReplicaId) -> Refused | None:
         """Hand the leadership to `target`: it gets all entries, then is told to campaign."""
         core = self._core
-        if not core.leads:
-            return Refused(RefusedBecause.NOT_LEADER, core.leader_id)
-        if core.config.is_joint or self.reconfiguration.phase is Phase.ROLLBACK:
-            return Refused(RefusedBecause.JOINT_CONFIGURATION)
-        if target == core.id or core.config.kind_of(target) is not MemberKind.VOTER:
-            return Refused(RefusedBecause.NOT_A_VOTER)
-        if core.now_ms - core.leader_since_ms < core.profile.min_leader_term_ms:
-            return Refused(RefusedBecause.TOO_YOUNG)
+        refusal = self.transfer_refusal(target)
+        if refusal is not None:
+            not_leader = refusal is RefusedBecause.NOT_LEADER
+            return Refused(refusal, core.leader_id if not_leader else None)
         self._transfer_to = target
         self._transfer_until_ms = core.now_ms + core.profile.election_timeout_ms[1]
         self.try_transfer()
+        return None
+
+    def transfer_refusal(self, target: ReplicaId) -> RefusedBecause | None:
+        """Say why a transfer would be refused; asking changes nothing."""
+        core = self._core
+        if not core.leads:
+            return RefusedBecause.NOT_LEADER
+        if core.config.is_joint or self.reconfiguration.phase is Phase.ROLLBACK:
+            return RefusedBecause.JOINT_CONFIGURATION
+        if target == core.id or core.config.kind_of(target) is not MemberKind.VOTER:
+            return RefusedBecause.NOT_A_VOTER
+        if core.now_ms - core.leader_since_ms < core.profile.min_leader_term_ms:
+            return RefusedBecause.TOO_YOUNG
         return None
 
     def try_transfer(self) -> None:
@@ -335,13 +356,16 @@ class Leadership:
             self.append(proposal)
 
     def _quorum_is_there(self) -> bool:
+        return self._core.config.vote(self.heard()) is VoteResult.WON
+
+    def heard(self) -> dict[ReplicaId, bool]:
+        """Say of each voter whether it answered within an election timeout."""
         core = self._core
         since_ms = core.now_ms - core.profile.election_timeout_ms[1]
-        heard = {
+        return {
             member: member == core.id or core.progress[member].last_contact_ms >= since_ms
             for member in core.config.all_voters
         }
-        return core.config.vote(heard) is VoteResult.WON
 
     def _watch_device(self) -> None:
         core = self._core

@@ -85,16 +85,7 @@ class Reconfiguration:
     def begin(self, request: MembershipRequest) -> Proposal:
         """Check the preflight and return the first entry of the change, or refuse it."""
         core = self._core
-        if self.phase is not Phase.IDLE or core.config_index > core.commit_index:
-            raise MembershipRefused("another change is under way", phase=self.phase)
-        if core.wal_committed_index < core.term_start:
-            raise MembershipRefused("this term has committed nothing yet", term=core.hard.term)
-        self._check_preflight(request.preflight)
-        if request.routing_epoch <= core.hard.routing_epoch:
-            raise MembershipRefused("an old routing epoch", routing_epoch=request.routing_epoch)
-        goal = leave_joint(enter_joint(core.config, request.changes))
-        if goal == core.config:
-            raise MembershipRefused("nothing would change")
+        goal = self.rehearse(request)
         self._origin, self._goal = core.config, goal
         self._routing_epoch = request.routing_epoch
         self._placement_digest = request.preflight.placement_digest
@@ -109,6 +100,21 @@ class Reconfiguration:
         )
         self._enter(Phase.CATCH_UP)
         return self._change(learning)
+
+    def rehearse(self, request: MembershipRequest) -> Configuration:
+        """Return the members that a change would lead to, or refuse it; nothing begins."""
+        core = self._core
+        if self.phase is not Phase.IDLE or core.config_index > core.commit_index:
+            raise MembershipRefused("another change is under way", phase=self.phase)
+        if core.wal_committed_index < core.term_start:
+            raise MembershipRefused("this term has committed nothing yet", term=core.hard.term)
+        self._check_preflight(request.preflight)
+        if request.routing_epoch <= core.hard.routing_epoch:
+            raise MembershipRefused("an old routing epoch", routing_epoch=request.routing_epoch)
+        goal = leave_joint(enter_joint(core.config, request.changes))
+        if goal == core.config:
+            raise MembershipRefused("nothing would change")
+        return goal
 
     def _check_preflight(self, preflight: Preflight) -> None:
         if preflight.override_ref:

@@ -72,6 +72,12 @@ class Installing:
         self._manifest_asks += 1
         self.wants.append((self.install.source, ManifestWanted(self.install.base_index)))
 
+    def progress(self) -> tuple[int, int]:
+        """Return how many chunks are still missing, and how many there are; 0 while unknown."""
+        if self._import is None:
+            return 0, 0
+        return self._import.missing, len(self._import.manifest.chunks)
+
     # Inputs.
 
     def tick(self, now_ms: int) -> None:

@@ -46,7 +46,7 @@ from clustor.replica.proposals import Proposals
 from clustor.replica.read_gate import ReadGate
 from clustor.replica.reading import Reader
 from clustor.replica.settings import ReplicaSettings
-from clustor.replica.snapshots import Snapshots
+from clustor.replica.snapshots import EmissionClause, Snapshots
 from clustor.replica.transfer import Transfer
 from clustor.replica.types import (
     DiskToken,
@@ -83,6 +83,8 @@ class Replica:
             log=opened.view,
             applied_index=opened.view.base_index,
         )
+        self.apply_seconds: list[float] = []
+        """How long each batch took to apply, for who has given a clock, and empties this."""
         self.failed: str | None = None
         self._mending = True
         self._disk = DiskQueue()
@@ -228,6 +230,17 @@ class Replica:
         else:
             self._proposals.outcomes.append(NotLeader([request_id], self.leader_id))
 
+    def propose_canary(self) -> LogIndex | str:
+        """Append an entry that changes no state, to see whether a write becomes durable.
+
+        Returns where it stands, or why a client's write would be refused too. Who watches
+        `wal_committed_index` pass it knows that a quorum has fsynced it.
+        """
+        if not self.ready:
+            return "NotReady"
+        answer = self.group.propose_no_op()
+        return answer.last_index if isinstance(answer, Accepted) else str(answer.reason)
+
     def read(self, request_id: RequestId, deadline_ms: int) -> None:
         """Ask to read what is newest; an answer comes with an output, at the deadline at last."""
         if not self.ready:
@@ -240,6 +253,11 @@ class Replica:
         """Take what the control plane said."""
         if self.ready:
             self.group.control_plane(update)
+
+    def proof_conflict_reconciled(self) -> None:
+        """Take the control plane's word that an operator has cleared a conflict of proofs."""
+        if self.ready:
+            self.group.proof_conflict_reconciled()
 
     def membership_acknowledged(self, ack: MembershipAck) -> None:
         """Take the control plane's record of a membership."""
@@ -286,6 +304,14 @@ class Replica:
     def catalog(self) -> Catalog:
         """The authorised snapshots."""
         return self._snapshots.catalog
+
+    def install_progress(self) -> tuple[int, int]:
+        """Return how many chunks an installation lacks, and how many it has; 0 where none runs."""
+        return self._snapshots.install_progress()
+
+    def emission_clause(self) -> EmissionClause | None:
+        """Name what keeps a snapshot from being emitted now; the emission asks the same."""
+        return self._snapshots.emission_clause(self.applied_index)
 
     # The disk's word.
 
@@ -445,6 +471,13 @@ class Replica:
         self._disk.submit(plan_hard_state(persist.state), lambda: self.group.stored(receipt))
 
     def _apply(self, entries: list[Entry]) -> None:
+        clock = self.settings.measuring_clock
+        began = clock() if clock is not None else 0.0
+        self._apply_entries(entries)
+        if clock is not None:
+            self.apply_seconds.append(clock() - began)
+
+    def _apply_entries(self, entries: list[Entry]) -> None:
         for entry in entries:
             if entry.kind is EntryKind.DATA:
                 replies = self.machine.apply_batch(entry.index, _commands(entry))

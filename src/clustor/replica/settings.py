@@ -41,3 +41,4 @@ class ReplicaSettings:
     node_inflight: NodeInflight = field(default_factory=NodeInflight)  # shared by a node's replicas
     version_id: int = 1  # of the machine's snapshot format
     producer_version: str = "1"
+    measuring_clock: Callable[[], float] | None = None  # in seconds; nothing is decided by it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import StrEnum
 
 from clustor.log.log import Log
 from clustor.log.steps import Plan
@@ -23,6 +24,15 @@ from clustor.snapshot.manifest import encode_manifest
 
 FETCH_PAUSE_MS_MAX = 2_000
 COLLECTIONS_PUT_OFF_MAX = 4
+
+
+class EmissionClause(StrEnum):
+    """What keeps a snapshot from being emitted now; the first that holds is named."""
+
+    BUSY = "AnotherIsUnderWay"
+    INSTALLING = "InstallingSnapshot"
+    NOTHING_NEW = "NothingNewApplied"
+    WAITS_FOR_QUORUM = "NewestWaitsForQuorum"  # what it covers is not compacted yet
 
 
 class Snapshots:
@@ -49,6 +59,10 @@ class Snapshots:
     @property
     def catalog(self) -> Catalog:
         return self._shelf.catalog
+
+    def install_progress(self) -> tuple[int, int]:
+        """Return how many chunks an installation lacks, and how many it has; 0 where none runs."""
+        return (0, 0) if self._installing is None else self._installing.progress()
 
     # Inputs.
 
@@ -127,12 +141,7 @@ class Snapshots:
     def _begin_emission(self, machine: StateMachine, applied_index: LogIndex) -> None:
         self._emit_waits = False
         core = self._group.core
-        newest = self.catalog.newest
-        newest_base = newest.manifest.base_index if newest is not None else 0
-        # One snapshot at a time waits for the quorum: the group offers the one at its base, and
-        # the collector keeps two.
-        compacted = newest_base <= core.log.base_index
-        if core.installing is not None or applied_index <= newest_base or not compacted:
+        if self.emission_clause(applied_index) is not None:
             self._not_emitted()
             return
         base_term = core.log.term_at(applied_index)
@@ -140,6 +149,21 @@ class Snapshots:
         self._shelf.busy = True
         emitting = Emitting(self._shelf, self._emitted)
         emitting.begin(machine, header_of(core.hard, applied_index), base_term, core.now_ms)
+
+    def emission_clause(self, applied_index: LogIndex) -> EmissionClause | None:
+        """Name what keeps a snapshot of the applied state from being emitted now."""
+        if self._shelf.busy:
+            return EmissionClause.BUSY
+        if self._group.core.installing is not None:
+            return EmissionClause.INSTALLING
+        newest = self.catalog.newest
+        newest_base = newest.manifest.base_index if newest is not None else 0
+        if applied_index <= newest_base:
+            return EmissionClause.NOTHING_NEW
+        # One snapshot at a time waits for the quorum: the group offers the one at its base, and
+        # the collector keeps two.
+        compacted = newest_base <= self._group.core.log.base_index
+        return None if compacted else EmissionClause.WAITS_FOR_QUORUM
 
     def _emitted(self, base_index: LogIndex | None) -> None:
         if base_index is not None:

@@ -1,26 +1,39 @@
 """The admin port: a small, strict HTTP/1.1 for status and commands, and the KV stream's upgrade.
 
-One request per connection, GET or a POST of a little JSON, which must be complete within a few
-seconds. In development it is plaintext and bound to loopback (ruling C15).
+One request per connection, its body at most a mebibyte of JSON, which must be complete within a
+few seconds. In development it is plaintext and bound to loopback (ruling C15); elsewhere it is
+TLS, and without a certificate nobody sees anything but a refusal.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import ssl
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Final, Protocol, TypeAlias, cast
 
 from clustor import wire as w
 from clustor.runtime.admin_commands import AdminCommands, Answer
 from clustor.runtime.errors import PortTaken
-from clustor.runtime.http_head import HEAD_BYTES_MAX, BadRequest, Head, parse_head, respond
+from clustor.runtime.http_head import (
+    HEAD_BYTES_MAX,
+    BadRequest,
+    Head,
+    Request,
+    Response,
+    parse_head,
+    refusal,
+    respond,
+)
 from clustor.runtime.kv_service import KvService
 from clustor.runtime.kv_stream import StreamViolation, take_requests
 from clustor.runtime.transport import Address
 
 REQUEST_SECONDS_MAX: Final = 5.0
+TAKING_SECONDS_MAX: Final = 30.0  # for the answer: who does not read it must not hold it in memory
 OPEN_REQUESTS_MAX: Final = 1 << 16
 CONNECTIONS_MAX: Final = 4096
+OPEN_ANSWERS_MAX: Final = 256
 UPGRADE: Final = "clustor-kv"
 
 _SWITCHING: Final = (
@@ -30,21 +43,44 @@ _SWITCHING: Final = (
 StatusOf: TypeAlias = Callable[[], object]
 
 
+Later: TypeAlias = Callable[[Callable[[int, object], None]], None]
+"""An answer that is made bit by bit: it is given a function to call with the code and content."""
+
+
 class Pages(Protocol):
     """Pages of a service; None says that a page is not one of them.
 
     A page that must be read from disk comes later: a future that is never an exception.
     """
 
-    def get(self, target: str, /) -> Answer | asyncio.Future[Answer] | None: ...
+    def get(self, target: str, /) -> Answer | asyncio.Future[Answer] | Later | None: ...
     def post(self, target: str, /) -> Answer | None: ...
+
+
+class Api(Protocol):
+    """Pages that take their time, and the guard of all others.
+
+    `take` returns None for what is none of its business; what it returns is awaited, and None
+    from that lets the request through to the other pages.
+    """
+
+    def take(self, request: Request, /) -> Coroutine[None, None, Response | None] | None: ...
+
+
+class Calls(Protocol):
+    """Pages that are answered later; None says that a page is not one of them."""
+
+    def post(self, target: str, body: bytes, /) -> Awaitable[Answer] | None: ...
 
 
 class AdminConnection(asyncio.Protocol):
     """One connection: a head, then an answer, or the KV stream for the rest of its life."""
 
     __slots__ = (
+        "_answering",
         "_buffer",
+        "_certificate",
+        "_encrypted",
         "_head",
         "_number",
         "_open",
@@ -67,17 +103,25 @@ class AdminConnection(asyncio.Protocol):
         self._reading = True
         self._writable = True
         self._timeout: asyncio.TimerHandle | None = None
+        self._encrypted = False
+        self._certificate: bytes | None = None
+        self._answering = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        tls = transport.get_extra_info("ssl_object")
+        self._encrypted = tls is not None
+        self._certificate = tls.getpeercert(binary_form=True) if tls is not None else None
         if not self._server.admit(self):
-            self._finish(503, {"error": "too many connections"})
+            self._refuse(503, "too many connections")
             return
         loop = asyncio.get_running_loop()
-        late = {"error": "the request did not come in time"}
-        self._timeout = loop.call_later(REQUEST_SECONDS_MAX, self._finish, 408, late)
+        late = "the request did not come in time"
+        self._timeout = loop.call_later(REQUEST_SECONDS_MAX, self._refuse, 408, late)
 
     def data_received(self, data: bytes) -> None:
+        if self._answering:
+            return  # one request per connection
         self._buffer += data
         if self._number is not None:
             self._on_stream(self._number)
@@ -120,12 +164,12 @@ class AdminConnection(asyncio.Protocol):
         if end < 0 and len(self._buffer) <= HEAD_BYTES_MAX:
             return
         if end < 0 or end > HEAD_BYTES_MAX:
-            self._finish(431, {"error": "the head is too large"})
+            self._refuse(431, "the head is too large")
             return
         try:
             head = parse_head(bytes(self._buffer[:end]))
         except BadRequest as error:
-            self._finish(error.code, {"error": str(error)})
+            self._refuse(error.code, str(error))
             return
         del self._buffer[: end + 4]
         self._on_body(head)
@@ -136,38 +180,82 @@ class AdminConnection(asyncio.Protocol):
             return
         self._head = None
         self._stop_timeout()
-        if head.method == "POST":
+        if head.method != "GET" and len(self._buffer) > head.body_bytes:
+            self._refuse(400, "more than the body")
+            return
+        api, request = self._server.api, self._request(head)
+        answer = api.take(request) if api is not None else None
+        if answer is not None:
+            if not self._begin(self._answer(head, answer)):
+                answer.close()
+        else:
+            self._on_page(head)
+
+    def _begin(self, work: Coroutine[None, None, None]) -> bool:
+        self._answering = self._server.begin(work)
+        if not self._answering:
+            self._refuse(503, "too many requests at once")
+        return self._answering
+
+    async def _answer_call(self, later: Awaitable[Answer]) -> None:
+        self.finish(*(await later))
+
+    def _request(self, head: Head) -> Request:
+        body = bytes(self._buffer[: head.body_bytes])
+        return Request(
+            head.method, head.path, head.headers, body, self._encrypted, self._certificate
+        )
+
+    async def _answer(self, head: Head, answer: Coroutine[None, None, Response | None]) -> None:
+        response = await answer
+        if response is not None:
+            self.finish(response.code, response.content, response.headers)
+            return
+        self._answering = False
+        self._on_page(head, guarded=True)
+
+    def _on_page(self, head: Head, *, guarded: bool = False) -> None:
+        if self._encrypted and not guarded:
+            self._refuse(401, "nothing here is for everybody")
+        elif head.method == "GET":
+            self._on_request(head)
+        elif head.method == "POST":
             self._on_command(head)
         else:
-            self._on_request(head)
+            self._refuse(405, "GET and POST only")
 
     def _on_command(self, head: Head) -> None:
         commands = self._server.commands
         if commands is None:
-            self._finish(503, {"error": "this node takes no commands: it is in repair mode"})
-        elif len(self._buffer) > head.body_bytes:
-            self._finish(400, {"error": "more than the body"})
+            self.finish(503, {"error": "this node takes no commands: it is in repair mode"})
         else:
+            body = bytes(self._buffer)
+            later = self._server.calls.post(head.path, body) if self._server.calls else None
+            if later is not None:
+                self._begin(self._answer_call(later))
+                return
             answer = self._server.pages.post(head.path) if self._server.pages else None
-            self._finish(*(answer or commands.carry_out(head.path, bytes(self._buffer))))
+            self.finish(*(answer or commands.carry_out(head.path, body)))
 
     def _on_request(self, head: Head) -> None:
         kv = self._server.kv
-        answer = self._server.pages.get(head.path) if self._server.pages else None
+        answer = self._server.find(head.path)
         if isinstance(answer, asyncio.Future):
-            answer.add_done_callback(lambda ready: self._finish(*ready.result()))
+            answer.add_done_callback(lambda ready: self.finish(*ready.result()))
+        elif callable(answer):
+            answer(self.finish)
         elif answer is not None:
-            self._finish(*answer)
+            self.finish(*answer)
         elif head.path == "/status":
-            self._finish(200, self._server.status())
+            self.finish(200, self._server.status())
         elif head.path == "/.well-known/wide-int-registry":
-            self._finish(200, w.canonical(w.wide_int_registry()))
+            self.finish(200, w.canonical(w.wide_int_registry()))
         elif head.path != "/kv":
-            self._finish(404, {"error": "no such page"})
+            self.finish(404, {"error": "no such page"})
         elif head.headers.get("upgrade", "").lower() != UPGRADE:
-            self._finish(426, {"error": f"this page wants Upgrade: {UPGRADE}"})
+            self.finish(426, {"error": f"this page wants Upgrade: {UPGRADE}"})
         elif kv is None:
-            self._finish(503, {"error": "this node serves no clients: it is in repair mode"})
+            self.finish(503, {"error": "this node serves no clients: it is in repair mode"})
         else:
             self._upgrade(kv)
 
@@ -178,11 +266,17 @@ class AdminConnection(asyncio.Protocol):
         if self._buffer:
             self._on_stream(self._number)
 
-    def _finish(self, code: int, content: object) -> None:
+    def finish(self, code: int, content: object, headers: Mapping[str, str] | None = None) -> None:
+        """Answer, and end the connection."""
         self._stop_timeout()
         if self._transport is not None:
-            self._transport.write(respond(code, content))
+            self._transport.write(respond(code, content, headers))
             self._transport.close()
+            loop = asyncio.get_running_loop()
+            self._timeout = loop.call_later(TAKING_SECONDS_MAX, self._transport.abort)
+
+    def _refuse(self, code: int, message: str) -> None:
+        self.finish(code, refusal(code, message))
 
     def _stop_timeout(self) -> None:
         if self._timeout is not None:
@@ -243,20 +337,54 @@ class AdminServer:
         self.commands = commands
         self.pages: Pages | None = None
         """What a service shows beside."""
+        self.calls: Calls | None = None
+        """What the control plane is asked for."""
+        self.api: Api | None = None
+        self._answers: set[asyncio.Task[None]] = set()
+        self.telemetry: Pages | None = None
         self._connections: set[AdminConnection] = set()
         self._server: asyncio.Server | None = None
 
-    async def listen(self, address: Address) -> None:
-        """Take connections; raises PortTaken."""
+    async def listen(self, address: Address, tls: ssl.SSLContext | None = None) -> None:
+        """Take connections, under TLS where a context is given; raises PortTaken."""
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: AdminConnection(self), address.host, address.port, reuse_address=True
+                lambda: AdminConnection(self),
+                address.host,
+                address.port,
+                ssl=tls,
+                reuse_address=True,
             )
         except OSError as error:
             raise PortTaken(
                 "cannot listen for clients", address=str(address), cause=error
             ) from error
+
+    def begin(self, answer: Coroutine[None, None, None]) -> bool:
+        """Let an answer take its time, unless too many do already."""
+        if len(self._answers) >= OPEN_ANSWERS_MAX:
+            answer.close()
+            return False
+        task = asyncio.get_running_loop().create_task(answer)
+        self._answers.add(task)
+        task.add_done_callback(self._answered)
+        return True
+
+    def _answered(self, task: asyncio.Task[None]) -> None:
+        self._answers.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:  # nobody foresaw it: the loop's handler decides
+            context = {"message": "an answer failed", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
+
+    def find(self, target: str) -> Answer | asyncio.Future[Answer] | Later | None:
+        """Return a page of the node's telemetry or of a service, or None."""
+        for pages in (self.telemetry, self.pages):
+            answer = None if pages is None else pages.get(target)
+            if answer is not None:
+                return answer
+        return None
 
     def admit(self, connection: AdminConnection) -> bool:
         """Take a connection in, unless there are too many."""

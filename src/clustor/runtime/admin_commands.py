@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 
 from clustor.log.types import PartitionId
+from clustor.raft.control_plane import CacheState
 from clustor.raft.errors import MembershipRefused
 from clustor.raft.leadership import RefusedBecause
 from clustor.raft.types import ReplicaId
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 Answer: TypeAlias = tuple[int, object]
 """The HTTP status, and what is sent as JSON."""
 
-_GROUP_PATH: Final = re.compile(r"/groups/([1-9][0-9]{0,19})/(members|leader)")
+CONTROL_EXPIRED: Final = "the control plane was not heard for too long"  # clustor §14.2
+
+_GROUP_PATH: Final = re.compile(r"/groups/([1-9][0-9]{0,19})/(members|leader|pause)")
 
 journal = logging.getLogger("clustor.node")
 
@@ -36,6 +39,12 @@ class WantedLeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`POST /groups/<number>/leader`: let this node lead the group."""
 
     node_id: int
+
+
+class WantedPause(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`POST /groups/<number>/pause`: let this node's replica of the group hang, or go on."""
+
+    paused: bool
 
 
 class AdminCommands:
@@ -56,6 +65,8 @@ class AdminCommands:
         try:
             if found[2] == "members":
                 return self._change(group, msgspec.json.decode(body, type=WantedChange))
+            if found[2] == "pause":
+                return self._pause(group, msgspec.json.decode(body, type=WantedPause))
             return self._transfer(group, msgspec.json.decode(body, type=WantedLeader))
         except msgspec.MsgspecError as error:
             return 400, {"error": f"not what this page takes: {error}"}
@@ -73,8 +84,12 @@ class AdminCommands:
         known = {entry.node_id for entry in self._node.cluster.nodes}
         if wanted.kind == "add" and wanted.node_id not in known:
             return 409, {"error": "no such node in the cluster", "node_id": wanted.node_id}
+        control = self._node.control
+        if control is not None and control.cache_state() is CacheState.EXPIRED:
+            return 409, {"error": CONTROL_EXPIRED, "leader": self._leader(group)}
         try:
-            begun = change_members(group, wanted)
+            epoch = None if control is None else control.epoch_above(group)
+            begun = change_members(group, wanted, epoch)
         except MembershipRefused as error:
             return 409, {"error": error.reason, "leader": self._leader(group)}
         journal.info("group %d: %s node %d begins", group.partition_id, wanted.kind, wanted.node_id)
@@ -93,5 +108,16 @@ class AdminCommands:
         self._node.touch(group)
         return 202, {"leader_id": target}
 
+    def _pause(self, group: HostedGroup, wanted: WantedPause) -> Answer:
+        if not self._node.cluster.fault_injection:
+            return 403, {"error": "cluster.json does not allow fault_injection"}
+        journal.warning("group %d: told to %s", group.partition_id, _verb(wanted.paused))
+        self._node.pause(group, paused=wanted.paused)
+        return 200, {"paused": wanted.paused}
+
     def _leader(self, group: HostedGroup) -> str:
         return self._node.admin_address(group.replica.leader_id)
+
+
+def _verb(paused: bool) -> str:
+    return "hang" if paused else "go on"

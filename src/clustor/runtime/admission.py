@@ -7,6 +7,7 @@ comparison, a tick costs next to nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -250,6 +251,15 @@ class Admission:
         }
 
     # Words.
+
+    @property
+    def numbers(self) -> FlowNumbers:
+        return self._numbers
+
+    @property
+    def pressures(self) -> Mapping[ThrottleReason, float]:
+        """What was compared at the last look: 1.0 is just bearable."""
+        return self._pressures
 
     @property
     def reason(self) -> ThrottleReason | None:

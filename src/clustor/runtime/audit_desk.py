@@ -7,11 +7,11 @@ import logging
 from pathlib import Path
 from typing import Final
 
-from clustor.control.audit import AuditRecord
 from clustor.runtime.audit_keys import open_audit_keys
 from clustor.runtime.audit_writer import AUDIT_DIRECTORY, LIMITS, AuditWriter, WriterLimits, wall_ms
 from clustor.runtime.data_directory import DataDirectory
-from clustor.security import AuditEvent, StormGuard, events_per_window
+from clustor.runtime.errors import DataDirectoryRefused
+from clustor.security import AuditEvent, AuditUnreadable, StormGuard, events_per_window
 
 _FLUSH_SECONDS: Final = 60.0
 
@@ -52,6 +52,18 @@ class AuditDesk:
         for each in self._guard.admit(event):
             self.writer.note(each)
 
+    def peer_refused(self, peer: int, error: Exception) -> None:
+        """Tell of a connection between nodes that was refused."""
+        self.refused(type(error).__name__, who=f"node/{peer}" if peer else "", why=str(error))
+
+    def node_did(self, what: str, node: int) -> None:
+        """Tell what became of this node."""
+        self.note(
+            AuditEvent(
+                who="(node)", what=what, outcome="Done", at_ms=wall_ms(), object=f"node/{node}"
+            )
+        )
+
     async def close(self) -> None:
         """Write the summaries, seal, and close."""
         self._timer.cancel()
@@ -70,27 +82,14 @@ def open_desk(
 ) -> AuditDesk:
     """Open the audit log of a node's directory, made where it is missing.
 
-    Raises KeyUnavailable, AuditUnreadable and AuditFailed.
+    Raises KeyUnavailable, AuditFailed, and DataDirectoryRefused for a log that must not be
+    continued: people look at it with `quantum audit verify`, and move it aside.
     """
     root = data if isinstance(data, Path) else data.root
     keys = open_audit_keys(root / "keys", wall_ms())
-    writer = AuditWriter(root / AUDIT_DIRECTORY, keys.signer, limits=limits)
+    directory = root / AUDIT_DIRECTORY
+    try:
+        writer = AuditWriter(directory, keys.signer, limits=limits)
+    except AuditUnreadable as error:
+        raise DataDirectoryRefused(error.reason, directory=directory, **error.facts) from error
     return AuditDesk(writer, active_partitions)
-
-
-def event_of_record(record: AuditRecord) -> AuditEvent:
-    """Turn a control call's record into an event: the ring forgets it one day, the log does not."""
-    return AuditEvent(
-        who=record.identity,
-        what=record.kind,
-        outcome=record.outcome,
-        at_ms=record.at,
-        object=" ".join(record.touched),
-        trace_id=record.request_id,
-        facts={
-            "ring": record.ring.value,
-            "sequence": str(record.sequence),
-            "command_sha256": record.command_sha256.hex(),
-            "break_glass": record.break_glass or "",
-        },
-    )

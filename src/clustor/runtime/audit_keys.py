@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 import msgspec
 import rfc8785
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from clustor.log.errors import KeyUnavailable
 from clustor.runtime.data_directory import write_durably
@@ -104,7 +104,7 @@ def load_trusted(path: Path) -> dict[KeyId, TrustedKey]:
     """Return what a verifier trusts."""
     trusted: dict[KeyId, TrustedKey] = {}
     for entry in read_audit_keys(path):
-        public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(entry.public_key))
+        public = bytes.fromhex(entry.public_key)
         key = TrustedKey(public, entry.activates_at_ms, entry.retires_at_ms)
         trusted[key_id_of(public)] = key
     return trusted

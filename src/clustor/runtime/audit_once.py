@@ -35,7 +35,7 @@ def record_now(root: Path, events: Sequence[AuditEvent]) -> None:
             journal, plan = plan_open(
                 storage,
                 signer.sign,
-                key_id_of(signer.public_key()),
+                key_id_of(signer.public_key().public_bytes_raw()),
                 new_log_id=os.urandom(16).hex(),
                 at_ms=wall_ms(),
             )

@@ -130,7 +130,7 @@ class AuditWriter:
             opened, plan = plan_open(
                 storage,
                 signer.sign,
-                key_id_of(signer.public_key()),
+                key_id_of(signer.public_key().public_bytes_raw()),
                 new_log_id=os.urandom(16).hex(),
                 at_ms=self._now_ms(),
                 file_bytes_max=self._limits.file_bytes_max,

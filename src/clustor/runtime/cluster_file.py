@@ -66,6 +66,12 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     flow: FlowNumbers = FlowNumbers()
     snapshot_log_bytes: int = CONSISTENCY_PROFILE.replication.snapshot_log_bytes_target
     snapshot_bytes_per_second: int = CONSISTENCY_PROFILE.replication.snapshot_bytes_per_second_max
+    # The first voters of the control plane's group, written once; none: there is no control plane.
+    control_founders: tuple[int, ...] = ()
+    cache_fresh_ms: int = CONSISTENCY_PROFILE.control_plane.cache_fresh_ms
+    cache_grace_ms: int = CONSISTENCY_PROFILE.control_plane.cache_grace_ms
+    admin_tls: bool = False  # whether the admin port is TLS that asks for certificates and roles
+    fault_injection: bool = False  # whether groups can be told to hang: tests and drills only
     format_version: int = 1
 
     @property
@@ -76,7 +82,12 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             snapshot_log_bytes_target=self.snapshot_log_bytes,
             snapshot_bytes_per_second_max=self.snapshot_bytes_per_second,
         )
-        return replace(CONSISTENCY_PROFILE, replication=numbers)
+        control_plane = replace(
+            CONSISTENCY_PROFILE.control_plane,
+            cache_fresh_ms=self.cache_fresh_ms,
+            cache_grace_ms=self.cache_grace_ms,
+        )
+        return replace(CONSISTENCY_PROFILE, replication=numbers, control_plane=control_plane)
 
     @property
     def id(self) -> ClusterId:

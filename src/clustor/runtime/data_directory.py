@@ -1,6 +1,7 @@
 """A node's data directory: whose it is, who has it open, and where things are in it.
 
-keys/               the key ring, its KEK, and the key that signs snapshots
+keys/               the key ring, its KEK, its registry, and the keys that sign snapshots and audit
+security/audit/     the audit log and its anchor
 pki/                the node's certificate, its key, and the authority it trusts
 node.json           which node of which cluster this is
 identity/<group>/   who each replica is; meant for another disk than its state

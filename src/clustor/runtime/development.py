@@ -75,9 +75,21 @@ def prepare_cluster(
         root.mkdir(parents=True, mode=0o700, exist_ok=True)
         _prepare_keys(root, nodes)
         wanted = _describe(root, cluster, nodes, base_port, groups)
+    wanted = _with_control_plane(wanted)
     _prepare_certificates(root, wanted, now)
     write_durably(path, encode_cluster_file(wanted), 0o644)
     return wanted
+
+
+def _with_control_plane(cluster: ClusterFile) -> ClusterFile:
+    """Name the first voters of the control plane, once: also in a cluster that had none.
+
+    They must be the same on every node for ever, whoever joins or leaves; no node runs now.
+    """
+    if cluster.control_founders:
+        return cluster
+    voters = tuple(entry.node_id for entry in cluster.nodes)
+    return msgspec.structs.replace(cluster, control_founders=voters)
 
 
 def prepare_node(root: Path, now: datetime) -> NodeEntry:

@@ -5,6 +5,7 @@ NodeError
 ├── DataDirectoryInUse         another process has it open
 ├── PortTaken                  somebody else listens there
 ├── SelfTestFailed             this build must not open a log
+├── ControlUnavailable         no leader of the control plane answered, or our copy of it is too old
 ├── CertificateUnusable        our own certificate, key or authority cannot be used
 ├── AuditFailed                an event is not in the audit log, and will not be
 └── PeerRefused                the other side of a connection is not who it must be
@@ -54,6 +55,18 @@ class CertificateUnusable(NodeError):
 
 class AuditFailed(NodeError):
     """The audit log cannot be written: the event is not in it, and will not be."""
+
+
+class ControlUnavailable(NodeError):
+    """No leader of the control plane answered in time, or the copy of it here is too old.
+
+    `facts["because"]`, where it is there, is clustor §11.1's reason. `maybe_applied` says that a
+    call may stand all the same: repeat it under the same request id.
+    """
+
+    def __init__(self, reason: str, *, maybe_applied: bool = False, **facts: object) -> None:
+        super().__init__(reason, **facts)
+        self.maybe_applied = maybe_applied
 
 
 class PeerRefused(NodeError):

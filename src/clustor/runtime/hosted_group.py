@@ -24,6 +24,7 @@ from clustor.replica import (
 )
 from clustor.runtime.admission import Admission, FlowNumbers
 from clustor.runtime.disk import Completion, DirectoryStorage, Disk, PlanToken
+from clustor.telemetry.meters import NodeMeters
 
 Entropy: TypeAlias = Callable[[int], bytes]
 
@@ -38,6 +39,7 @@ class HostedGroup:
 
     def __init__(self, disk: Disk, partition_id: PartitionId, state: Path, identity: Path) -> None:
         self.partition_id = partition_id
+        self.directory = state
         self._disk = disk
         self.storage = DirectoryStorage(state)
         self._identity_storage = DirectoryStorage(identity)
@@ -50,11 +52,15 @@ class HostedGroup:
         self._home = Home.PARTITION  # of the plans under way
         self.syncs = 0
         """How many syncs its plans have done."""
+        self.meters: NodeMeters | None = None
+        """Where they are timed, if anywhere."""
         self._replica: Replica | None = None
         self._admission: Admission | None = None
         self._last_note: Note | None = None
         self.rolled_back = ""
         """Why the last change of members that this replica led was given up."""
+        self.paused = False
+        """Whether it hangs on purpose: it hears nothing, says nothing, and its time stands."""
 
     @property
     def replica(self) -> Replica:
@@ -141,6 +147,9 @@ class HostedGroup:
             self._waiting.clear()
             return
         self.syncs += len(completion.sync_durations)
+        if self.meters is not None:
+            for duration in completion.sync_durations:
+                self.meters.fsync_latency_ms.observe(duration / _NS_PER_MS)
         slowest = max(completion.sync_durations, default=0)
         replica.disk_done(token, slowest / _NS_PER_MS)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import msgspec
 
+from clustor.control import ControlMachine
 from clustor.kv import (
     CasRevision,
     CasValue,
@@ -116,7 +117,11 @@ class KvService:
         """Keep a store in a group of this number, on every node."""
         name = f"{self._node.cluster.birth}/{partition}"
         store = StoreId(sha256(name.encode()).digest()[:16])
-        self._groups[partition] = self._node.host(partition, lambda: KvMachine(store), self)
+        self.serve(self._node.host(partition, lambda: KvMachine(store), self))
+
+    def serve(self, group: HostedGroup) -> None:
+        """Serve clients of a store that another service may host: it hands its outputs on."""
+        self._groups[group.partition_id] = group
 
     def joined(self, client: Client) -> int:
         """Give a new connection its number."""
@@ -347,6 +352,8 @@ class KvService:
 
 def _machine(group: HostedGroup) -> KvMachine:
     machine = group.replica.machine
+    if isinstance(machine, ControlMachine):
+        return machine.kv
     assert isinstance(machine, KvMachine)
     return machine
 

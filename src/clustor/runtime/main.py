@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import faulthandler
 import gc
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -28,8 +30,12 @@ from clustor.raft.errors import DataLost
 from clustor.replica import ReplicaError
 from clustor.runtime.admin import AdminServer
 from clustor.runtime.admin_commands import AdminCommands
+from clustor.runtime.audit_control import ControlFollower
 from clustor.runtime.audit_desk import open_desk
+from clustor.runtime.audit_writer import AUDIT_DIRECTORY
 from clustor.runtime.cluster_file import ClusterFile, read_cluster_file
+from clustor.runtime.control_pages import ControlPages
+from clustor.runtime.control_service import ControlService
 from clustor.runtime.data_directory import STATE_DIRECTORY, DataDirectory, open_data_directory
 from clustor.runtime.disk import DiskError, open_disk
 from clustor.runtime.errors import (
@@ -45,19 +51,19 @@ from clustor.runtime.keystore import load_keyring
 from clustor.runtime.kv_service import KvService
 from clustor.runtime.memory import keep_freed_memory
 from clustor.runtime.node import Node, NodeSettings
-from clustor.runtime.pki import NodeId, own_identity
+from clustor.runtime.pki import NodeId, admin_context, own_identity
 from clustor.runtime.repair import repair_status
-from clustor.runtime.rotation import NodeTrust, Repeated
+from clustor.runtime.rotation import NodeTrust, Repeated, renew_always
 from clustor.runtime.rotation_keys import KeyKeeper, epochs_in_use, keep_keys
 from clustor.runtime.signing import load_signer
 from clustor.runtime.status import status_of
-from clustor.security import AuditUnreadable
+from clustor.runtime.telemetry import NodeTelemetry, RepairPages
+from clustor.runtime.telemetry_logs import FORMATS, set_up_logging
 from clustor.selftest import run_selftest
 
 EXIT_CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (DataDirectoryRefused, 3),
     (DataDirectoryInUse, 3),
-    (AuditUnreadable, 3),
     (KeyUnavailable, 4),
     (PortTaken, 5),
     (CertificateUnusable, 6),
@@ -81,11 +87,8 @@ def main(extend: Extend | None = None) -> None:
     if not __debug__:
         raise SystemExit("node: refusing to run under -O: the assertions are part of the safety")
     arguments = _arguments()
-    logging.basicConfig(
-        level=logging.INFO,
-        format=f"%(asctime)s node {arguments.node} %(message)s",
-        stream=sys.stderr,
-    )
+    text = f"%(asctime)s node {arguments.node} %(message)s"
+    set_up_logging(arguments.node, arguments.log_format, text=text)
     try:
         _run(arguments, extend)
     except tuple(kind for kind, _ in EXIT_CODES) as error:
@@ -99,6 +102,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--cluster", type=Path, required=True, help="the cluster's description")
     parser.add_argument("--node", type=int, required=True, help="which of its nodes this is")
     parser.add_argument("--data", type=Path, required=True, help="the node's data directory")
+    parser.add_argument("--log-format", choices=FORMATS, help="how the journal is written")
     parser.add_argument("--repair", action="store_true", help="open read-only, serve status only")
     return parser.parse_args()
 
@@ -107,6 +111,7 @@ def _run(arguments: argparse.Namespace, extend: Extend | None) -> None:
     faulthandler.register(signal.SIGUSR1)  # `kill -USR1` shows where a node is
     check_self()
     keep_freed_memory()
+    raise_file_limit()
     cluster = read_cluster_file(arguments.cluster)
     node_id = NodeId(arguments.node)
     cluster.node(node_id)
@@ -120,6 +125,14 @@ def _run(arguments: argparse.Namespace, extend: Extend | None) -> None:
         uvloop.run(_serve_repair(cluster, node_id, data))
     else:
         uvloop.run(serve_node(cluster, node_id, data, arguments.cluster, extend))
+
+
+def raise_file_limit() -> None:
+    """Let this process open as many files as it may: groups and connections take some each."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):  # then the soft limit stays
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def check_self() -> None:
@@ -152,13 +165,14 @@ async def serve_node(
         journal.info("the disk cannot write in mode %s: %s", downgrade.mode.name, downgrade.reason)
     node = Node(settings, data, disk)
     node.audit = open_desk(data, active_partitions=cluster.groups)
+    node.transport.on_refused = node.audit.peer_refused
+    node.audit.node_did("NodeStarted", node_id)
     trust = NodeTrust(node.transport, data.pki, node.audit, node.now_ms)
     keeper = KeyKeeper(
         data.keys,
         settings.keys,
         lambda: epochs_in_use(data.root / STATE_DIRECTORY),
         audit=node.audit,
-        stages=len(cluster.nodes) == 1,
     )
     watches = [Repeated(trust.look), Repeated(lambda: keep_keys(keeper))]
     kv = KvService(node)
@@ -166,21 +180,36 @@ async def serve_node(
     pid = os.getpid()
     commands = AdminCommands(node, lambda: read_cluster_file(file))
     admin = AdminServer(lambda: status_of(node, pid), kv, commands)
-    await admin.listen(settings.entry.admin)
+    tls = admin_context(data.pki) if cluster.admin_tls else None
+    if tls is not None:
+        watches.append(renew_always(tls, data.pki))
+    admin.telemetry = node.watch = NodeTelemetry(node)
+    await admin.listen(settings.entry.admin, tls)
     for number in range(1, cluster.groups + 1):
         kv.host(PartitionId(number))
+    if cluster.control_founders:
+        node.control = ControlService(node, kv)
+        admin.calls = ControlPages(node.control, cluster.id)
+        calls = ControlFollower(node.control.state, node.audit, data.root / AUDIT_DIRECTORY)
+        watches.append(Repeated(calls.look))
     close = await extend(node, admin, file) if extend is not None else None
     await node.start()
-    journal.info("development mode: admin and KV are plaintext on %s", settings.entry.admin)
+    if node.control is not None:
+        node.control.start()
+    if tls is None:
+        journal.info("development mode: admin and KV are plaintext on %s", settings.entry.admin)
     gc.collect()
     gc.freeze()
     await _asked_to_stop()
     journal.info("stopping")
     if close is not None:
         close()
+    if node.control is not None:
+        await node.control.close()
     await node.stop()
     for watch in watches:
         watch.stop()
+    node.audit.node_did("NodeStopped", node_id)
     await node.audit.close()
     admin.close()
     disk.close()
@@ -191,6 +220,7 @@ async def _serve_repair(cluster: ClusterFile, node_id: NodeId, data: DataDirecto
     pid = os.getpid()
     status = repair_status(cluster, node_id, data, keys, pid)
     admin = AdminServer(lambda: status, None)
+    admin.telemetry = RepairPages(int(node_id))
     await admin.listen(cluster.node(node_id).admin)
     journal.info("repair mode: read-only, status on %s", cluster.node(node_id).admin)
     await _asked_to_stop()

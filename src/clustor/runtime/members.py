@@ -1,8 +1,8 @@
 """Changes of a group's members on a real node: what is asked, what is checked, who records it.
 
 The replicas drive a change through the four phases of clustor §9.9. What they expect from
-ControlPlaneRaft, which does not exist yet, is here: a verdict before a change, its routing epoch,
-and the record of what came out of it.
+ControlPlaneRaft before they begin is here, as far as one node can give it: a verdict and a routing
+epoch. The control plane's placement then follows its group (`control_steering`).
 """
 
 from __future__ import annotations
@@ -50,21 +50,33 @@ class ChangeBegun(msgspec.Struct, frozen=True):
     routing_epoch: int
 
 
-def change_members(group: HostedGroup, wanted: WantedChange) -> ChangeBegun:
-    """Begin a change of a group that this node leads, or raise MembershipRefused."""
+def change_members(
+    group: HostedGroup, wanted: WantedChange, epoch: RoutingEpoch | None = None
+) -> ChangeBegun:
+    """Begin a change of a group that this node leads, or raise MembershipRefused.
+
+    `epoch` is above every one that the control plane gave out; without one the group counts.
+    """
+    request = request_for(group, wanted, epoch)
+    index: LogIndex = group.replica.change_membership(request)
+    group.rolled_back = ""
+    return ChangeBegun(index, request.routing_epoch)
+
+
+def request_for(
+    group: HostedGroup, wanted: WantedChange, epoch: RoutingEpoch | None = None
+) -> MembershipRequest:
+    """Make the request that a change is begun or rehearsed with, or raise MembershipRefused."""
     replica = group.replica
     core = replica.group.core
     if not replica.leads:
         raise MembershipRefused("not the leader", leader_id=replica.leader_id)
     change = Change(_KINDS[wanted.kind], ReplicaId(wanted.node_id))
     goal = leave_joint(enter_joint(core.config, [change]))
-    # Epochs are the control plane's to issue. One change at a time is under way, and a new leader
-    # sees the newest committed one, so that counting here gives each change its own.
-    epoch = RoutingEpoch(core.hard.routing_epoch + 1)
-    request = MembershipRequest((change,), epoch, _preflight(core.config, goal, wanted.reason))
-    index: LogIndex = replica.change_membership(request)
-    group.rolled_back = ""
-    return ChangeBegun(index, epoch)
+    # One change at a time is under way, and a new leader sees the newest committed one, so that
+    # counting here gives each change its own.
+    epoch = epoch or RoutingEpoch(core.hard.routing_epoch + 1)
+    return MembershipRequest((change,), epoch, _preflight(core.config, goal, wanted.reason))
 
 
 def _preflight(before: Configuration, goal: Configuration, reason: str) -> Preflight:
@@ -82,8 +94,7 @@ def record_membership(group: HostedGroup, members: MembershipAck) -> None:
     """Confirm a finalised membership, for clients wait until it is recorded (clustor §9.9).
 
     The record is the group's own log: the entry that finalised the change is durable on a quorum
-    of the new members before a leader asks for this. ControlPlaneRaft will record it in its own
-    log instead and answer with its MembershipAck, which then replaces this call; the replica
-    persists either with its hard state.
+    of the new members before a leader asks for this. The control plane records it too, a moment
+    later; its MembershipAck has the higher epoch and replaces this one in the hard state.
     """
     group.replica.membership_acknowledged(members)

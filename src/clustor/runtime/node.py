@@ -11,9 +11,11 @@ import asyncio
 import logging
 import os
 import random
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -42,16 +44,20 @@ from clustor.runtime.data_directory import DataDirectory
 from clustor.runtime.disk import Disk
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.members import record_membership
-from clustor.runtime.pki import NodeId
+from clustor.runtime.pki import NodeId, spiffe_uri
 from clustor.runtime.raft_wire import from_packet, to_packet
-from clustor.runtime.service import Service
+from clustor.runtime.service import GroupWatcher, NodeWatch, Service
 from clustor.runtime.snapshot_pace import SnapshotPace
 from clustor.runtime.transport import Transport
+
+if TYPE_CHECKING:
+    from clustor.runtime.control_service import ControlService
 
 TICK_SECONDS: Final = 0.010
 GRACEFUL_SHUTDOWN_TIMEOUT_MS: Final = 10_000  # clustor §14.3
 COMMIT_QUIESCENCE_MS: Final = 200
 _TRANSFER_MS_MAX: Final = 2_000
+FIRST_OWN_NUMBER: Final = 1_000_000  # of services that some clusters lack
 
 journal = logging.getLogger("clustor.node")
 
@@ -91,6 +97,8 @@ class Node:
         self._turn_due = False
         self._ticking: asyncio.TimerHandle | None = None
         self.stopping = False
+        self.watch: NodeWatch | None = None
+        """Who looks on; nothing here depends on it."""
         self.transport = Transport(
             self.cluster.id,
             self.node_id,
@@ -102,23 +110,53 @@ class Node:
         self.audit: AuditDesk | None = None
         """Where to tell what people must be able to prove; None: nowhere."""
         self._services: list[Service] = []
+        self._numbered: dict[int, Service] = {}
         self._hosted_by: dict[PartitionId, Service] = {}
+        self._watcher: GroupWatcher | None = None
+        self.control: ControlService | None = None
+        """The control plane's part here; None where the cluster has none."""
         self._trusted: list[Ed25519PublicKey] = []
         self._inflight = NodeInflight()
         self._pace = SnapshotPace(settings.profile.replication.snapshot_bytes_per_second_max)
         self._rejoin_epochs = data.take_rejoin()
         self._trust(self.cluster)
 
+    @property
+    def pki(self) -> Path:
+        """Where this node's certificate is."""
+        return self._data.pki
+
     def now_ms(self) -> int:
         """Return the loop's monotonic clock, the only one that replicas see."""
         return int(self._loop.time() * 1000)
 
+    @property
+    def data_root(self) -> Path:
+        """The node's own directory."""
+        return self._data.root
+
+    @property
+    def identity(self) -> str:
+        """Who this node is to others, as its certificate says it."""
+        return spiffe_uri(self.cluster.id, self.node_id)
+
     # Beginning and end.
 
-    def serve(self, service: Service) -> int:
-        """Add a service, and return the number by which `send_service` knows it on every node."""
+    def watch_groups(self, watcher: GroupWatcher) -> None:
+        """Show the control plane's service what every group puts out."""
+        self._watcher = watcher
+
+    def serve(self, service: Service, number: int | None = None) -> int:
+        """Add a service, and return the number by which `send_service` knows it on every node.
+
+        Services that every node has count up; one that some clusters lack brings its number.
+        """
+        if number is None:
+            number = sum(1 for each in self._numbered if each < FIRST_OWN_NUMBER)
+        assert number not in self._numbered, number
         self._services.append(service)
-        return len(self._services) - 1
+        self._numbered[number] = service
+        return number
 
     def host(
         self,
@@ -179,6 +217,7 @@ class Node:
             log_config=self.settings.log_config,
             io_writer_mode=self.disk.mode,
             node_inflight=self._inflight,
+            measuring_clock=time.perf_counter,
         )
 
     def adopt_cluster(self, cluster: ClusterFile) -> None:
@@ -191,6 +230,8 @@ class Node:
                 self.transport.connect(entry.id, entry.peer)
         for gone in before - {entry.id for entry in cluster.nodes}:
             self.transport.disconnect(gone)
+        if self._watcher is not None:
+            self._watcher.on_cluster_changed()
 
     def _trust(self, cluster: ClusterFile) -> None:
         """Believe the snapshots of all nodes; the replicas look at this very list."""
@@ -257,9 +298,19 @@ class Node:
 
     def touch(self, group: HostedGroup) -> None:
         """Let the group give its output at the end of this turn."""
+        if group.paused:
+            return
         if group not in self._touched:
             self._touched[group] = None
         self.turn_soon()
+
+    def pause(self, group: HostedGroup, *, paused: bool) -> None:
+        """Let one group hang, or go on: a fault that tests and drills inject."""
+        group.paused = paused
+        if paused:
+            self._touched.pop(group, None)
+        else:
+            self.touch(group)
 
     def turn_soon(self) -> None:
         """Let the turn end soon: a service staged something."""
@@ -275,23 +326,27 @@ class Node:
         self._ticking = self._loop.call_later(TICK_SECONDS, self._tick)
         now_ms = self.now_ms()
         for group in self.groups.values():
+            if group.paused:
+                continue
             group.replica.tick(now_ms)
             news = group.admission.tick(now_ms)
             if news is not None:
                 journal.warning("group %d: %s", group.partition_id, news)
         for service in self._services:
             service.on_tick()
+        if self.watch is not None:
+            self.watch.on_tick(now_ms)
         self._touch_all()
 
     def _on_packet(self, peer: NodeId, packet: w.Packet) -> None:
         if isinstance(packet.message, w.ServiceMessage):
-            number = int(packet.route.partition_id)
-            if number < len(self._services):
-                self._services[number].on_peer_data(peer, bytes(packet.message.data))
+            service = self._numbered.get(int(packet.route.partition_id))
+            if service is not None:
+                service.on_peer_data(peer, bytes(packet.message.data))
             return
         group = self.groups.get(PartitionId(packet.route.partition_id))
-        if group is None or int(packet.route.target_replica_id) != self.node_id:
-            return  # a group that is not here, or an older incarnation was meant
+        if group is None or int(packet.route.target_replica_id) != self.node_id or group.paused:
+            return  # a group that is not here, or hangs, or an older incarnation was meant
         body = packet.message
         if isinstance(body, w.SnapshotTransfer):
             try:
@@ -382,6 +437,8 @@ class Node:
             self._read(group, read)
         self._hosted_by[group.partition_id].on_output(group, output)
         group.admission.measure()
+        if self.watch is not None:
+            self.watch.on_output(group, output)
         if output.delay is not None:
             began, delay = self._loop.time(), output.delay
             self._loop.call_later(
@@ -390,6 +447,8 @@ class Node:
         if output.record_membership is not None:
             record_membership(group, output.record_membership)
             self.touch(group)
+        if self._watcher is not None and _is_notable(output):
+            self._watcher.on_group(group, output)
         if output.role is not None:
             role = output.role
             journal.info(
@@ -461,3 +520,12 @@ class Node:
 
     def _entries(self) -> Iterable[NodeEntry]:
         return self.cluster.nodes
+
+
+def _is_notable(output: ReplicaOutput) -> bool:
+    """Say whether the control plane's service must see an output."""
+    return (
+        output.publish_proof is not None
+        or output.role is not None
+        or output.record_membership is not None
+    )

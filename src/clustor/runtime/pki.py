@@ -217,6 +217,23 @@ def server_context(directory: Path) -> ssl.SSLContext:
     return _context(directory, ssl.PROTOCOL_TLS_SERVER)
 
 
+def admin_context(directory: Path) -> ssl.SSLContext:
+    """Return the TLS context of the admin port.
+
+    Who shows no certificate gets an answer that says so, and is on record; who shows a false one
+    gets no connection at all.
+    """
+    context = server_context(directory)
+    context.verify_mode = ssl.CERT_OPTIONAL
+    return context
+
+
+def renew_context(context: ssl.SSLContext, directory: Path) -> None:
+    """Let handshakes to come use what the files hold now; raises CertificateUnusable."""
+    server_context(directory)  # a pair that does not fit must not touch the one in use
+    _load(context, directory)
+
+
 def client_context(directory: Path) -> ssl.SSLContext:
     """Return the TLS context for connections that this node opens to peers."""
     return _context(directory, ssl.PROTOCOL_TLS_CLIENT)
@@ -272,6 +289,11 @@ def _context(directory: Path, protocol: int) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False  # the SPIFFE URI is the name; see `check_peer`
     context.verify_mode = ssl.CERT_REQUIRED
+    _load(context, directory)
+    return context
+
+
+def _load(context: ssl.SSLContext, directory: Path) -> None:
     try:
         context.load_cert_chain(directory / CERTIFICATE_FILE, directory / KEY_FILE)
         context.load_verify_locations(directory / AUTHORITY_FILE)
@@ -282,7 +304,6 @@ def _context(directory: Path, protocol: int) -> ssl.SSLContext:
         raise CertificateUnusable(
             "our own certificate cannot be used", directory=str(directory), cause=error
         ) from error
-    return context
 
 
 def _unsigned(

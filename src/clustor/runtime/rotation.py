@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -24,6 +25,7 @@ from clustor.runtime.pki import (
     KEY_FILE,
     REVOCATION_FILE,
     load_certificate,
+    renew_context,
     utc_now,
 )
 from clustor.runtime.revocation import load_revocations
@@ -81,6 +83,22 @@ def stamp_of(file: Path) -> Stamp | None:
     return found.st_mtime_ns, found.st_ino, found.st_size
 
 
+FILES: Final = (CERTIFICATE_FILE, KEY_FILE, AUTHORITY_FILE, REVOCATION_FILE)
+
+
+def renew_always(context: ssl.SSLContext, pki: Path) -> Repeated:
+    """Take renewed files into use for the handshakes of a listener, until stopped."""
+    files = tuple(pki / name for name in FILES)
+    watch = FileWatch(files, lambda: renew_context(context, pki), NodeError)
+    watch.look()
+
+    def look() -> None:
+        if watch.look():
+            journal.info("the admin port uses new certificates for connections to come")
+
+    return Repeated(look)
+
+
 class NodeTrust:
     """What a node's transport believes: renewed certificates, revoked peers, its own quarantine."""
 
@@ -93,9 +111,7 @@ class NodeTrust:
         self._audit = audit
         self._now_ms = now_ms
         self._watch = FileWatch(
-            tuple(
-                pki / name for name in (CERTIFICATE_FILE, KEY_FILE, AUTHORITY_FILE, REVOCATION_FILE)
-            ),
+            tuple(pki / name for name in FILES),
             transport.renew,
             NodeError,
         )

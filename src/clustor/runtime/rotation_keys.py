@@ -3,6 +3,7 @@
 keyring.json         the keys that encrypt and decrypt, wrapped
 staged.json          the key that comes next, known to every node before any node uses it
 key-registry.json    how far each key is; written by the keeper alone
+key-holds.json       who needs old keys for what is not below `state/`: archives, copies
 
 A crash between any two steps leaves a store from which every segment can be read that could be
 read before, and the next look goes on where the last one ended.
@@ -42,6 +43,7 @@ from clustor.security import (
     KeyRegistry,
     KeyState,
     KeyUse,
+    RegistryUnreadable,
     RotationRefused,
     SecurityError,
     StageKey,
@@ -57,6 +59,7 @@ from clustor.security.key_rotation import activated, staged, zeroized, zeroizing
 from clustor.snapshot import SnapshotError, decode_manifest
 
 REGISTRY_FILE: Final = "key-registry.json"
+HOLDS_FILE: Final = "key-holds.json"
 ACTIVATE_AFTER_MS: Final = 10_000
 """From the moment every node has a key on disk to the moment it encrypts: ten looks."""
 _HELD_LOOK_MS: Final = 600_000
@@ -220,14 +223,19 @@ class KeyKeeper:
     # Within
 
     def _needed(self, registry: KeyRegistry, now_ms: int) -> InUse:
-        """Ask what is in use, when the answer matters."""
+        """Ask what is in use, when the answer matters; who holds keys, holds all of them."""
         old = (KeyState.DECRYPT_ONLY, KeyState.ZEROIZING)
         ends = [
             each.ends_at_ms
             for each in registry.of(KeyUse.DEK)
             if each.state in old and each.ends_at_ms is not None
         ]
-        return self._in_use() if ends and min(ends) <= now_ms else {}
+        if not ends or min(ends) > now_ms:
+            return {}
+        holders = tuple(sorted(read_holds(self._directory)))
+        if holders:
+            return {each.epoch: holders for each in registry.of(KeyUse.DEK)}
+        return self._in_use()
 
     def _kek(self) -> bytes:
         path = self._directory / KEK_FILE
@@ -266,6 +274,43 @@ class KeyKeeper:
         if line not in self._said:
             self._said.add(line)
             journal.warning("%s", line)
+
+
+class HoldsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who needs old keys, and since when."""
+
+    holds: dict[str, int]
+
+
+def read_holds(directory: Path) -> dict[str, int]:
+    """Return who holds the keys of a store; raises RegistryUnreadable."""
+    path = directory / HOLDS_FILE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=HoldsFile).holds
+    except FileNotFoundError:
+        return {}
+    except msgspec.MsgspecError as error:
+        raise RegistryUnreadable("who holds keys cannot be read", file=str(path)) from error
+
+
+def hold_keys(directory: Path, name: str) -> None:
+    """Let no key of a store be zeroized until `release_keys`: something elsewhere needs them.
+
+    An archive's segments are sealed with the keys of their time, for as long as it is kept.
+    """
+    holds = read_holds(directory)
+    if name not in holds:
+        file = HoldsFile({**holds, name: wall_ms()})
+        write_durably(directory / HOLDS_FILE, msgspec.json.encode(file) + b"\n")
+
+
+def release_keys(directory: Path, name: str) -> bool:
+    """Take a hold back: what it was for is gone, or has its keys elsewhere."""
+    holds = read_holds(directory)
+    if holds.pop(name, None) is None:
+        return False
+    write_durably(directory / HOLDS_FILE, msgspec.json.encode(HoldsFile(holds)) + b"\n")
+    return True
 
 
 def keep_keys(keeper: KeyKeeper) -> None:

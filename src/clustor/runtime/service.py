@@ -9,6 +9,26 @@ from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.pki import NodeId
 
 
+class GroupWatcher(Protocol):
+    """Who looks at what all groups of a node put out, whatever service they belong to."""
+
+    def on_group(self, group: HostedGroup, output: ReplicaOutput) -> None:
+        """Take an output with a change of role, a proof to publish or members to record."""
+
+    def on_cluster_changed(self) -> None:
+        """Take in that the list of nodes is another now."""
+
+
+class NodeWatch(Protocol):
+    """Who looks on while a node works, and decides nothing."""
+
+    def on_tick(self, now_ms: int) -> None:
+        """See that time passed."""
+
+    def on_output(self, group: HostedGroup, output: ReplicaOutput) -> None:
+        """See what a group put out."""
+
+
 class Service(Protocol):
     """Everything is called in the thread of the node's loop, and nothing here may block."""
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from clustor.control import ControlMachine
 from clustor.kv import KvMachine
 from clustor.raft.reads import FailedClause, read_gate_predicate
 from clustor.raft.reconfiguration import Phase
@@ -72,6 +73,29 @@ class GroupStatus(msgspec.Struct, frozen=True):
     rejoining: bool = False  # its data was lost: it has no vote until it is a member anew
     first_index: int = 1  # older entries are in a snapshot only
     state_digest: str = ""  # of a key-value store: equal for replicas of equal state
+    strict_fallback_state: str = ""  # Healthy, LocalOnly or ProofPublished (clustor §9.1)
+    strict_fallback_blocking_reason: str = ""
+    cache_state: str = ""  # as this replica was told
+
+
+class ControlStatus(msgspec.Struct, frozen=True):
+    """The control plane as one node sees it."""
+
+    group: GroupStatus
+    revision: int  # of the store, as this replica has applied it
+    initialized: bool
+    cache_state: str  # Fresh, Cached, Stale or Expired (clustor §14.2)
+    cache_age_ms: int | None  # None: never confirmed
+    cache_revision: int
+    cache_expiry_total: int
+    strict_fallback_state: str  # of the control plane's own group
+    proofs_published: int  # of the groups that this node leads
+    proofs_failed: int  # batches that came to nothing
+    proofs_bad: int  # whose signature did not verify
+    proofs_refused: dict[str, str]  # what became of a group's last one, where it does not stand
+    calls_led: int  # that this node took as the leader
+    publications_led: int
+    confirmations_led: int
 
 
 class NodeAddress(msgspec.Struct, frozen=True):
@@ -90,6 +114,7 @@ class NodeStatus(msgspec.Struct, frozen=True):
     connected_to: list[int]
     nodes: list[NodeAddress]
     groups: list[GroupStatus]
+    control: ControlStatus | None = None  # its own group is not among the others
 
 
 def status_of(node: Node, pid: int) -> NodeStatus:
@@ -104,11 +129,17 @@ def status_of(node: Node, pid: int) -> NodeStatus:
             NodeAddress(entry.node_id, str(entry.peer), str(entry.admin))
             for entry in node.cluster.nodes
         ],
-        groups=[_group_status(group) for group in node.groups.values()],
+        groups=[
+            group_status(group)
+            for group in node.groups.values()
+            if node.control is None or group is not node.control.group
+        ],
+        control=None if node.control is None else node.control.status(),
     )
 
 
-def _group_status(hosted: HostedGroup) -> GroupStatus:
+def group_status(hosted: HostedGroup) -> GroupStatus:
+    """Look at one replica."""
     replica = hosted.replica
     group, core = replica.group, replica.group.core
     clause = read_gate_predicate(group.access.gate_state())
@@ -143,11 +174,16 @@ def _group_status(hosted: HostedGroup) -> GroupStatus:
         rejoining=core.hard.rejoining,
         first_index=core.log.base_index + 1,
         state_digest=_state_digest(replica.machine),
+        strict_fallback_state=str(group.fallback.state),
+        strict_fallback_blocking_reason=str(group.fallback.blocking),
+        cache_state=str(group.access.cache),
     )
 
 
 def _state_digest(machine: StateMachine) -> str:
     """Only a store's digest is known to cost nothing."""
+    if isinstance(machine, ControlMachine):
+        machine = machine.kv
     return machine.digest().hex() if isinstance(machine, KvMachine) else ""
 
 

@@ -243,6 +243,8 @@ class _Inbound(_Connection):
 
     def refused(self, error: Exception) -> None:
         journal.warning("refused a connection from node %s: %s", self.peer or "?", error)
+        if self._owner.on_refused is not None:
+            self._owner.on_refused(self.peer, error)
 
     def ended(self) -> None:
         self._owner.inbound_closed(self)
@@ -406,6 +408,8 @@ class Transport:
         self._pki = pki
         self.client_tls = client_context(pki)
         self.server_tls = server_context(pki)
+        self.on_refused: Callable[[NodeId, Exception], None] | None = None
+        """Is told whom this node did not let in (0: it could not be told), and why."""
         self.quarantined: str | None = None
         """Why this node speaks to nobody, when it does not (clustor §12.1)."""
         self.on_packet = on_packet

@@ -17,8 +17,6 @@ import re
 from typing import Annotated, Final, NewType, TypeAlias
 
 import msgspec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 LineDigest = NewType("LineDigest", str)
 """SHA-256 of a line, in hex."""
@@ -210,10 +208,9 @@ def digest_of(line: bytes) -> LineDigest:
     return LineDigest(hashlib.sha256(line).hexdigest())
 
 
-def key_id_of(key: Ed25519PublicKey) -> KeyId:
-    """Name a public key."""
-    raw = key.public_bytes(Encoding.Raw, PublicFormat.Raw)
-    return KeyId(hashlib.sha256(b"clustor audit key" + raw).hexdigest()[:16])
+def key_id_of(public_key: bytes) -> KeyId:
+    """Name a public key (32 raw bytes)."""
+    return KeyId(hashlib.sha256(b"clustor audit key" + public_key).hexdigest()[:16])
 
 
 def sealed_bytes(seal: SealLine) -> bytes:

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 from cryptography.exceptions import InvalidSignature
@@ -68,15 +69,31 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class TrustedKey:
-    """A public key, and the time in which its seals count; the times of two keys may overlap."""
+    """A public key, and the time in which its seals count; the times of two keys may overlap.
 
-    public_key: Ed25519PublicKey
+    Plain data, so that it can be sent to other machines.
+    """
+
+    public_key: bytes
     activates_at_ms: int = 0
     retires_at_ms: int | None = None
 
     def is_active(self, at_ms: int) -> bool:
         ended = self.retires_at_ms is not None and at_ms >= self.retires_at_ms
         return at_ms >= self.activates_at_ms and not ended
+
+    def made(self, signature: str, content: bytes) -> bool:
+        """Say whether this key made a signature."""
+        try:
+            _loaded(self.public_key).verify(decode_signature(signature), content)
+        except InvalidSignature:
+            return False
+        return True
+
+
+@lru_cache(maxsize=64)
+def _loaded(public_key: bytes) -> Ed25519PublicKey:
+    return Ed25519PublicKey.from_public_bytes(public_key)
 
 
 TrustedKeys: TypeAlias = Mapping[KeyId, TrustedKey]
@@ -200,9 +217,7 @@ def _check_seal(seal: SealLine, trusted: TrustedKeys) -> tuple[FaultKind, str] |
     key = trusted.get(KeyId(seal.key_id))
     if key is None:
         return FaultKind.WRONG_KEY, f"a seal of key {seal.key_id}, which is not trusted"
-    try:
-        key.public_key.verify(decode_signature(seal.signature), sealed_bytes(seal))
-    except InvalidSignature:
+    if not key.made(seal.signature, sealed_bytes(seal)):
         return FaultKind.ALTERED, "the seal's signature does not hold"
     if not key.is_active(seal.at_ms):
         return FaultKind.WRONG_KEY, f"key {seal.key_id} was not in force at {seal.at_ms}"
@@ -286,16 +301,26 @@ def _check_one_log(lines: SequenceOf[AnyLine | None]) -> Fault | None:
     return None
 
 
-def join_batches(batches: Iterable[BatchVerdict]) -> Verdict:
+def join_batches(
+    batches: Iterable[BatchVerdict],
+    trusted: TrustedKeys | None = None,
+    anchor: Anchor | None = None,
+) -> Verdict:
     """Check that batches, verified one by one and given in order, follow each other.
 
-    What `anchor` and `expect_head` of `verify_lines` find is not looked at here.
+    With the anchor (and the keys that it may be signed with) also that none is missing at the end.
     """
     verdict = Verdict()
+    if anchor is not None:
+        verdict.fault = _check_anchor(anchor, trusted or {})
     for batch in batches:
-        _join(verdict, batch)
         if verdict.fault is not None:
-            break
+            return verdict
+        _join(verdict, batch)
+        if verdict.fault is None and anchor is not None:
+            verdict.fault = _meets_anchor(batch, anchor)
+    if verdict.fault is None:
+        verdict.fault = _check_end(verdict, anchor, require_signed=False)
     return verdict
 
 
@@ -368,9 +393,7 @@ def _check_anchor(anchor: Anchor, trusted: TrustedKeys) -> Fault | None:
     key = trusted.get(KeyId(anchor.key_id))
     if key is None:
         return Fault(FaultKind.WRONG_KEY, 0, f"an anchor of key {anchor.key_id}, not trusted")
-    try:
-        key.public_key.verify(decode_signature(anchor.signature), anchored_bytes(anchor))
-    except InvalidSignature:
+    if not key.made(anchor.signature, anchored_bytes(anchor)):
         return Fault(FaultKind.ALTERED, 0, "the anchor's signature does not hold")
     return None
 

@@ -174,6 +174,11 @@ class SnapshotImport:
         manifests = (INCOMING_MANIFEST, target)
         return {*chunks, *manifests, *(FileName(file + ".tmp") for file in manifests)}
 
+    @property
+    def missing(self) -> int:
+        """How many chunks are not stored yet."""
+        return len(self._missing)
+
     def take_wanted(self, now_ms: int, limit: int) -> tuple[Chunk, ...]:
         """Return up to `limit` chunks to ask for now; each is not returned again until it fails."""
         if self.phase is not ImportPhase.STREAMING:

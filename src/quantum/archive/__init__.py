@@ -27,11 +27,12 @@ from quantum.archive.planning import (
     decide_hold,
     plan_next,
 )
-from quantum.archive.records import GapRow, Record, SegmentRow, SnapshotRow
+from quantum.archive.records import AppliedWith, GapRow, Record, SegmentRow, SnapshotRow
 from quantum.archive.types import Bounds, IndexRange, Piece, PrgId, SnapshotRef
 from quantum.archive.verifying import Finding, FindingKind, Verified, verify_prg
 
 __all__ = [
+    "AppliedWith",
     "ArchiveConflict",
     "ArchiveDamaged",
     "ArchiveError",

@@ -50,7 +50,7 @@ class PrgArchiver:
     cluster: str
     pace: Pace = lambda _: None
     passing: Passing = lambda _: None
-    applied_with: AppliedWith | None = None
+    applied_with: Callable[[], AppliedWith | None] = lambda: None
     listing: Listing | None = field(default=None)
     """The archive as it was last read or written; None before."""
 
@@ -120,7 +120,7 @@ class PrgArchiver:
             writer=view.writer,
             now_ms=now_ms,
             mac_epoch=self.keys.mac_epoch,
-            applied_with=self.applied_with,
+            applied_with=self.applied_with(),
         )
         try:
             self.listing = append_record(self.objects, self.listing, record, self.keys)

@@ -11,7 +11,7 @@ from quantum.archive.errors import (
     ArchiveForeign,
     ArchiveMissing,
 )
-from quantum.archive.listing import Listing, begin_at, follow, is_checkpoint
+from quantum.archive.listing import Listing, begin_with, follow, pages_through, to_list
 from quantum.archive.names import MANIFEST_FOLDER, manifest_folder, record_name, record_of
 from quantum.archive.objects import Objects
 from quantum.archive.records import (
@@ -38,7 +38,7 @@ def archived_prgs(objects: Objects) -> list[PrgId]:
 
 
 def read_listing(objects: Objects, prg: PrgId, keys: KeyRing | None) -> Listing:
-    """Read what a partition's archive holds, from its last checkpoint on.
+    """Read what a partition's archive holds: its pages, and what follows the last one.
 
     With keys each record's MAC is checked as well. Raises ArchiveDamaged, ArchiveFormatUnknown,
     KeyUnavailable.
@@ -47,14 +47,13 @@ def read_listing(objects: Objects, prg: PrgId, keys: KeyRing | None) -> Listing:
     seqs = [found[1] for found in map(record_of, names) if found is not None]
     if not seqs:
         return Listing(prg)
-    start = max((seq for seq in seqs if is_checkpoint(seq)), default=0)
+    pages = [_read(objects, prg, seq, keys) for seq in pages_through(max(seqs))]
     listing = Listing(prg)
-    for seq in range(start, max(seqs) + 1):
+    if pages:
+        listing = begin_with(prg, [record for record, _ in pages], pages[-1][1])
+    for seq in range(listing.seq + 1, max(seqs) + 1):
         record, digest = _read(objects, prg, seq, keys)
-        if seq == start > 0:
-            listing = begin_at(prg, record, digest)
-        else:
-            listing = follow(listing, record, digest)
+        listing = follow(listing, record, digest)
     return listing
 
 
@@ -119,7 +118,7 @@ def next_record(
         writer=writer,
         written_at_ms=now_ms,
         added=tuple(rows),
-        listed=listing.rows if is_checkpoint(seq) else None,
+        listed=to_list(listing),
         applied_with=applied_with,
         mac_epoch=mac_epoch,
     )

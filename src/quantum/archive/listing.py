@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from quantum.archive.errors import ArchiveDamaged
 from quantum.archive.records import (
-    CHECKPOINT_EVERY,
+    BOOK_RECORDS,
     NO_DIGEST,
+    PAGE_RECORDS,
     AppliedWith,
     GapRow,
     Record,
@@ -38,6 +40,10 @@ class Listing:
     stretches: tuple[Stretch, ...] = ()
     snapshots: tuple[SnapshotRow, ...] = ()
     applied_with: AppliedWith | None = None
+    page: tuple[Row, ...] = ()
+    """What was added since the last page: the next one lists it."""
+    book: tuple[Row, ...] = ()
+    """The same of the last book."""
 
     @property
     def first(self) -> int:
@@ -80,29 +86,67 @@ class Listing:
 def follow(listing: Listing, record: Record, digest: str) -> Listing:
     """Return what is listed behind the next record; ArchiveDamaged where it does not follow."""
     _check_chain(listing, record)
-    return _added(
-        replace(
-            listing,
-            seq=record.seq,
-            digest=digest,
-            cluster=record.cluster,
-            partition=record.partition,
-            applied_with=record.applied_with,
-        ),
-        record.added,
+    following = replace(
+        listing,
+        seq=record.seq,
+        digest=digest,
+        cluster=record.cluster,
+        partition=record.partition,
+        applied_with=record.applied_with,
+        page=(() if is_page(record.seq) else listing.page) + record.added,
+        book=(() if is_book(record.seq) else listing.book) + record.added,
     )
+    return _added(following, record.added)
 
 
-def begin_at(prg: PrgId, record: Record, digest: str) -> Listing:
-    """Return what is listed behind a checkpoint, believing what it says of those before."""
-    if record.listed is None:
-        raise ArchiveDamaged("not a checkpoint", prg=prg, record_seq=record.seq)
-    before = Listing(prg, record.seq - 1, record.previous, record.cluster, record.partition)
-    return follow(_added(before, record.listed), record, digest)
+def begin_with(prg: PrgId, pages: Sequence[Record], digest: str) -> Listing:
+    """Return what is listed behind the last of these pages, believing what they say of others.
+
+    They are all books, then the pages since the last book; `digest` is of the last one.
+    """
+    listing = Listing(prg)
+    book: tuple[Row, ...] = ()
+    for record in pages:
+        if record.listed is None or record.prg != str(prg):
+            raise ArchiveDamaged("not a page of this chain", prg=prg, record_seq=record.seq)
+        listing = _added(listing, record.listed)
+        book = record.listed if is_book(record.seq) else book + record.listed
+        if is_book(record.seq) and record is not pages[-1]:
+            book = ()
+    last = pages[-1]
+    assert last.listed is not None
+    before = replace(
+        listing,
+        seq=last.seq - 1,
+        digest=last.previous,
+        cluster=last.cluster,
+        partition=last.partition,
+        page=last.listed,
+        book=book,
+    )
+    return follow(before, last, digest)
 
 
-def is_checkpoint(seq: int) -> bool:
-    return seq > 0 and seq % CHECKPOINT_EVERY == 0
+def is_page(seq: int) -> bool:
+    return seq > 0 and seq % PAGE_RECORDS == 0
+
+
+def is_book(seq: int) -> bool:
+    return seq > 0 and seq % BOOK_RECORDS == 0
+
+
+def pages_through(seq: int) -> list[int]:
+    """Return the records that a reader begins with: every book, then the pages behind the last."""
+    books = range(BOOK_RECORDS, seq + 1, BOOK_RECORDS)
+    last = books[-1] if books else 0
+    return [*books, *range(last + PAGE_RECORDS, seq + 1, PAGE_RECORDS)]
+
+
+def to_list(listing: Listing) -> tuple[Row, ...] | None:
+    """Return what the next record lists of those before it."""
+    if is_book(listing.seq + 1):
+        return listing.book
+    return listing.page if is_page(listing.seq + 1) else None
 
 
 def _check_chain(listing: Listing, record: Record) -> None:
@@ -118,10 +162,8 @@ def _check_chain(listing: Listing, record: Record) -> None:
         listing.partition,
     ):
         cause = "of another cluster"
-    elif (record.listed is not None) != is_checkpoint(record.seq):
-        cause = "a checkpoint out of its turn, or none in its turn"
-    elif record.listed is not None and record.listed != listing.rows:
-        cause = "a checkpoint lists something else than its chain"
+    elif record.listed != to_list(listing):
+        cause = "a page that lists something else than its chain"
     if cause:
         raise ArchiveDamaged(f"a record is {cause}", prg=listing.prg, record_seq=record.seq)
 

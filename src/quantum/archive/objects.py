@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -246,5 +247,6 @@ def _store(name: str) -> Iterator[None]:
 
 
 def _brief(error: Exception) -> str:
-    """Say the first line of a store's error: the rest repeats requests, with what is in them."""
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+    """Say the first line of a store's error, without what differs from one attempt to the next."""
+    line = (str(error).splitlines() or [type(error).__name__])[0]
+    return re.sub(r" in [0-9.]+[mµn]?s\b.*?( - |$)", r"\1", line)[:200]

@@ -1,7 +1,8 @@
 """The manifest of a partition: a chain of records, each created once and never changed. Pure.
 
-A record lists what was added; every 64th lists everything before it as well, so that a reader
-begins there. A record names the digest of the one before, so none can be exchanged, and is
+A record lists what was added. Every 64th also lists what the 64 before it added, and every 4096th
+what the 4096 before it added: so a reader of a long chain reads few of them, and no row is written
+more than three times. A record names the digest of the one before, so none can be exchanged, and is
 created only where its number is free, so two archivers cannot both continue the chain. A MAC
 under the tenant's keys vouches for it: whoever may write to the store cannot list anything else.
 """
@@ -23,7 +24,8 @@ from quantum.archive.errors import ArchiveDamaged, ArchiveFormatUnknown
 
 FORMAT: Final = "quantum-archive"
 FORMAT_VERSION: Final = 1
-CHECKPOINT_EVERY: Final = 64
+PAGE_RECORDS: Final = 64
+BOOK_RECORDS: Final = 4096
 RECORD_BYTES_MAX: Final = 64 << 20
 NO_DIGEST: Final = "0" * 64
 _MAC_DOMAIN: Final = LogId(b"quantum archive\x01")
@@ -103,10 +105,12 @@ class AppliedWith(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prgs: _Count
     queue_messages_max: _Count
     queue_bytes_max: _Count
+    rings: tuple[_Count, ...] = ()
+    """How many partitions the rings had that followed the first one."""
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One record of the chain. `listed` is everything before `added`, in checkpoints alone."""
+    """One record of the chain. `listed` is what the records before it added, in pages and books."""
 
     format: str = FORMAT
     format_version: int = FORMAT_VERSION

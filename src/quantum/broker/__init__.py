@@ -8,6 +8,7 @@ from quantum.broker.commands import (
     PUBREC,
     Acknowledge,
     Attach,
+    BeginRebalance,
     ChannelAcked,
     ChannelItems,
     Command,
@@ -17,6 +18,7 @@ from quantum.broker.commands import (
     PublishOnce,
     Release,
     RemoveSession,
+    RoutesFlushed,
     Subscribe,
     SubscriptionSpec,
     Unsubscribe,
@@ -29,6 +31,7 @@ from quantum.broker.effects import (
     Effect,
     Ended,
     FanOut,
+    RingChanged,
     Send,
     SendPubrec,
     SendPubrel,
@@ -38,6 +41,7 @@ from quantum.broker.errors import BrokerError, BrokerMisuse, SnapshotUnusable
 from quantum.broker.machine import Broker
 from quantum.broker.message import Message, decode_record, encode_record
 from quantum.broker.outbound import Delivery, Outbound
+from quantum.broker.rebalancing import Rebalanced, has_more_to_send, waits_for
 from quantum.broker.refusals import NOT_COUNTED, decode_refusals
 from quantum.broker.routes import Route, Target
 from quantum.broker.settings import BrokerSettings
@@ -52,6 +56,7 @@ __all__ = [
     "Acknowledge",
     "Attach",
     "Attached",
+    "BeginRebalance",
     "Broker",
     "BrokerError",
     "BrokerMisuse",
@@ -69,9 +74,12 @@ __all__ = [
     "Message",
     "Outbound",
     "PublishOnce",
+    "Rebalanced",
     "Release",
     "RemoveSession",
+    "RingChanged",
     "Route",
+    "RoutesFlushed",
     "Send",
     "SendPubrec",
     "SendPubrel",
@@ -89,4 +97,6 @@ __all__ = [
     "encode_command",
     "encode_publishes",
     "encode_record",
+    "has_more_to_send",
+    "waits_for",
 ]

@@ -22,7 +22,7 @@ from quantum.broker.replaying import continue_replays
 from quantum.broker.session import Session, new_outbound
 from quantum.broker.sharing import take_back
 from quantum.broker.state import State
-from quantum.broker.types import TIME_MAX_MS, ClientId, SessionEpoch
+from quantum.broker.types import MOVE_GRACE_MS, TIME_MAX_MS, ClientId, SessionEpoch
 
 _encode = msgspec.msgpack.encode
 
@@ -35,11 +35,15 @@ class Attached(msgspec.Struct, array_like=True):
     attachment: int
     is_bound: bool = False
     """The session is another identity's, and was not touched (quantumqtt §10.1.1)."""
+    is_moved: bool = False
+    """The session belongs to another partition since the ring changed (§2.1.4)."""
 
 
 def apply_attach(state: State, command: Attach) -> bytes:
     """Connect a client to its session, or to a new one; the reply is an `Attached`."""
     state.see_time(command.now_ms)
+    if state.is_fenced(command.client_id):
+        return _encode(Attached(present=False, epoch=0, attachment=0, is_moved=True))
     session = state.sessions.get(command.client_id)
     if session is not None and session.identity not in (b"", command.identity):
         return _encode(Attached(present=False, epoch=0, attachment=0, is_bound=True))
@@ -104,6 +108,8 @@ def apply_detach(state: State, command: Detach) -> bytes:
 
 def _disconnect(state: State, session: Session, *, gracefully: bool) -> None:
     if not session.connected:
+        if gracefully and session.client_id in state.leaving:
+            session.will, session.will_due_ms = None, 0
         return
     if gracefully:
         session.will = None
@@ -165,6 +171,7 @@ def end_session(state: State, session: Session, reason: str) -> None:
     state.routes.full.discard(session.client_id)
     state.replaying.pop(session.client_id, None)
     state.dropped += len(session.outbound)
+    state.leaving.pop(session.client_id, None)
     del state.sessions[session.client_id]
     _say_will(state, session)
     state.emit(Ended(session.client_id, session.epoch, reason))
@@ -187,6 +194,33 @@ def remove_subscription(state: State, session: Session, key: bytes, spec: Subscr
     tell(state, spec.filter)
 
 
+def fence_leaving(state: State) -> None:
+    """End the connections of the sessions that leave, without saying their wills (§2.1.5).
+
+    Their clients are told where to go, and have a while more than usual to come back.
+    """
+    gone = [state.sessions[client_id] for client_id in state.leaving]
+    connected = [session for session in gone if session.connected]
+    for session in connected:
+        _yield_turns(state, session)
+    take_back(state, connected)
+    for session in connected:
+        session.disconnected_at_ms = state.now_ms + MOVE_GRACE_MS
+        if session.will is not None:
+            wait = min(session.will.delay_seconds, session.expiry_seconds)
+            session.will_due_ms = session.disconnected_at_ms + 1000 * wait
+            state.look_again(session.will_due_ms, session)
+        ends_at_ms = session.ends_at_ms()
+        if ends_at_ms is not None:
+            state.look_again(ends_at_ms, session)
+    for session in gone:
+        if not session.is_durable:
+            for key, spec in list(session.subscriptions.items()):
+                remove_subscription(state, session, key, spec)
+            if session.will is None:
+                end_session(state, session, "moved")
+
+
 def apply_leader_started(state: State, command: LeaderStarted) -> bytes:
     """Every connection of older leaders is gone: disconnect all, as if their networks broke."""
     state.see_time(command.now_ms)
@@ -202,6 +236,8 @@ def apply_leader_started(state: State, command: LeaderStarted) -> bytes:
 def apply_elapse(state: State, command: Elapse) -> bytes:
     """Say the wills and end the sessions whose time has come: as many as one entry may hold."""
     state.see_time(command.now_ms)
+    if not state.is_open:
+        return b""
     state.drop_expired_retained()
     for _ in range(state.settings.elapse_sessions_max):
         session = state.take_due()

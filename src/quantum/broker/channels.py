@@ -17,7 +17,15 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
-from quantum.broker.items import Deliver, Forward, Item, Returned, Targeted
+from quantum.broker.items import (
+    Deliver,
+    Forward,
+    Item,
+    MovedDeliveries,
+    MovedRetained,
+    Returned,
+    Targeted,
+)
 from quantum.broker.reasons import QUOTA_EXCEEDED, SUCCESS
 from quantum.broker.types import Sequence
 
@@ -76,6 +84,10 @@ def item_weight(item: Item) -> int:
         return item.message.weight
     if isinstance(item, Forward | Targeted | Returned):
         return len(item.record) + ITEM_BYTES
+    if isinstance(item, MovedRetained):
+        return sum(message.weight for message in item.messages)
+    if isinstance(item, MovedDeliveries):
+        return sum(each[0].weight for each in item.deliveries)
     return ITEM_BYTES
 
 

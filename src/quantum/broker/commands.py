@@ -18,6 +18,8 @@ PUBLISHES: Final = 0
 """The first byte of packed publishes; no record begins with it (MessagePack arrays do not)."""
 PUBLISHES_HEAD: Final = struct.Struct("<BQHQQ")
 OWN_ORIGIN: Final = 0xFFFF
+PRGS_MAX: Final = 1_024
+"""A tenant has no more partitions (quantumqtt §11.5)."""
 
 
 Stamp: TypeAlias = Annotated[int, Meta(ge=0, le=TIME_MAX_MS)]
@@ -93,6 +95,11 @@ class SubscriptionSpec(msgspec.Struct, array_like=True):
     retain_handling: QosLevel = 0  # 0, 1 or 2 as well
     identifier: Count = 0
     share: bytes = b""
+
+    @property
+    def key(self) -> bytes:
+        """The filter as the client wrote it."""
+        return b"$share/" + self.share + b"/" + self.filter if self.share else self.filter
 
 
 class Subscribe(_Command, tag=3):
@@ -173,6 +180,21 @@ class RemoveSession(_Command, tag=12):
     client_id: bytes
 
 
+class BeginRebalance(_Command, tag=13):
+    """The tenant's ring has `prg_count` partitions from `routing_epoch` on (quantumqtt §2.1.4)."""
+
+    now_ms: Stamp
+    routing_epoch: Count
+    prg_count: Annotated[int, Meta(ge=1, le=PRGS_MAX)]
+
+
+class RoutesFlushed(_Command, tag=14):
+    """The leader has answers for all that it passed on by the ring before this epoch's."""
+
+    now_ms: Stamp
+    routing_epoch: Count
+
+
 Command: TypeAlias = (
     Attach
     | Detach
@@ -186,6 +208,8 @@ Command: TypeAlias = (
     | LeaderStarted
     | Elapse
     | RemoveSession
+    | BeginRebalance
+    | RoutesFlushed
 )
 
 # What an acknowledgement says: MQTT's own packet types.

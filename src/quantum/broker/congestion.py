@@ -28,6 +28,14 @@ def lift_congestion(state: State) -> None:
             send_item(state, origin, Pressure(topic, refuse=False))
 
 
+def drop_congestion(state: State) -> None:
+    """Take back what was said of topics that are another partition's now: it says so itself."""
+    here = state.settings.prg
+    for topic in [each for each in state.congested if state.owner(each) != here]:
+        for origin in state.congested.pop(topic):
+            send_item(state, origin, Pressure(topic, refuse=False))
+
+
 def on_pressure(state: State, pressure: Pressure) -> None:
     """Take note of what another partition says of its topic."""
     if pressure.refuse:

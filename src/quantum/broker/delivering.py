@@ -11,14 +11,19 @@ from quantum.broker.session import Session
 from quantum.broker.state import State
 
 
-def deliver_here(state: State, route: Route, message: Message) -> None:
-    """Give a message to every session of this partition that wants its topic."""
+def deliver_here(state: State, route: Route, message: Message, *, to_leaving: bool = False) -> None:
+    """Give a message to every session of this partition that wants its topic.
+
+    Those that leave have it from their new partition, unless the sender could not know yet.
+    """
     if message.expires_at_ms and message.expires_at_ms <= state.now_ms:
         # Counted only where every replica looks: followers skip what connections alone want.
         state.dropped += len(route.kept)
         return
+    leaving = None if to_leaving else state.leaving
     for target in route.kept:
-        _deliver_kept(state, target, message)
+        if not leaving or target.client_id not in leaving:
+            _deliver_kept(state, target, message)
     if route.volatile and state.effects is not None:
         state.effects.append(FanOut(route, message))
 

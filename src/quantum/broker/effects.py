@@ -60,4 +60,11 @@ class Ended(msgspec.Struct, gc=False):
     reason: str
 
 
-Effect: TypeAlias = FanOut | Send | SendVolatile | SendPubrel | SendPubrec | Ended
+class RingChanged(msgspec.Struct, gc=False):
+    """The ring has so many partitions now, or this one opened: connections may belong elsewhere."""
+
+    routing_epoch: int
+    prg_count: int
+
+
+Effect: TypeAlias = FanOut | Send | SendVolatile | SendPubrel | SendPubrec | Ended | RingChanged

@@ -14,7 +14,7 @@ import msgspec
 
 from quantum.broker.commands import SubscriptionSpec, WillSpec
 from quantum.broker.errors import SnapshotUnusable
-from quantum.broker.items import Item
+from quantum.broker.items import FrozenDelivery, Item
 from quantum.broker.message import Message
 
 CHUNK_BYTES: Final = 1 << 20
@@ -35,6 +35,11 @@ class Header(_Frame, tag=0):
     epoch: int
     attachments: int
     dropped: int
+    # Not in snapshots of version 2: their tenants have the ring that they were made with.
+    routing_epoch: int = 0
+    prg_count: int = 0
+    is_open: bool = True
+    blind: list[int] = []
 
 
 class FrozenSession(_Frame, tag=1):
@@ -57,10 +62,6 @@ class FrozenSession(_Frame, tag=1):
     next_id: int
     unsent: list[int]
     identity: bytes = b""  # not in older snapshots: their sessions are bound to nobody
-
-
-FrozenDelivery: TypeAlias = tuple[Message, int, bool, tuple[int, ...], bytes, bytes, int, int, int]
-"""message qos retain identifiers share filter packet_id state drop_at_ms"""
 
 
 class FrozenDeliveries(_Frame, tag=2):
@@ -112,6 +113,26 @@ class End(_Frame, tag=9):
     frames: int
 
 
+class FrozenMove(_Frame, tag=10):
+    """A change of the ring that is not over here."""
+
+    routing_epoch: int
+    old_count: int
+    began: list[int]
+    flushed: list[int]
+    is_flushed: bool
+    is_cut: bool
+    is_handed: bool
+    places: list[tuple[int, int]]
+    ended: list[int]
+
+
+class FrozenHeld(_Frame, tag=11):
+    """What waits until a fresh partition opens."""
+
+    held: list[tuple[int, Item]]
+
+
 Frame: TypeAlias = (
     Header
     | FrozenSession
@@ -122,6 +143,8 @@ Frame: TypeAlias = (
     | FrozenPlaces
     | FrozenInterests
     | FrozenPressure
+    | FrozenMove
+    | FrozenHeld
     | End
 )
 
@@ -156,7 +179,7 @@ def encode_frames_later(frames: Iterable[Frame]) -> Iterator[bytes]:
     parts: deque[bytes | Frame] = deque()
     piece = bytearray()
     for frame in frames:
-        is_heavy = isinstance(frame, FrozenDeliveries | FrozenRetained | FrozenOutbox)
+        is_heavy = isinstance(frame, FrozenDeliveries | FrozenRetained | FrozenOutbox | FrozenHeld)
         if piece and (is_heavy or len(piece) >= CHUNK_BYTES):
             parts.append(bytes(piece))
             piece.clear()

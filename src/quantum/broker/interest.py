@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+from quantum.broker.commands import PRGS_MAX
 from quantum.broker.items import BLOCKED, NOTHING, WANTED, Interest, Item
 from quantum.broker.state import State
-from quantum.broker.types import Sequence
+from quantum.broker.types import TRANSFER, Sequence
 from quantum.topics import has_wildcard
 
 
 def is_peer(state: State, prg: int) -> bool:
-    """Say whether a number names another partition of the ring."""
-    return 0 <= prg < state.settings.prg_count and prg != state.settings.prg
+    """Say whether a number names another partition of the ring, or its transfer stream.
+
+    A fresh partition that knows nothing yet believes whoever speaks first.
+    """
+    number = prg & (TRANSFER - 1)
+    if prg < 0 or number == state.settings.prg:
+        return False
+    return number < state.prg_count or (not state.is_open and number < PRGS_MAX)
+
+
+def takes_items(state: State, origin: int) -> bool:
+    """Say whether items of that stream count now: a fresh partition takes only what moves."""
+    return is_peer(state, origin) and (state.is_open or origin >= TRANSFER)
 
 
 def partitions_of(state: State, topic_filter: bytes) -> list[int]:
     """Return the other partitions that may own a topic which the filter matches."""
-    settings = state.settings
+    here = state.settings.prg
     if has_wildcard(topic_filter):
-        return [prg for prg in range(settings.prg_count) if prg != settings.prg]
-    owner = settings.topic_partition(topic_filter)
-    return [] if owner == settings.prg else [owner]
+        return [prg for prg in range(state.prg_count) if prg != here]
+    owner = state.owner(topic_filter)
+    return [] if owner == here else [owner]
 
 
 def send_item(state: State, prg: int, item: Item) -> Sequence:

@@ -7,12 +7,16 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from quantum.broker.commands import Count, QosLevel
+from quantum.broker.commands import Count, QosLevel, Stamp, SubscriptionSpec, WillSpec
 from quantum.broker.message import Message
+from quantum.broker.types import MACHINE_PACKET_ID_MAX
 
 NOTHING = 0
 WANTED = 1
 BLOCKED = 2
+
+
+_PacketId: TypeAlias = Annotated[int, Meta(ge=0, le=0xFFFF)]
 
 
 class _Item(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -55,6 +59,7 @@ class WantRetained(_Item, tag=4):
     identifier: Count
     after: bytes = b""
     limit: Count = 1_024
+    prg_count: Count = 0  # the ring in which it was asked; 0: nobody says
 
 
 class Targeted(_Item, tag=5):
@@ -103,6 +108,8 @@ class MoreRetained(_Item, tag=8):
     qos: QosLevel
     identifier: Count
     after: bytes
+    prg_count: Count = 0  # as the `WantRetained` said
+    prg: int = -1  # who has more, where the item was passed on to a session that moved
 
 
 class Pressure(_Item, tag=9):
@@ -110,6 +117,72 @@ class Pressure(_Item, tag=9):
 
     topic: bytes
     refuse: bool
+
+
+class Began(_Item, tag=10):
+    """The sender routes by another ring from here on (`REBALANCE.md`)."""
+
+    routing_epoch: Count
+    old_count: Count
+    prg_count: Count
+
+
+class Flushed(_Item, tag=11):
+    """Nothing that the sender routed by the ring before this epoch's comes any more."""
+
+    routing_epoch: Count
+
+
+class HandedOver(_Item, tag=12):
+    """All that moves from the sender was sent, and all that it said before was heard."""
+
+    routing_epoch: Count
+
+
+class Settled(_Item, tag=13):
+    """A fresh partition said all that its sessions want."""
+
+    routing_epoch: Count
+
+
+class MovedRetained(_Item, tag=14):
+    """Retained messages of topics that the receiver owns now."""
+
+    messages: list[Message]
+
+
+class MovedSession(_Item, tag=15):
+    """A session that the receiver keeps from now on; what it wants and its queue follow."""
+
+    client_id: bytes
+    epoch: Count
+    expiry_seconds: Count
+    attachment: Stamp
+    disconnected_at_ms: Stamp
+    received: list[_PacketId]  # accepted QoS 2 publishes that are not released
+    will: WillSpec | None
+    will_due_ms: Stamp
+    keeps_queue: bool
+    replays: list[tuple[Count, bytes, QosLevel, Count, bytes]]
+    window: Count
+    next_id: Annotated[int, Meta(ge=1, le=MACHINE_PACKET_ID_MAX)]
+    identity: bytes
+
+
+class MovedSubscriptions(_Item, tag=16):
+    client_id: bytes
+    specs: list[SubscriptionSpec]
+
+
+FrozenDelivery: TypeAlias = tuple[Message, int, bool, tuple[int, ...], bytes, bytes, int, int, int]
+"""message qos retain identifiers share filter packet_id state drop_at_ms"""
+
+
+class MovedDeliveries(_Item, tag=17):
+    """On its way to that session, in order: in flight first (with packet ids)."""
+
+    client_id: bytes
+    deliveries: list[FrozenDelivery]
 
 
 Item: TypeAlias = (
@@ -122,6 +195,14 @@ Item: TypeAlias = (
     | Returned
     | MoreRetained
     | Pressure
+    | Began
+    | Flushed
+    | HandedOver
+    | Settled
+    | MovedRetained
+    | MovedSession
+    | MovedSubscriptions
+    | MovedDeliveries
 )
 
 _decoder: msgspec.msgpack.Decoder[Item] = msgspec.msgpack.Decoder(Item)

@@ -24,6 +24,7 @@ from quantum.broker.commands import (
     PUBLISHES,
     Acknowledge,
     Attach,
+    BeginRebalance,
     ChannelAcked,
     ChannelItems,
     Command,
@@ -33,6 +34,7 @@ from quantum.broker.commands import (
     PublishOnce,
     Release,
     RemoveSession,
+    RoutesFlushed,
     Subscribe,
     Unsubscribe,
     decode_command,
@@ -42,6 +44,7 @@ from quantum.broker.effects import Effect
 from quantum.broker.errors import BrokerMisuse
 from quantum.broker.frames import decode_frames, encode_frames, encode_frames_later
 from quantum.broker.publishing import apply_publish_once, apply_publishes, apply_release
+from quantum.broker.rebalancing import advance, apply_begin_rebalance, apply_routes_flushed
 from quantum.broker.receiving import (
     apply_acknowledge,
     apply_channel_acked,
@@ -132,11 +135,21 @@ class Broker:
             case LeaderStarted():
                 return apply_leader_started(state, command)
             case Elapse():
-                return apply_elapse(state, command)
+                return self._elapse(command)
             case RemoveSession():
                 return apply_remove_session(state, command)
+            case BeginRebalance():
+                return apply_begin_rebalance(state, command)
+            case RoutesFlushed():
+                return apply_routes_flushed(state, command)
             case _:
                 assert_never(command)
+
+    def _elapse(self, command: Elapse) -> bytes:
+        reply = apply_elapse(self.state, command)
+        if self.state.move is not None:
+            advance(self.state)
+        return reply
 
     def snapshot(self) -> Iterator[bytes]:
         """Give the state of this moment; of messages only references are taken now."""

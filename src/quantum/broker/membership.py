@@ -16,13 +16,16 @@ def membership_changed(
     state: State, session: Session, spec: SubscriptionSpec, *, left: bool = False
 ) -> None:
     """Let every partition that may own such topics know of a member, or that it left."""
-    item = _member(state, session, spec, left=left)
+    item = member_item(state, session, spec, left=left)
     for prg in partitions_of(state, spec.filter):
         send_item(state, prg, item)
     note_member(state, state.settings.prg, item)
 
 
-def _member(state: State, session: Session, spec: SubscriptionSpec, *, left: bool) -> MemberItem:
+def member_item(
+    state: State, session: Session, spec: SubscriptionSpec, *, left: bool
+) -> MemberItem:
+    """Say all that others must know of a member."""
     return MemberItem(
         spec.share,
         spec.filter,
@@ -45,7 +48,7 @@ def condition_changed(state: State, session: Session) -> None:
     for spec in session.subscriptions.values():
         if not spec.share:
             continue
-        item = _member(state, session, spec, left=False)
+        item = member_item(state, session, spec, left=False)
         for prg in partitions_of(state, spec.filter):
             if not state.channels.to(prg).is_full:
                 send_item(state, prg, item)
@@ -63,6 +66,8 @@ def room_changed(state: State, session: Session) -> None:
 
 def note_member(state: State, prg: int, item: MemberItem) -> None:
     """Take note of a member here, wherever its session is."""
+    if state.routing_epoch:
+        prg = state.home(item.client_id)
     key = (item.share, item.filter)
     group = state.groups.get(key)
     if item.qos < 0:

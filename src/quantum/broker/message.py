@@ -31,6 +31,7 @@ FIELD_BYTES_MAX: Final = 0xFFFF
 QOS_MASK: Final = 0x03
 RETAIN: Final = 0x04
 EXPIRES: Final = 0x08
+FROM_V5: Final = 0x10  # for the analytical side
 BEFORE_V5: Final = 0x20  # its publisher cannot be told that it was refused
 BEGINS: Final = 0x40  # the first of a connection that goes this way
 

@@ -57,6 +57,8 @@ def apply_publishes(state: State, data: bytes) -> bytes:
     if head.now_ms > TIME_MAX_MS:
         return b""
     state.see_time(head.now_ms)
+    if not state.is_open:
+        return NOT_COUNTED
     if head.origin == OWN_ORIGIN:
         refused: Refusals = []
         _publish_all(state, data, PUBLISHES_HEAD.size, refused, 0)
@@ -158,6 +160,8 @@ def publish(state: State, message: Message, *, force: bool = False) -> int:
     `force` is for what was accepted elsewhere already: it is delivered, room or not.
     """
     route = state.routes.route(message.topic)
+    if route.is_elsewhere:
+        return _publish_elsewhere(state, message, force=force)
     if message.qos and not force and not _has_room(state, route):
         return QUOTA_EXCEEDED
     if message.retain:
@@ -172,13 +176,21 @@ def publish(state: State, message: Message, *, force: bool = False) -> int:
     return SUCCESS
 
 
+def _publish_elsewhere(state: State, message: Message, *, force: bool) -> int:
+    """The topic moved: only a leader that has a successor sends such a message, to no effect."""
+    if not force:
+        return QUOTA_EXCEEDED
+    send_item(state, state.owner(message.topic), Forward(message.record))
+    return SUCCESS
+
+
 def _has_room(state: State, route: Route) -> bool:
     """Whether every queue and every stream that a message needs takes it."""
     if route.is_blocked:
         return False
     channels = state.channels
     for prg in route.remotes:
-        if channels.to(prg).is_full:
+        if channels.to(state.way(prg)).is_full:
             return False
     if route.shares:
         unreachable = channels.full()
@@ -190,7 +202,7 @@ def _has_room(state: State, route: Route) -> bool:
 def _deliver_elsewhere(state: State, route: Route, message: Message) -> None:
     item = Deliver(message)
     for prg in route.remotes:
-        outbox = state.channels.to(prg)
+        outbox = state.channels.to(state.way(prg))
         if message.qos or not outbox.is_full:
             outbox.append(item)
 
@@ -207,7 +219,7 @@ def _retain(state: State, message: Message) -> None:
 
 def publish_anywhere(state: State, message: Message) -> None:
     """Publish a message that nobody can take back, here or in the partition of its topic."""
-    owner = state.settings.topic_partition(message.topic)
+    owner = state.owner(message.topic)
     if owner == state.settings.prg:
         publish(state, message, force=True)
     else:
@@ -243,7 +255,7 @@ def apply_publish_once(state: State, command: PublishOnce) -> bytes:
 
 def _publish_once(state: State, message: Message, flags: int) -> int:
     session = state.sessions.get(message.client_id)
-    if session is None or session.epoch != message.epoch:
+    if session is None or session.epoch != message.epoch or message.client_id in state.leaving:
         return SESSION_GONE
     turned_away = state.turned_away
     is_behind = turned_away and turned_away.refuses(message.client_id, message.qos, flags)
@@ -263,7 +275,7 @@ def _publish_once(state: State, message: Message, flags: int) -> int:
 def _take_once(state: State, session: Session, message: Message) -> int:
     if len(session.received) >= state.settings.received_max:
         return QUOTA_EXCEEDED
-    owner = state.settings.topic_partition(message.topic)
+    owner = state.owner(message.topic)
     if owner != state.settings.prg:
         return _forward_once(state, session, owner, message)
     reason = publish(state, message)

@@ -10,30 +10,53 @@ from quantum.broker.commands import PUBACK, PUBREC, Acknowledge, ChannelAcked, C
 from quantum.broker.congestion import on_pressure
 from quantum.broker.delivering import deliver_here, deliver_targeted, send_ready
 from quantum.broker.effects import SendPubrel
-from quantum.broker.interest import is_peer
+from quantum.broker.interest import is_peer, send_item, takes_items
 from quantum.broker.items import (
     NOTHING,
+    Began,
     Deliver,
+    Flushed,
     Forward,
+    HandedOver,
     Interest,
     Item,
     Member,
     MoreRetained,
+    MovedDeliveries,
+    MovedRetained,
+    MovedSession,
+    MovedSubscriptions,
     Pressure,
     Returned,
+    Settled,
     Targeted,
     WantRetained,
     decode_item,
 )
 from quantum.broker.membership import note_member
-from quantum.broker.message import decode_record
+from quantum.broker.message import Message, decode_record
+from quantum.broker.moving import (
+    take_in_deliveries,
+    take_in_retained,
+    take_in_session,
+    take_in_subscriptions,
+)
 from quantum.broker.outbound import Delivery
 from quantum.broker.publishing import forward_acked, publish_forward
+from quantum.broker.rebalancing import (
+    advance,
+    is_complete,
+    on_began,
+    on_flushed,
+    on_handed_over,
+    on_settled,
+    open_up,
+)
 from quantum.broker.replaying import answer_retained, on_more_retained
 from quantum.broker.session import Session
 from quantum.broker.sharing import give_back, returned
 from quantum.broker.state import State
-from quantum.broker.types import PacketId
+from quantum.broker.types import TRANSFER, PacketId
 
 REFUSED = 0
 """Instead of a packet type: the client answered with a reason code of 0x80 or above."""
@@ -42,7 +65,7 @@ REFUSED = 0
 def apply_channel_items(state: State, command: ChannelItems) -> bytes:
     """Count the items of another partition's stream, each once."""
     state.see_time(command.now_ms)
-    if not is_peer(state, command.origin):
+    if not takes_items(state, command.origin):
         return b""
     for sequence, encoded in zip(command.sequences, command.items, strict=False):
         if not state.channels.count(command.origin, sequence):
@@ -51,21 +74,40 @@ def apply_channel_items(state: State, command: ChannelItems) -> bytes:
             _on_item(state, command.origin, decode_item(encoded))
         except (msgspec.DecodeError, ValueError):
             continue  # it counts, and every replica skips it
+    if state.move is not None:
+        _advance(state)
     return b""
+
+
+def _advance(state: State) -> None:
+    advance(state)
+    move = state.move
+    if move is not None and is_complete(state):
+        open_up(state, move)
+        held, move.held = move.held, []
+        for origin, item in held:
+            _on_item(state, origin, item)
+        advance(state)
 
 
 def _on_item(state: State, origin: int, item: Item) -> None:
     match item:
         case Deliver(message):
-            deliver_here(state, state.routes.route(message.topic), message)
+            if not state.is_open:
+                _hold(state, origin, item)
+            else:
+                _on_deliver(state, origin, message)
         case Forward(record):
             publish_forward(state, origin, decode_record(record)[0])
         case Interest():
-            _on_interest(state, origin, item)
+            _on_interest(state, origin & (TRANSFER - 1), item)
         case WantRetained():
             answer_retained(state, origin, item)
         case Targeted():
-            _on_targeted(state, item)
+            if not state.is_open:
+                _hold(state, origin, item)
+            else:
+                _on_targeted(state, item)
         case Member():
             note_member(state, origin, item)
         case Returned(share, topic_filter, record):
@@ -74,6 +116,46 @@ def _on_item(state: State, origin: int, item: Item) -> None:
             on_more_retained(state, origin, item)
         case Pressure():
             on_pressure(state, item)
+        case Began():
+            on_began(state, origin, item)
+        case Flushed():
+            on_flushed(state, origin, item)
+        case HandedOver():
+            on_handed_over(state, origin, item)
+        case Settled():
+            on_settled(state, origin, item)
+        case MovedRetained() | MovedSession() | MovedSubscriptions() | MovedDeliveries():
+            if not state.is_open:
+                _take_in(state, item)
+        case _:
+            assert_never(item)
+
+
+def _hold(state: State, origin: int, item: Item) -> None:
+    """Keep a message until every session that moves here has come."""
+    if state.move is not None:
+        state.move.held.append((origin, item))
+
+
+def _on_deliver(state: State, origin: int, message: Message) -> None:
+    move = state.move
+    to_leaving = move is not None and origin not in move.began
+    route = state.routes.route(message.topic)
+    deliver_here(state, route, message, to_leaving=to_leaving)
+
+
+def _take_in(
+    state: State, item: MovedRetained | MovedSession | MovedSubscriptions | MovedDeliveries
+) -> None:
+    match item:
+        case MovedRetained():
+            take_in_retained(state, item)
+        case MovedSession():
+            take_in_session(state, item)
+        case MovedSubscriptions():
+            take_in_subscriptions(state, item)
+        case MovedDeliveries():
+            take_in_deliveries(state, item)
         case _:
             assert_never(item)
 
@@ -89,6 +171,9 @@ def _on_targeted(state: State, item: Targeted) -> None:
     message, _ = decode_record(item.record)
     session = state.sessions.get(item.client_id)
     key = b"$share/" + item.share + b"/" + item.filter if item.share else item.filter
+    if session is None and state.is_fenced(item.client_id):
+        send_item(state, state.home(item.client_id), item)  # it went there
+        return
     if session is None or session.epoch != item.epoch or key not in session.subscriptions:
         if item.share:  # the owner has our word that this member left, so it picks another
             give_back(state, item.share, item.filter, message)
@@ -105,6 +190,8 @@ def apply_channel_acked(state: State, command: ChannelAcked) -> bytes:
     for sequence, item in state.channels.to(command.peer).acked(command.through):
         if isinstance(item, Forward):
             forward_acked(state, command.peer, sequence, item)
+    if state.move is not None:
+        advance(state)
     return b""
 
 

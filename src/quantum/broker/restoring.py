@@ -13,7 +13,9 @@ from quantum.broker.frames import (
     Frame,
     FrozenDeliveries,
     FrozenGroup,
+    FrozenHeld,
     FrozenInterests,
+    FrozenMove,
     FrozenOutbox,
     FrozenPlaces,
     FrozenPressure,
@@ -21,11 +23,14 @@ from quantum.broker.frames import (
     FrozenSession,
     Header,
 )
+from quantum.broker.move import Move
+from quantum.broker.moving import moving_topics
 from quantum.broker.outbound import Delivery
+from quantum.broker.rebalancing import untold_filters
 from quantum.broker.session import Replay, Session, new_outbound
 from quantum.broker.settings import BrokerSettings
 from quantum.broker.shares import Member, ShareGroup
-from quantum.broker.snapshot import NAME, VERSION
+from quantum.broker.snapshot import NAME, READABLE
 from quantum.broker.state import State
 from quantum.broker.types import ClientId, Sequence, SessionEpoch
 
@@ -59,13 +64,17 @@ def restore_state(settings: BrokerSettings, frames: Iterable[Frame]) -> State:
 
 
 def _restore_header(state: State, header: Header) -> None:
-    if (header.name, header.version) != (NAME, VERSION):
+    if header.name != NAME or header.version not in READABLE:
         raise SnapshotUnusable("not a snapshot of this version", version=header.version)
     if header.prg != state.settings.prg:
         raise SnapshotUnusable("another partition's snapshot", prg=header.prg)
     state.applied_index, state.now_ms = header.applied_index, header.now_ms
     state.epoch, state.attachments = header.epoch, header.attachments
     state.dropped = header.dropped
+    if header.prg_count:
+        state.routing_epoch, state.prg_count = header.routing_epoch, header.prg_count
+        state.is_open = header.is_open
+        state.routes.blind = list(header.blind)
 
 
 def _restore_session(state: State, frozen: FrozenSession) -> Session:
@@ -119,7 +128,9 @@ def _restore_table(
     | FrozenOutbox
     | FrozenPlaces
     | FrozenInterests
-    | FrozenPressure,
+    | FrozenPressure
+    | FrozenMove
+    | FrozenHeld,
 ) -> None:
     match frame:
         case FrozenGroup():
@@ -144,8 +155,28 @@ def _restore_table(
             state.refusing.update(dict.fromkeys(frame.refusing))
             state.replaying.update(dict.fromkeys(frame.replaying))
             state.turned_away.restore(frame.turned_away)
+        case FrozenMove():
+            _restore_move(state, frame)
+        case FrozenHeld():
+            if state.move is None:
+                raise SnapshotUnusable("messages that wait for no move")
+            state.move.held += frame.held
         case _:
             assert_never(frame)
+
+
+def _restore_move(state: State, frozen: FrozenMove) -> None:
+    state.move = Move(
+        frozen.routing_epoch,
+        frozen.old_count,
+        set(frozen.began),
+        set(frozen.flushed),
+        frozen.is_flushed,
+        frozen.is_cut,
+        frozen.is_handed,
+        dict(frozen.places),
+        set(frozen.ended),
+    )
 
 
 def _restore_group(state: State, frozen: FrozenGroup) -> None:
@@ -165,6 +196,13 @@ def _restore_places(state: State, frozen: FrozenPlaces) -> None:
 
 def _finish(state: State) -> None:
     """Work out what the frames do not say."""
+    state.note_ring()
+    move, here = state.move, state.settings.prg
+    if move is not None and state.is_open:
+        leaving = [each for each in state.sessions if state.home(each) != here]
+        state.leaving = dict.fromkeys(leaving)
+        move.topics = moving_topics(state) if move.is_cut else []
+        move.untold = untold_filters(state) if here >= move.old_count else []
     if not state.replaying.keys() <= state.sessions.keys():
         raise SnapshotUnusable("a replay of no session")
     state.deadlines = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from quantum.broker.commands import SubscriptionSpec
@@ -40,9 +41,20 @@ class Target:
 class Route:
     """Everyone who wants a topic."""
 
-    __slots__ = ("is_blocked", "is_empty", "is_plain", "kept", "remotes", "shares", "volatile")
+    __slots__ = (
+        "is_blocked",
+        "is_elsewhere",
+        "is_empty",
+        "is_plain",
+        "kept",
+        "remotes",
+        "shares",
+        "volatile",
+    )
 
     def __init__(self) -> None:
+        self.is_elsewhere = False
+        """Whether the topic is another partition's since the ring changed."""
         self.volatile: list[Target] = []
         """Sessions whose connections keep their own queues."""
         self.kept: list[Target] = []
@@ -60,7 +72,17 @@ class Route:
 class Routes:
     """The subscriptions of a partition, and what follows from them for each topic."""
 
-    __slots__ = ("_cache", "_groups", "_sessions", "_valid", "full", "invalidations", "trie")
+    __slots__ = (
+        "_cache",
+        "_groups",
+        "_sessions",
+        "_valid",
+        "blind",
+        "full",
+        "invalidations",
+        "is_elsewhere",
+        "trie",
+    )
 
     def __init__(
         self,
@@ -74,6 +96,10 @@ class Routes:
         self._valid = 0
         self.full: set[bytes] = set()
         """The clients whose queues are full."""
+        self.blind: list[int] = []
+        """Fresh partitions that did not say yet what they want: they get everything."""
+        self.is_elsewhere: Callable[[bytes], bool] | None = None
+        """Say whether a topic moved away; None where none ever did."""
         self.invalidations = 0
 
     def invalidate(self) -> None:
@@ -117,6 +143,12 @@ class Routes:
             else:
                 route.shares.append(self._groups[subscriber])
                 route.is_blocked |= self._groups[subscriber].is_blocked
+        for prg in self.blind:
+            route.is_empty = False
+            if prg not in route.remotes:
+                route.remotes.append(prg)
+        if self.is_elsewhere is not None and self.is_elsewhere(topic):
+            route.is_elsewhere, route.is_empty = True, False
         # In an order that a restored replica finds too: places in streams depend on it.
         route.shares.sort(key=_share_key)
         for client_id, specs in sorted(clients.items(), key=_client_key):
@@ -126,7 +158,7 @@ class Routes:
                 route.is_blocked |= client_id in self.full
             else:
                 route.volatile.append(target)
-        route.is_plain = not (route.kept or route.remotes or route.shares)
+        route.is_plain = not (route.kept or route.remotes or route.shares or route.is_elsewhere)
         return route
 
 

@@ -6,17 +6,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-TopicPartition: TypeAlias = Callable[[bytes], int]
-"""Say which partition of the tenant's ring owns a topic."""
+Partition: TypeAlias = Callable[[bytes, int], int]
+"""Say which partition owns a key, in a ring of so many."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """`prg` is this partition's number, of `prg_count` in the ring."""
+    """`prg` is this partition's number; `prg_count` were in the ring when the tenant was made.
+
+    The ring grows by commands (`BeginRebalance`): how many there are now is state.
+    """
 
     prg: int
     prg_count: int
-    topic_partition: TopicPartition
+    topic_partition: Partition
+    session_partition: Partition
     queue_messages_max: int = 1_000
     queue_bytes_max: int = 64 << 20
     received_max: int = 4_096  # QoS 2 publishes of one session that are not released

@@ -5,6 +5,7 @@ The partition that owns a topic keeps the members and the turn, wherever their s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 
@@ -48,6 +49,12 @@ class ShareGroup:
 
     def leave(self, prg: int, client_id: bytes) -> None:
         self.members.pop((prg, client_id), None)
+
+    def rehome(self, home: Callable[[bytes], int]) -> None:
+        """Find every member where its client's session belongs."""
+        for member in self.members.values():
+            member.prg = home(member.client_id)
+        self.members = {(each.prg, each.client_id): each for each in self.members.values()}
 
     def pick(self, unreachable: frozenset[int] = frozenset()) -> Member | None:
         """Return whose turn it is: a connected member with room, or else the next best.

@@ -35,7 +35,7 @@ def share_out(state: State, group: ShareGroup, message: Message) -> None:
             share=group.name,
             filter=group.filter,
         )
-        send_item(state, member.prg, item)
+        send_item(state, state.way(member.prg), item)
         return
     session = state.sessions.get(member.client_id)
     if session is not None:
@@ -66,7 +66,7 @@ def _is_another_members(delivery: Delivery) -> bool:
 
 def give_back(state: State, share: bytes, topic_filter: bytes, message: Message) -> None:
     """Send a message back to the partition of its topic, for another member."""
-    owner = state.settings.topic_partition(message.topic)
+    owner = state.owner(message.topic)
     if owner == state.settings.prg:
         returned(state, share, topic_filter, message)
     else:

@@ -15,9 +15,10 @@ from quantum.broker.frames import (
     End,
     Frame,
     FrozenDeliveries,
-    FrozenDelivery,
     FrozenGroup,
+    FrozenHeld,
     FrozenInterests,
+    FrozenMove,
     FrozenOutbox,
     FrozenPlaces,
     FrozenPressure,
@@ -25,14 +26,16 @@ from quantum.broker.frames import (
     FrozenSession,
     Header,
 )
+from quantum.broker.items import FrozenDelivery, Item
 from quantum.broker.message import Message
-from quantum.broker.outbound import Delivery
+from quantum.broker.moving import frozen_delivery
 from quantum.broker.session import Session
 from quantum.broker.shares import ShareGroup
 from quantum.broker.state import State
 
 NAME: Final = "quantum.broker"
-VERSION: Final = 2
+VERSION: Final = 3
+READABLE: Final = (2, 3)
 _PAGE: Final = 64
 _PAGE_BYTES: Final = 256 << 10
 _MANY: Final = 4_096
@@ -59,7 +62,12 @@ def _frames(state: State) -> Iterator[Frame]:
         state.epoch,
         state.attachments,
         state.dropped,
+        state.routing_epoch,
+        state.prg_count,
+        state.is_open,
+        list(state.routes.blind),
     )
+    yield from _move_frames(state)
     for session in state.sessions.values():
         yield from _session_frames(session)
     for group in state.groups.values():
@@ -75,6 +83,29 @@ def _frames(state: State) -> Iterator[Frame]:
         list(state.replaying),
         state.turned_away.frozen(),
     )
+
+
+def _move_frames(state: State) -> Iterator[Frame]:
+    move = state.move
+    if move is None:
+        return
+    yield FrozenMove(
+        move.routing_epoch,
+        move.old_count,
+        sorted(move.began),
+        sorted(move.flushed),
+        move.is_flushed,
+        move.is_cut,
+        move.is_handed,
+        sorted(move.places.items()),
+        sorted(move.ended),
+    )
+    for page in _pages(iter(move.held), _held_weight):
+        yield FrozenHeld(page)
+
+
+def _held_weight(held: tuple[int, Item]) -> int:
+    return item_weight(held[1])
 
 
 def _session_frames(session: Session) -> Iterator[Frame]:
@@ -102,22 +133,8 @@ def _session_frames(session: Session) -> Iterator[Frame]:
         session.identity,
     )
     if outbound:
-        for page in _pages(map(_frozen_delivery, outbound.unfinished()), _delivery_weight):
+        for page in _pages(map(frozen_delivery, outbound.unfinished()), _delivery_weight):
             yield FrozenDeliveries(page)
-
-
-def _frozen_delivery(delivery: Delivery) -> FrozenDelivery:
-    return (
-        delivery.message,
-        delivery.qos,
-        delivery.retain,
-        delivery.identifiers,
-        delivery.share,
-        delivery.filter,
-        delivery.packet_id,
-        delivery.state,
-        delivery.drop_at_ms,
-    )
 
 
 def _frozen_group(group: ShareGroup) -> FrozenGroup:

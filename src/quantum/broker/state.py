@@ -8,11 +8,13 @@ from typing import Final
 from quantum.broker.channels import Channels
 from quantum.broker.effects import Effect
 from quantum.broker.message import Message
+from quantum.broker.move import Move
 from quantum.broker.routes import Routes
 from quantum.broker.session import Session
 from quantum.broker.settings import BrokerSettings
 from quantum.broker.shares import ShareGroup
 from quantum.broker.turned_away import TurnedAway
+from quantum.broker.types import TRANSFER
 from quantum.routing.retained import RetainedIndex
 
 STALE_MAX: Final = 64
@@ -33,13 +35,18 @@ class State:
         "epoch",
         "filters",
         "groups",
+        "is_open",
+        "leaving",
+        "move",
         "now_ms",
+        "prg_count",
         "refusing",
         "replaying",
         "retained",
         "retained_bytes",
         "retained_deadlines",
         "routes",
+        "routing_epoch",
         "sessions",
         "settings",
         "subscription_count",
@@ -56,6 +63,16 @@ class State:
         """Counts the sessions that were ever made here, so that no epoch comes twice."""
         self.attachments = 0
         """Counts the connections that sessions ever had, so that no number comes twice."""
+        self.routing_epoch = 0
+        """Counts the rings that the tenant had; 0: the one it was made with."""
+        self.prg_count = settings.prg_count
+        """How many partitions the ring of this epoch has."""
+        self.is_open = settings.prg < settings.prg_count
+        """Whether this partition owns what the ring says: a fresh one does not until it opens."""
+        self.move: Move | None = None
+        """The change of the ring that is under way here."""
+        self.leaving: dict[bytes, None] = {}
+        """Sessions that this change takes away; they are fenced until then."""
         self.sessions: dict[bytes, Session] = {}
         self.groups: dict[tuple[bytes, bytes], ShareGroup] = {}
         self.routes = Routes(self.sessions, self.groups)
@@ -85,6 +102,36 @@ class State:
         """How many messages were dropped because they expired or nobody was left to have them."""
         self.effects: list[Effect] | None = None
         """None where nobody wants to know: this replica does not lead."""
+
+    def owner(self, topic: bytes) -> int:
+        """Return the partition that owns a topic."""
+        return self.settings.topic_partition(topic, self.prg_count)
+
+    def home(self, client_id: bytes) -> int:
+        """Return the partition that a client's session belongs to."""
+        return self.settings.session_partition(client_id, self.prg_count)
+
+    def is_fenced(self, client_id: bytes) -> bool:
+        """Say whether a client's session is not this partition's, or not any more."""
+        if self.routing_epoch == 0:
+            return not self.is_open
+        return not self.is_open or self.home(client_id) != self.settings.prg
+
+    def way(self, prg: int) -> int:
+        """Name the stream for a message to a partition's sessions (`REBALANCE.md`)."""
+        move = self.move
+        if move is None or move.is_cut or prg < move.old_count:
+            return prg
+        return prg + TRANSFER
+
+    def note_ring(self) -> None:
+        """Let routes know which topics are another partition's since the ring changed."""
+        is_over = self.move is None or self.move.is_cut
+        here = self.settings.prg
+        self.routes.is_elsewhere = (
+            (lambda topic: self.owner(topic) != here) if self.routing_epoch and is_over else None
+        )
+        self.routes.invalidate()
 
     def see_time(self, now_ms: int) -> None:
         self.now_ms = max(self.now_ms, now_ms)
@@ -151,6 +198,10 @@ class State:
 
     def next_deadline_ms(self) -> int | None:
         """When an `Elapse` has something to do, at the earliest; never too late."""
+        if not self.is_open:
+            return None
+        if self.move is not None and self.move.is_cut and not self.move.is_handed:
+            return self.now_ms
         if self.replaying:
             return self.now_ms
         heads = [heap[0][0] for heap in (self.deadlines, self.retained_deadlines) if heap]

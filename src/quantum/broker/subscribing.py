@@ -35,13 +35,15 @@ class Subscribed(msgspec.Struct, array_like=True):
 
 def shared_key(spec: SubscriptionSpec) -> bytes:
     """Return the filter as the client wrote it."""
-    return b"$share/" + spec.share + b"/" + spec.filter if spec.share else spec.filter
+    return spec.key
 
 
 def apply_subscribe(state: State, command: Subscribe) -> bytes:
     """Subscribe a client; one that only its connection knows gets a session now."""
     state.see_time(command.now_ms)
     session = state.sessions.get(command.client_id)
+    if state.is_fenced(command.client_id):
+        return _encode(Subscribed(0, 0, [SESSION_GONE] * len(command.subscriptions), []))
     if session is None and command.epoch == 0:
         session = make_session(state, command.client_id)
         session.outbound.set_window(command.window)

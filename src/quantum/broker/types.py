@@ -26,5 +26,11 @@ MACHINE_PACKET_ID_MAX: Final = 0x7FFF
 TIME_MAX_MS: Final = 1 << 53
 """No stamp is later: sums of times stay far below what 64 bits hold."""
 
+TRANSFER: Final = 1 << 16
+"""Added to a partition's number, it names the stream that carries what moves to a fresh one."""
+
+MOVE_GRACE_MS: Final = 10_000
+"""How much longer a client whose session moved may stay away before it counts as gone."""
+
 NEVER_EXPIRES: Final = 0xFFFF_FFFF
 """A session expiry interval of this many seconds means for ever (MQTT 5, 3.1.2.11.2)."""

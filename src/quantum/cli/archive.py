@@ -109,11 +109,12 @@ def _show_archiver(admin: str, *, as_json: bool) -> None:
     if code != 200:
         fail("this broker has no archive; start it with --archive URL", Exit.NOT_FOUND)
     rows: list[dict[str, Any]] = answer["partitions"]
-    columns = ("prg", "state", "archived_index", "behind", "archived_bytes", "reason")
+    columns = ("prg", "state", "archived_index", "behind", "archived_bytes")
     _show(f"Archiving to {answer['archive']}", columns, rows, as_json=as_json)
     for row in [] if as_json else rows:
-        if row["compaction_hold"]:
-            typer.echo(f"{row['prg']}: {row['compaction_hold']}")
+        for why in (row["reason"], row["compaction_hold"]):
+            if why:
+                typer.echo(f"{row['prg']}: {why}")
     raise typer.Exit(Exit.FAILED if any(row["state"] in _TROUBLE for row in rows) else 0)
 
 

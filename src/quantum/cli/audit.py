@@ -28,6 +28,7 @@ from clustor.security import (
     TrustedKeys,
     Verdict,
     decode_line,
+    file_numbers,
     read_anchor,
     verify_lines,
 )
@@ -69,12 +70,13 @@ def verify(
     that this command prints on another machine. Exit codes: 0 intact, 1 unsigned lines with
     --require-signed, 3 no log here, 4 a wrong key, 6 not what was written.
     """
-    with _opened(path) as (reader, storage):
+    with _opened(path) as storage:
         trusted = _trusted(keys, path)
         try:
-            anchor = read_anchor(storage)
+            anchor = read_anchor(storage)  # before the lines: the log may be growing
         except AuditUnreadable as error:
             _end_without_anchor(error, as_json=as_json)
+        reader = AuditReader(storage)
         with _progress(reader) as lines:
             verdict = verify_lines(
                 lines,
@@ -108,8 +110,8 @@ def show(
     """Print events. Nothing is verified here: that is what `verify` is for."""
     since_ms = 0 if since is None else int(since.replace(tzinfo=UTC).timestamp() * 1000)
     found: list[EventLine] = []
-    with _opened(path) as (reader, _):
-        for raw in reader.lines():
+    with _opened(path) as storage:
+        for raw in AuditReader(storage).lines():
             line = decode_line(raw)
             if (
                 isinstance(line, EventLine)
@@ -127,7 +129,7 @@ def show(
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[AuditReader, DirectoryStorage]]:
+def _opened(path: Path) -> Iterator[DirectoryStorage]:
     """Open the log in a directory, or in the data directory of a node."""
     below = path / AUDIT_DIRECTORY
     directory = below if below.is_dir() else path
@@ -135,10 +137,9 @@ def _opened(path: Path) -> Iterator[tuple[AuditReader, DirectoryStorage]]:
         fail(f"no audit log in {path}", Exit.NOT_FOUND)
     storage = DirectoryStorage(directory)
     try:
-        reader = AuditReader(storage)
-        if not reader.numbers:
+        if not file_numbers(storage):
             fail(f"no audit log in {directory}", Exit.NOT_FOUND)
-        yield reader, storage
+        yield storage
     except OSError as error:
         fail(f"cannot read {error.filename or directory}: {error.strerror}", Exit.FAILED)
     finally:

@@ -1,4 +1,4 @@
-"""`quantum cert`: certificates for the clients of a development broker."""
+"""`quantum cert`: certificates of a development broker: issued, renewed, revoked."""
 
 from __future__ import annotations
 

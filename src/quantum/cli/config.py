@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -15,11 +16,6 @@ from quantum.cli.exits import Exit, fail
 from quantum.config import NAMES, Configuration, ConfigurationError, about, load
 
 app = typer.Typer(help="Look at the configuration of a broker.", no_args_is_help=True)
-
-
-@app.callback()
-def _commands() -> None:
-    """Keep `show` a command of its own, although it is the only one."""
 
 
 @app.command()
@@ -41,6 +37,73 @@ def show(
         source = configuration.sources[name]
         table.add_row(name, configuration.shown(name), source, about(name))
     Console().print(table)
+
+
+@app.command("explain")
+def explain_key(
+    key: Annotated[str, typer.Argument(help="A setting, or a key of the control plane.")],
+    *,
+    config: Annotated[Path | None, typer.Option("--config", help="A TOML file.")] = None,
+    flag: Annotated[
+        str | None, typer.Option("--flag", help="As if `quantum up` had this for KEY's flag.")
+    ] = None,
+    admin: Annotated[
+        str,
+        typer.Option(metavar="HOST:PORT", envvar="QUANTUM_ADMIN", help="The broker to ask."),
+    ] = "127.0.0.1:9080",
+    node: Annotated[str | None, typer.Option(help="As this node sees it.")] = None,
+    partition: Annotated[str | None, typer.Option(help="As this partition sees it.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="As this tenant sees it.")] = None,
+    definition: Annotated[str | None, typer.Option(help="As this definition sees it.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Say what KEY is, where its value comes from, who set it, and when.
+
+    Local settings go from the default over the file and the environment to the flag: the last
+    that says something is in force. Keys of the control plane come from its versions, if a
+    broker answers.
+
+    Example: quantum config explain queue_bytes_max --config broker.toml
+
+    Example: quantum config explain flow.entry_credit_max --tenant acme
+
+    Exit code 2: a value that is not allowed. 3: nobody sets KEY.
+    """
+    from quantum.cli.config_layers import Layer, control_layer, local_layers
+
+    scopes = {"node": node, "partition": partition, "tenant": tenant, "definition": definition}
+    asked = {name: value for name, value in scopes.items() if value is not None}
+    try:
+        layers = local_layers(key.replace("-", "_"), os.environ, config, flag)
+        held = control_layer(admin, key, asked)
+    except (ConfigurationError, ValueError) as error:
+        fail(str(error), Exit.USAGE)
+    notes = [held] if isinstance(held, str) else []
+    if isinstance(held, Layer):
+        notes += ["a broker does not take this setting from the control plane"] if layers else []
+        layers = [held, *layers]
+    if not layers:
+        known = f"`quantum config show` lists the settings; {notes[0]}"
+        fail(f"nobody sets {key}: {known}", Exit.NOT_FOUND)
+    _print_layers(key, [asdict(layer) for layer in layers], notes, as_json=as_json)
+
+
+def _print_layers(
+    key: str, layers: list[dict[str, object]], notes: list[str], *, as_json: bool
+) -> None:
+    in_force = layers[-1]
+    if as_json:
+        typer.echo(json.dumps({"key": key, **in_force, "layers": layers, "notes": notes}))
+        return
+    typer.echo(f"{key} is {in_force['value']}, from {in_force['source']}")
+    table = Table("", "layer", "value", "from", "set by", "set at", box=None, header_style="bold")
+    for layer in layers:
+        mark = "→" if layer is in_force else ""
+        cells = ("layer", "value", "source", "set_by", "set_at")
+        table.add_row(mark, *(str(layer[name]) for name in cells))
+    Console().print(table)
+    for note in notes:
+        typer.echo(note)
 
 
 def load_or_fail(flags: dict[str, object], config: Path | None) -> Configuration:

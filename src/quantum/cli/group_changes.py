@@ -19,6 +19,7 @@ ASK_AGAIN_SECONDS: Final = 0.5
 # What a leader says while it cannot begin *now*; anything else it says for good.
 _PASSING: Final = (
     "not the leader",
+    "the control plane was not heard for too long",
     "another change is under way",
     "this term has committed nothing yet",
     "NotLeader",
@@ -57,7 +58,7 @@ class GroupChanges:
         admins = _admins(found)
         leaders: dict[int, Group] = {}
         for node in found["nodes"]:
-            for group in node.get("groups", []):
+            for group in all_groups(node):
                 known = leaders.get(group["partition_id"])
                 later = known is None or group["term"] > known["term"]
                 if group["role"] == "Leader" and later:
@@ -68,7 +69,7 @@ class GroupChanges:
     def partitions(self) -> set[int]:
         """Return the numbers of all groups that any node hosts."""
         nodes = self.status()["nodes"]
-        return {group["partition_id"] for node in nodes for group in node.get("groups", [])}
+        return {group["partition_id"] for node in nodes for group in all_groups(node)}
 
     # Changing.
 
@@ -175,6 +176,13 @@ class GroupChanges:
                 yield leaders
             time.sleep(LOOK_SECONDS)
         raise ChangeTimedOut(f"not in time: {what}{problem}")
+
+
+def all_groups(node: dict[str, Any]) -> list[Group]:
+    """Return the groups in a node's status, the control plane's own behind the others."""
+    groups: list[Group] = node.get("groups", [])
+    control = node.get("control")
+    return [*groups, {**control["group"], "is_control": True}] if control else groups
 
 
 def _rests(group: Group) -> bool:

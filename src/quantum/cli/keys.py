@@ -20,7 +20,14 @@ from clustor.runtime.data_directory import STATE_DIRECTORY
 from clustor.runtime.development import node_directory
 from clustor.runtime.errors import NodeError
 from clustor.runtime.keystore import KEYS_DIRECTORY
-from clustor.runtime.rotation_keys import REGISTRY_FILE, epochs_in_use, rotate_everywhere
+from clustor.runtime.rotation_keys import (
+    REGISTRY_FILE,
+    epochs_in_use,
+    hold_keys,
+    read_holds,
+    release_keys,
+    rotate_everywhere,
+)
 from clustor.security import InUse, KeyRegistry, KeyUse, SecurityError, decode_registry
 from quantum.cli.exits import Exit, exit_of, fail
 from quantum.cli.node_exits import exit_of_node
@@ -77,6 +84,24 @@ def rotate(
     typer.echo(json.dumps(done) if as_json else text)
 
 
+@app.command()
+def release(
+    name: Annotated[str, typer.Argument(help="Who holds the keys: see `list`.")],
+    data: Data = Path("var"),
+) -> None:
+    """Let old keys be zeroized although NAME once needed them.
+
+    What it sealed or copied (an archive) is unreadable afterwards, unless its keys are kept
+    elsewhere. It is asked for again where it is still in use. Exit code 3: nobody holds so.
+    """
+    with _reported():
+        released = [release_keys(node / KEYS_DIRECTORY, name) for node in _nodes(data)]
+        if not any(released):
+            fail(f"no node's keys are held by {name}", Exit.NOT_FOUND)
+        record_now(data, [command_event("KeysReleased", "Done", name)])
+    typer.echo(f"released on {sum(released)} nodes")
+
+
 _FIRST = ("use", "epoch", "state")
 
 
@@ -85,6 +110,8 @@ def _rotate_dek(data: Path, nodes: list[Path], after_ms: int) -> dict[str, Any]:
         return {epoch: files for node in nodes for epoch, files in _used(node).items()}
 
     stores = [node / KEYS_DIRECTORY for node in nodes]
+    for holder in {name for store in stores for name in read_holds(store)}:
+        hold_keys(data / KEYS_DIRECTORY, holder)
     epoch, at_ms = rotate_everywhere(data / KEYS_DIRECTORY, stores, in_use, after_ms=after_ms)
     return {"use": KeyUse.DEK.value, "epoch": epoch, "encrypts_from": _moment(at_ms)}
 
@@ -118,7 +145,11 @@ def _rows(keys: Path) -> list[dict[str, Any]]:
         }
         for entry in _registry(keys).entries
     ]
-    return rows + _audit_rows(keys)
+    holds = [
+        {"use": "(hold)", "epoch": "all", "state": name, "since": _moment(since)}
+        for name, since in read_holds(keys).items()
+    ]
+    return rows + _audit_rows(keys) + holds
 
 
 def _registry(keys: Path) -> KeyRegistry:

@@ -18,7 +18,13 @@ from clustor.runtime.pki import NodeId, utc_now
 from clustor.runtime.transport import Address
 from quantum.cli.admin_client import AdminUnreachable, parse_address
 from quantum.cli.exits import Exit, fail
-from quantum.cli.group_changes import ChangeFailed, ChangeTimedOut, Group, GroupChanges
+from quantum.cli.group_changes import (
+    ChangeFailed,
+    ChangeTimedOut,
+    Group,
+    GroupChanges,
+    all_groups,
+)
 from quantum.cli.node_exits import exit_of_node
 
 Admin = Annotated[
@@ -46,12 +52,8 @@ def members(*, admin: Admin = None, data: MaybeData = None, as_json: AsJson = Fa
     with _telling():
         changes = GroupChanges(addresses_of(admin, data), timeout_seconds=0.0)
         leading, partitions = changes.leading(), changes.partitions()
-    found = [_of_group(leading[partition]) for partition in sorted(leading)]
-    if as_json:
-        typer.echo(json.dumps({"groups": found}))
-    else:
-        for group in found:
-            typer.echo(_line(group))
+    groups = [leading[partition] for partition in sorted(leading)]
+    _show(groups, {}, as_json)
     raise typer.Exit(0 if leading.keys() == partitions else Exit.FAILED)
 
 
@@ -198,7 +200,7 @@ def _epochs(changes: GroupChanges, node: int) -> dict[int, int]:
         terms = [
             each["term"]
             for other in found
-            for each in other.get("groups", [])
+            for each in all_groups(other)
             if each["partition_id"] == partition
         ]
         if group is None or max(terms) > group["term"] or 2 * len(terms) <= len(group["voters"]):
@@ -235,10 +237,17 @@ def _line(group: dict[str, Any]) -> str:
 
 
 def _report(node: int, groups: list[Group], as_json: bool) -> None:
-    found = [_of_group(group) for group in groups]
+    if not as_json:
+        typer.echo(f"node {node}")
+    _show(groups, {"node_id": node}, as_json)
+
+
+def _show(groups: list[Group], head: dict[str, Any], as_json: bool) -> None:
+    """Print the groups; the control plane's own stands apart from those with data."""
+    found = [_of_group(group) for group in groups if "is_control" not in group]
+    control = [_of_group(group) for group in groups if "is_control" in group]
     if as_json:
-        typer.echo(json.dumps({"node_id": node, "groups": found}))
+        typer.echo(json.dumps({**head, "groups": found, "control": control}))
         return
-    typer.echo(f"node {node}")
-    for group in found:
-        typer.echo(_line(group))
+    for line in map(_line, [*found, *control]):
+        typer.echo(line)

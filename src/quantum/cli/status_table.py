@@ -19,7 +19,11 @@ def status_lines(found: dict[str, Any]) -> Iterator[str]:
             rows.setdefault(group["partition_id"], []).append((node["node_id"], group))
     for partition, replicas in sorted(rows.items()):
         yield ""
-        yield from _group_lines(partition, sorted(replicas, key=lambda row: row[0]))
+        yield from _group_lines(f"Group {partition}", sorted(replicas, key=lambda row: row[0]))
+    control = [(node["node_id"], node["control"]) for node in found["nodes"] if node.get("control")]
+    if control:
+        yield ""
+        yield from _control_lines(sorted(control, key=lambda row: row[0]))
     missing = [node for node in found["nodes"] if "error" in node]
     if missing:
         yield ""
@@ -27,11 +31,23 @@ def status_lines(found: dict[str, Any]) -> Iterator[str]:
         yield f"node {node['node_id']} does not answer: {node['error']}"
 
 
-def _group_lines(partition: int, replicas: list[tuple[int, dict[str, Any]]]) -> Iterator[str]:
+def _control_lines(nodes: list[tuple[int, dict[str, Any]]]) -> Iterator[str]:
+    """Give the control plane's own group, and how old each node's copy of it is."""
+    yield from _group_lines("Control plane", [(node_id, each["group"]) for node_id, each in nodes])
+    yield from _folded("  copies", (_copy(node_id, each) for node_id, each in nodes))
+
+
+def _copy(node_id: int, control: dict[str, Any]) -> str:
+    age_ms = control["cache_age_ms"]
+    age = "never heard" if age_ms is None else f"{age_ms / 1000:.0f} s"
+    return f"node {node_id} {control['cache_state']}, {age}"
+
+
+def _group_lines(title: str, replicas: list[tuple[int, dict[str, Any]]]) -> Iterator[str]:
     groups = [group for _, group in replicas]
     newest = max(groups, key=lambda group: (group["role"] == "Leader", group["term"]))
     leads = newest["role"] == "Leader"
-    yield from _folded(f"Group {partition}", _facts(newest, leads=leads))
+    yield from _folded(title, _facts(newest, leads=leads))
     commit = max(group["commit_index"] for group in groups)
     classes = {member["replica_id"]: member["lag_class"] for member in newest["members"]}
     yield _HEADINGS.rstrip()

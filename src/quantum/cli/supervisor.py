@@ -79,7 +79,7 @@ class Supervisor:
                 os.read(self._woken, 4096)
 
     def _start(self, entry: NodeEntry) -> None:
-        command = [sys.executable, "-m", "quantum.serving.main"]
+        command = [sys.executable, "-m", "quantum.admin.main"]
         command += ["--cluster", str(self._root / CLUSTER_FILE), "--node", str(entry.node_id)]
         command += ["--data", str(node_directory(self._root, entry.id))]
         log = self._root / f"node-{entry.node_id}.log"

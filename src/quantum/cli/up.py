@@ -17,6 +17,8 @@ from clustor.runtime.disk import DiskError
 from clustor.runtime.errors import NodeError
 from clustor.runtime.main import check_self
 from clustor.runtime.memory import keep_freed_memory
+from clustor.runtime.telemetry_logs import set_up_logging
+from quantum.admin.attaching import attach
 from quantum.cli.config import load_or_fail
 from quantum.cli.exits import Exit, exit_of, fail
 from quantum.cli.node_exits import exit_of_node
@@ -63,11 +65,11 @@ def up(
     }
     settings = load_or_fail(flags, config).settings
     level = logging.INFO if verbose else logging.WARNING
-    logging.basicConfig(level=level, format="%(asctime)s %(message)s", stream=sys.stderr)
+    set_up_logging(1, level=level)
     try:
         check_self()
         keep_freed_memory()
-        uvloop.run(serve_alone(settings, _say))
+        uvloop.run(serve_alone(settings, _say, attach))
     except ListenFailed as error:
         fail(f"{error}; choose another with --mqtt, --mqtts or --ws", Exit.PORT_TAKEN)
     except CertificatesUnusable as error:

@@ -69,11 +69,12 @@ def url() -> Kind:
     def read(raw: object) -> str | None:
         if raw == OFF:
             return None
-        if not isinstance(raw, str) or not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^\s@]*", raw):
+        # Credentials in it are refused by who opens it: the complaint here repeats what it got.
+        if not isinstance(raw, str) or not re.fullmatch(r"[a-z][a-z0-9+.-]*://\S*", raw):
             raise ValueError
         return raw
 
-    shown = f"a URL without credentials, such as s3://bucket/prefix or file:///path, or {OFF}"
+    shown = f"a URL such as s3://bucket/prefix or file:///path, or {OFF}"
     return Kind(read, shown, lambda value: OFF if value is None else str(value))
 
 

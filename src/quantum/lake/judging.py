@@ -39,7 +39,7 @@ from quantum.broker.commands import (
     Release,
     decode_command,
 )
-from quantum.broker.interest import is_peer
+from quantum.broker.interest import is_peer, takes_items
 from quantum.broker.message import HEAD, LENGTH_BYTES, Message, decode_record
 from quantum.broker.refusals import NOT_COUNTED, decode_refusals
 from quantum.broker.types import TIME_MAX_MS
@@ -122,7 +122,7 @@ class ReplayJudge(Broker):
             self._verdicts.append(self._once(command, known, reply))
             return reply
         verdict = None
-        if isinstance(command, ChannelItems) and is_peer(self.state, command.origin):
+        if isinstance(command, ChannelItems) and takes_items(self.state, command.origin):
             counted = self.state.channels.counted.get(command.origin, 0)
             verdict = Verdict(0, counted_again(command.sequences, counted))
         self._verdicts.append(verdict)
@@ -158,7 +158,7 @@ class ReplayJudge(Broker):
             if message is None or number in refused:
                 continue
             exchange = (message.client_id, message.packet_id)
-            owner = self.settings.topic_partition(message.topic)
+            owner = self.state.owner(message.topic)
             if known[number] or exchange in taken or owner != self.settings.prg:
                 refused.add(number)
             taken.add(exchange)

@@ -24,7 +24,7 @@ from quantum.lake.planner import Offer, Task
 from quantum.lake.refusals import EntryUnreadable
 from quantum.lake.rows import RowBuilder, gap_row
 from quantum.lake.schema import NAMES, SCHEMA_VERSION
-from quantum.lake.settings import settings_of
+from quantum.lake.settings import settings_of, topic_owner_of
 
 
 def offer_of(
@@ -111,8 +111,7 @@ def judge_for(source: LogSource, task: Task, broker: str | None = None) -> Judge
     """Return who decides which records are messages, as of the task's anchor."""
     settings = settings_of(source, task.prg, broker)
     if task.anchor is None or settings is None:
-        owner = None if settings is None else settings.topic_partition
-        return LooseJudge(task.prg.number, owner)
+        return LooseJudge(task.prg.number, topic_owner_of(source, task.prg, broker))
     judge = ReplayJudge(settings)
     if task.anchor:
         _restore(source, task.prg, task.anchor, judge)

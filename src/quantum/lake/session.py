@@ -64,13 +64,16 @@ def spark_session(
         remote = os.environ.get(REMOTE)
     builder = SparkSession.builder.appName(name)
     if remote:
+        if remote.startswith("local"):  # a server that is started here
+            _prepare_environment()
         builder = builder.remote(remote)
     else:
         builder = builder.master(_checked(master or LOCAL))
         for key, value in _classic(master or LOCAL, log_level).items():
             builder = builder.config(key, value)
     for key, value in {**_ALWAYS, **(config or {})}.items():
-        builder = builder.config(key, value)
+        if not remote or key.startswith("spark.sql."):  # a server's own settings stay its own
+            builder = builder.config(key, value)
     session = builder.getOrCreate()
     if not remote:
         session.sparkContext.setLogLevel(log_level)
@@ -110,11 +113,16 @@ def _checked(master: str) -> str:
     raise BadOption("no Spark master is written like this", master=master)
 
 
-def _classic(master: str, log_level: str) -> dict[str, str]:
-    """Prepare what a driver in this process needs, before its JVM starts."""
+def _prepare_environment() -> None:
+    """Let the JVM that is started here find a Java, and this Python for its workers."""
     os.environ["JAVA_HOME"] = java_home()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+
+def _classic(master: str, log_level: str) -> dict[str, str]:
+    """Prepare what a driver in this process needs, before its JVM starts."""
+    _prepare_environment()
     quiet = _scratch() / "log4j2.properties"
     quiet.write_text(_QUIET.format(level=log_level), encoding="ascii")
     settings = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{quiet}"}

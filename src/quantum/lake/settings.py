@@ -6,6 +6,7 @@ queue refused, so rows are not exact (`logged`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from quantum.archive.types import PrgId
@@ -36,6 +37,17 @@ def tenant_entry(source: LogSource, prg: PrgId, broker: str | None) -> TenantEnt
         if entry.name == prg.tenant:
             return entry
     raise BadAddress("no broker.json here describes the tenant", prg=prg, directory=str(directory))
+
+
+def topic_owner_of(
+    source: LogSource, prg: PrgId, broker: str | None
+) -> Callable[[bytes], int] | None:
+    """Return who owns which topic, where that never changed; None where nobody can say."""
+    entry = tenant_entry(source, prg, broker)
+    if entry is None or entry.rings:
+        return None
+    settings = broker_settings(entry, prg.number)
+    return lambda topic: settings.topic_partition(topic, settings.prg_count)
 
 
 def settings_of(source: LogSource, prg: PrgId, broker: str | None) -> BrokerSettings | None:

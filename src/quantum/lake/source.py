@@ -111,7 +111,8 @@ class _Logs:
         """Look anew at what every wanted partition has. Raises LakeError."""
         listed = self._open()
         prgs = listed.prgs()
-        unknown = (filters.tenants or frozenset()) - {prg.tenant for prg in prgs}
+        named = self._options.filters.tenants or frozenset()  # not a WHERE, which may find nothing
+        unknown = named - {prg.tenant for prg in prgs}
         if unknown:
             raise BadAddress("no such tenant here", tenants=",".join(sorted(unknown)))
         offers: dict[PrgId, Offer] = {}

@@ -27,6 +27,7 @@ from quantum.archive import (
     Diverged,
     Hold,
     LogView,
+    Next,
     PrgArchiver,
     decide_hold,
     plan_next,
@@ -52,7 +53,7 @@ class ArchiveSettings:
     follow_seconds: float = 10.0
     """How often a follower looks how far the archive is."""
     stand_in_seconds: float = 60.0
-    """A follower archives, too, when the archive stands still for so long."""
+    """A follower archives, too, when nobody does for so long, and a leader would have flushed."""
     gap_seconds: float = 600.0
     """How long a leader waits for a replica that still has what its own log has not."""
 
@@ -100,10 +101,10 @@ class Lane:
         self._retry_at = _NEVER
         self._retry_seconds = settings.poll_seconds
         self._looked_at = _NEVER
-        self._last = -1
-        self._moved_at = clock()
         self._waits_for: tuple[str, int] = ("", 0)
         self._waits_since = 0.0
+        self._wrote_last = -1
+        """Where the archive ended when we last wrote to it."""
         self._given_up = False
 
     def turn(self) -> bool:
@@ -118,7 +119,8 @@ class Lane:
             return False
 
     def _turn(self, now: float) -> bool:
-        due = bool(self._waits_for[0]) or now - self._looked_at >= self._settings.follow_seconds
+        looks = now - self._looked_at >= self._settings.follow_seconds
+        due = looks or self._waits_for[0] in ("close", "gap")
         view, refusal = self._port.look(due=due)
         if refusal:
             self._say("waiting", refusal)
@@ -154,17 +156,16 @@ class Lane:
             self._looked_at = now
         listing = archiver.listing
         assert listing is not None
-        if listing.last != self._last:
-            self._last, self._moved_at = listing.last, now
         following = plan_next(listing, view)
-        stands_still = now - self._moved_at >= self._settings.stand_in_seconds
-        acts = view.leads or (stands_still and isinstance(following, ArchiveSegment))
+        acts = view.leads or self._stands_in(listing.last, following, now)
         match following:
             case ArchiveSegment() | ArchiveSnapshot() if acts:
                 self._archive(view)
                 return True
-            case CloseSegment(first) if acts:
+            case CloseSegment(first) if view.leads:
                 self._wait_to_close(first, now)
+            case CloseSegment() if acts:
+                self._port.seal()
             case Compacted(first, last) if acts:
                 self._wait_for_others(view, first, last, now)
             case Diverged(index, archived, ours):
@@ -175,14 +176,27 @@ class Lane:
                     our_term=ours,
                 )
             case _:
-                self._waits_for = ("", 0)
+                if self._waits_for[0] != "behind":
+                    self._waits_for = ("", 0)
                 self._say("up to date" if view.leads else "following", "")
         return False
+
+    def _stands_in(self, archived: int, following: Next, now: float) -> bool:
+        """Say whether a follower has had something for long that nobody archives."""
+        if not isinstance(following, ArchiveSegment | CloseSegment):
+            self._waits_for = ("", 0)
+            return False
+        if isinstance(following, ArchiveSegment) and archived == self._wrote_last:
+            return True  # we stand in already, and nobody came back
+        since = self._waiting(("behind", archived), now)
+        return now - since >= self._settings.flush_seconds + self._settings.stand_in_seconds
 
     def _archive(self, view: LogView) -> None:
         self._say("archiving", "")
         with self._port.storage() as storage:
             self.archiver.step(view, storage, self._now_ms())
+        assert self.archiver.listing is not None
+        self._wrote_last = self.archiver.listing.last
         self._archived_at_ms = self._now_ms()
         self._waits_for = ("", 0)
         self._port.look_again()

@@ -24,18 +24,18 @@ from clustor.log.steps import Storage
 from clustor.log.types import LogIndex
 from clustor.replica.jobs import frozen_map
 from clustor.runtime.errors import DataDirectoryRefused
+from clustor.runtime.keystore import KEYS_DIRECTORY
+from clustor.runtime.rotation_keys import hold_keys
 from clustor.snapshot.bandwidth import observer_bytes_per_second
 from quantum.archive import (
+    AppliedWith,
     ArchiveMisuse,
     ArchiveUnreachable,
     LogView,
-    Objects,
     PrgArchiver,
     PrgId,
     open_objects,
 )
-from quantum.archive.records import AppliedWith
-from quantum.archive.segments import Pace
 from quantum.serving.archive_lane import ArchiveSettings, Lane
 from quantum.serving.broker_file import ArchiveEntry
 from quantum.serving.outflow import facts_of, outflow
@@ -82,28 +82,29 @@ class Archiving:
         self._node = node
         self._loop = asyncio.get_running_loop()
         self._stop = threading.Event()
-        objects = open_objects(settings.url)
+        self._objects = open_objects(settings.url)
         peer = node.settings.profile.replication.snapshot_bytes_per_second_max
         share = observer_bytes_per_second(peer) * max(1, len(prgs))  # each partition's own
-        pacer = Pacer(max(1, min(share, peer // 2)), self._stop)
-        self._lanes = [(prg, self._lane(prg, objects, pacer)) for prg in prgs]
+        self._pacer = Pacer(max(1, min(share, peer // 2)), self._stop)
+        self._lanes = [(prg, self._lane(prg)) for prg in prgs]
         self._thread = threading.Thread(target=self._run, name="archiver", daemon=True)
 
-    def _lane(self, prg: Prg, objects: Objects, pace: Pace) -> Lane:
+    def add(self, prg: Prg) -> None:
+        """Archive a partition that was added to its tenant's ring; its log is held from now on."""
+        self._lanes.append((prg, self._lane(prg)))
+
+    def _lane(self, prg: Prg) -> Lane:
         prg.group.replica.hold_log(LogIndex(0))  # until the archive was read
-        numbers = prg.broker.settings
         archiver = PrgArchiver(
-            objects,
+            self._objects,
             self._node.settings.keys,
             PrgId(prg.tenant.name, prg.number),
             prg.group.partition_id,
             self._node.cluster.birth,
-            pace,
-            applied_with=AppliedWith(
-                numbers.prg_count, numbers.queue_messages_max, numbers.queue_bytes_max
-            ),
+            self._pacer,
         )
         port = _PrgPort(self, self._node, prg)
+        archiver.applied_with = port.applied_with
         return Lane(port, archiver, self.settings, clock=time.monotonic, now_ms=_now_ms)
 
     def start(self) -> None:
@@ -216,10 +217,18 @@ class _PrgPort:
             snapshots,
         ), ""
 
+    def applied_with(self) -> AppliedWith:
+        numbers = self._prg.broker.settings
+        return AppliedWith(
+            numbers.prg_count,
+            numbers.queue_messages_max,
+            numbers.queue_bytes_max,
+            tuple(ring.prg_count for ring in self._prg.tenant.rings),
+        )
+
     def _seal(self) -> None:
-        if self._prg.group.replica.leads:
-            self._prg.group.replica.seal_segment()
-            self._node.touch(self._prg.group)
+        self._prg.group.replica.seal_segment()
+        self._node.touch(self._prg.group)
 
 
 def start_archiving(
@@ -234,6 +243,8 @@ def start_archiving(
         archiving = Archiving(node, prgs, settings)
     except ArchiveMisuse as error:
         raise DataDirectoryRefused("the archive cannot be used", cause=error) from error
+    hold_keys(node.data_root / KEYS_DIRECTORY, "archive")  # its segments are sealed with them
+    service.on_hosted = archiving.add
     archiving.start()
     return archiving
 

@@ -69,6 +69,10 @@ class Level:
             self._held[held] = None
             held.hold()
 
+    def holds(self, held: Held) -> bool:
+        """Say whether a connection is left unread because of this."""
+        return held in self._held
+
     def let_all_go(self) -> None:
         """Let everybody go on, in the order in which they were held, when this call is over."""
         held, self._held = self._held, {}
@@ -110,6 +114,10 @@ class TurnShare:
         if held not in self._held:
             self._held[held] = None
             held.hold()
+
+    def holds(self, held: Held) -> bool:
+        """Say whether a connection is left unread for the rest of this turn."""
+        return held in self._held
 
     def _begin(self) -> None:
         """Begin a turn with those who waited; who is read only now comes behind them."""

@@ -2,11 +2,15 @@
 
 Tenants are only ever added to it: first the development tenant, then those that `tenants.toml`
 describes, when the broker is started with them for the first time. A cluster without it serves
-no messages.
+no messages. It is also where a tenant's rings are decided: one place gives each routing epoch its
+number of partitions, once, and every node follows it (quantumqtt §2.1.5, routing authority).
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
+from fcntl import LOCK_EX, flock
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +25,19 @@ BROKER_FILE: Final = "broker.json"
 DEVELOPMENT_TENANT: Final = "dev"
 DEVELOPMENT_PRGS: Final = 3
 PRGS_MAX: Final = 512
+_LOCK_FILE: Final = "broker.lock"
+
+journal = logging.getLogger("quantum.broker")
+
+
+class Ring(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A tenant's ring from one routing epoch on; the partitions it adds begin with these voters.
+
+    A new group must begin with the same voters on every node, so they are written down with it.
+    """
+
+    prg_count: int
+    voters: tuple[int, ...] = ()
 
 
 class TenantEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,6 +51,18 @@ class TenantEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prgs: int
     queue_messages_max: int = 1_000
     queue_bytes_max: int = 64 << 20
+    rings: tuple[Ring, ...] = ()
+    """The rings that followed the first one: `rings[0]` is routing epoch 1."""
+
+    @property
+    def prg_count(self) -> int:
+        """How many partitions there are, or will be when the last change is over."""
+        return self.rings[-1].prg_count if self.rings else self.prgs
+
+    def voters(self, number: int) -> tuple[int, ...]:
+        """Return with which voters a partition began; none for the founders of the cluster."""
+        added = (ring.voters for ring in self.rings if number < ring.prg_count)
+        return () if number < self.prgs else next(added, ())
 
 
 class ArchiveEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,10 +101,10 @@ def prepare_broker(directory: Path, wanted: TenantEntry | None) -> BrokerFile:
     known = read_broker_file(directory)
     tenants = {entry.name: entry for entry in known.tenants}
     made = tenants.get(DEVELOPMENT_TENANT)
-    if made != wanted and made is not None:
+    if made is not None and (wanted is None or not _is_same(made, wanted)):
         raise _other_numbers(directory, made)
     if wanted is not None:
-        tenants[wanted.name] = wanted
+        tenants.setdefault(wanted.name, wanted)
     for name, description in TenantsFile(directory).read().items():
         entry = tenants.setdefault(name, _described(name, description))
         if not _agree(entry, description):
@@ -96,13 +125,77 @@ def _described(name: str, description: TenantDescription) -> TenantEntry:
     )
 
 
+def _is_same(made: TenantEntry, wanted: TenantEntry) -> bool:
+    """Say whether a tenant is as it is wanted; its ring may have grown."""
+    if wanted.prgs not in (made.prgs, made.prg_count):
+        return False
+    return made == msgspec.structs.replace(wanted, prgs=made.prgs, rings=made.rings)
+
+
 def _agree(entry: TenantEntry, description: TenantDescription) -> bool:
     """Say whether a description asks for nothing else than what a tenant was made with."""
+    if description.prgs not in (None, entry.prgs, entry.prg_count):
+        return False
     if entry.name == DEVELOPMENT_TENANT:  # its queues are the settings' to say
-        return description.prgs in (None, entry.prgs)
-    return description.prgs in (None, entry.prgs) and entry == msgspec.structs.replace(
-        _described(entry.name, description), prgs=entry.prgs
-    )
+        return True
+    described = _described(entry.name, description)
+    return entry == msgspec.structs.replace(described, prgs=entry.prgs, rings=entry.rings)
+
+
+class GrowthRefused(Exception):
+    """A tenant's ring cannot become what was asked for; the sentence says why."""
+
+
+def grow_tenant(
+    directory: Path, name: str, prg_count: int, voters: Iterable[int] = ()
+) -> TenantEntry:
+    """Write down, durably, that a tenant's next ring has so many partitions.
+
+    The same count again is no change. Raises GrowthRefused, and DataDirectoryRefused where the
+    file cannot be read.
+    """
+    with (directory / _LOCK_FILE).open("ab") as lock:
+        flock(lock, LOCK_EX)  # two operators at two nodes: one after the other
+        known = read_broker_file(directory)
+        tenants = {entry.name: entry for entry in known.tenants}
+        entry = tenants.get(name)
+        if entry is None:
+            raise GrowthRefused(f"there is no tenant {name}")
+        if prg_count < entry.prg_count:
+            raise GrowthRefused(
+                f"a ring only grows: {name} has {entry.prg_count} partitions, not {prg_count}"
+            )
+        if prg_count > PRGS_MAX:
+            raise GrowthRefused(f"a tenant has {PRGS_MAX} partitions at most")
+        if prg_count == entry.prg_count:
+            return entry
+        ring = Ring(prg_count, tuple(sorted(voters)))
+        tenants[name] = msgspec.structs.replace(entry, rings=(*entry.rings, ring))
+        described = msgspec.structs.replace(known, tenants=tuple(tenants.values()))
+        write_durably(directory / BROKER_FILE, msgspec.json.encode(described) + b"\n", 0o644)
+        return tenants[name]
+
+
+class RingsFile:
+    """`broker.json`, looked at again and again for rings that grew."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._seen: tuple[int, int] | None = None
+
+    def read_if_changed(self) -> BrokerFile | None:
+        """Return what it says if it is another file than the last time, and can be read."""
+        try:
+            found = (self.directory / BROKER_FILE).stat()
+            seen = (found.st_mtime_ns, found.st_ino)
+            if seen == self._seen:
+                return None
+            described = read_broker_file(self.directory)
+        except (OSError, DataDirectoryRefused) as error:
+            journal.error("the rings stay as they were: %s", error)
+            return None
+        self._seen = seen
+        return described
 
 
 def _other_numbers(directory: Path, there: TenantEntry) -> DataDirectoryRefused:

@@ -328,6 +328,11 @@ class Connection:
         self._permit = Permit(self, self.home)
         self._end_forbidden()
 
+    def forget_owners(self) -> None:
+        """The ring changed: topics may have other owners."""
+        if self._permit is not None:
+            self._permit.owners.clear()
+
     def _end_forbidden(self) -> None:
         prg = self.prg
         session = None if prg is None else prg.broker.state.sessions.get(self.client_id)
@@ -367,7 +372,7 @@ class Connection:
             return
         prg = self.home.session_prg(self.client_id)
         node = prg.leader_node
-        if prg.leading:
+        if prg.serves(self.client_id):
             self.prg = prg
             self._authenticate(prg)
         elif node is not None and self.service.reaches(node) and not self._arrived:
@@ -426,7 +431,7 @@ class Connection:
         elif isinstance(verdict, Accepted):
             if is_live:
                 self.send(talk.success())
-            elif self.prg is not None and self.prg.leading:
+            elif self.prg is not None and self.prg.serves(self.client_id):
                 self._attach(self.prg)
             else:
                 self._refuse(ReasonCode.SERVER_UNAVAILABLE, "the session's partition moved")
@@ -489,6 +494,10 @@ class Connection:
             self._refuse(ReasonCode.SERVER_UNAVAILABLE, "the session's partition has no leader")
             return
         attached = _decode_attached(reply)
+        if attached.is_moved:
+            if self.phase is Phase.ATTACHING:
+                self._refuse(ReasonCode.SERVER_UNAVAILABLE, "the session moved")
+            return
         if attached.is_bound:
             if self.phase is Phase.ATTACHING:
                 self._refuse_binding()
@@ -598,6 +607,7 @@ class Connection:
         """Say why, where the protocol has words for it, and close."""
         if self.phase is Phase.CLOSED:
             return
+        self.service.meters.disconnects[reason] += 1
         if self.is_v5 and self.phase is Phase.LIVE:
             text = Properties(reason_string=why) if self._agreed.wants_reasons else NO_PROPERTIES
             self.send(Disconnect(reason, text))
@@ -614,6 +624,7 @@ class Connection:
 
     def _refuse(self, reason: ReasonCode, why: str) -> None:
         """Answer CONNECT with a refusal ([MQTT-3.2.2-7])."""
+        self.service.meters.refuse("CONNECT", reason)
         if reason in _AUTHENTICATION:
             self.note_refused("ConnectRefused", why)
         if self.is_v5 or connect_return_code(reason) is not None:
@@ -662,6 +673,16 @@ class Connection:
         )
         settled = prg.unsettle(self.client_id)
         prg.propose(encode_command(command), lambda _reply: settled())
+
+    @property
+    def unanswered(self) -> int:
+        """How many of its publishes have no answer yet."""
+        return 0 if self._conversation is None else self._conversation.inbound.unanswered
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is left unread, for whatever reason."""
+        return self._holds > 0
 
     def check_time(self, now_ms: int) -> None:
         """Close what was silent too long, or waits too long for a leader."""

@@ -198,6 +198,7 @@ def _row(prg: Prg) -> dict[str, Any]:
         "leader": prg.leader_node,
         "refusal": flow.refusal,
         "prgs": settings.prg_count,
+        "rings": [ring.prg_count for ring in prg.tenant.rings],
         "queue_messages_max": settings.queue_messages_max,
         "queue_bytes_max": settings.queue_bytes_max,
     }

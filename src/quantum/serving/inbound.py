@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from quantum.broker import Message, encode_record
-from quantum.broker.message import BEFORE_V5, BEGINS, RETAIN, mark_record
+from quantum.broker.message import BEFORE_V5, BEGINS, FROM_V5, RETAIN, mark_record
 from quantum.mqtt import (
     MalformedPacket,
     ProtocolViolation,
@@ -69,6 +69,7 @@ class Inbound:
         self, owner: Prg, records: list[bytes], packet_ids: list[int], topics: list[bytes]
     ) -> None:
         """Send QoS 1 publishes into the log, and let their answers wait in order."""
+        self._connection.service.meters.publishes_in[1] += len(records)
         run = Run(self._connection, encode_acks(PUBACK, packet_ids), len(records))
         if self._connection.is_v5 and owner.leading:
             unwanted = {topic for topic in set(topics) if not owner.is_wanted(topic)}
@@ -93,9 +94,12 @@ class Inbound:
     def _log(self, owner: Prg, run: Run, records: list[bytes]) -> None:
         prg = self._connection.prg
         assert prg is not None
+        meters = self._connection.service.meters
         if owner is prg:
+            meters.local += run.count
             prg.publish(run, records)
         else:
+            meters.forwarded += run.count
             prg.forward(owner.number, run, records)
         self._pace(prg, owner)
 
@@ -115,11 +119,15 @@ class Inbound:
         connection = self._connection
         if run.acks[0] != PUBREC:
             self._open += run.count
-        under_way = self._open + len(self._exchanges)
-        if connection.is_v5 and under_way > connection.limits.receive_maximum:
+        if connection.is_v5 and self.unanswered > connection.limits.receive_maximum:
             raise ProtocolViolation(
                 ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, "more open publishes than allowed"
             )
+
+    @property
+    def unanswered(self) -> int:
+        """How many publishes have no answer yet, or no end."""
+        return self._open + len(self._exchanges)
 
     def release_answers(self) -> None:
         """Let the answers leave whose turn it is ([MQTT-4.6.0-2], [MQTT-4.6.0-3])."""
@@ -162,6 +170,8 @@ class Inbound:
 
     def _answer_now(self, qos: int, packet_id: int, reason: int) -> None:
         """Answer a publish that goes nowhere, in its turn."""
+        if reason >= ReasonCode.UNSPECIFIED_ERROR:
+            self._connection.service.meters.refuse("PUBLISH", reason)
         run = Run(self._connection, encode_ack(PUBACK if qos == 1 else PUBREC, packet_id), 1)
         run.done = True
         if reason and self._connection.is_v5:
@@ -214,6 +224,7 @@ class Inbound:
             self._publish_0(owner, self._message(topic, payload, 0, retain, b"", 0, 0))
 
     def _publish_0(self, owner: Prg, message: Message) -> None:
+        self._connection.service.meters.publishes_in[0] += 1
         if message.retain:  # what is retained is logged
             self._log(owner, Run(self._connection, b"", 1), [message.record])
         else:
@@ -233,6 +244,7 @@ class Inbound:
             self._on_repeat(exchange, message, is_repeat=is_repeat)
             return
         connection = self._connection
+        connection.service.meters.publishes_in[2] += 1
         run = Run(connection, encode_ack(PUBREC, packet_id), 1)
         self._exchanges[packet_id] = _Exchange(run, message.payload)
         self._wait_for(run)
@@ -246,7 +258,7 @@ class Inbound:
 
     def _record(self, message: Message) -> bytes:
         record = message.record
-        return record if self._connection.is_v5 else mark_record(record, BEFORE_V5)
+        return mark_record(record, FROM_V5 if self._connection.is_v5 else BEFORE_V5)
 
     def _on_repeat(self, exchange: _Exchange, message: Message, *, is_repeat: bool) -> None:
         """A packet id comes again before it was released: the message is here already.
@@ -356,8 +368,7 @@ def qos_1_record(
 ) -> bytes:
     """Make the record of a QoS 1 publish without properties."""
     flags = 1 | RETAIN if first_byte & 1 else 1
-    if not connection.is_v5:
-        flags |= BEFORE_V5
+    flags |= FROM_V5 if connection.is_v5 else BEFORE_V5
     return encode_record(
         topic, payload, flags, b"", 0, connection.client_id, connection.epoch, packet_id
     )

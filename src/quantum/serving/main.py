@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,8 @@ from quantum.serving.feeding import Feeding
 from quantum.serving.listeners import Door, Doors, Listeners, tenant_doors
 from quantum.serving.policy import TenantsFile
 from quantum.serving.service import BrokerService
+from quantum.serving.telemetry_why import show_broker
+from quantum.serving.tenant_records import record_tenants
 from quantum.serving.views import BrokerPages
 
 MQTT_ROLE: Final = 2
@@ -35,12 +38,17 @@ journal = logging.getLogger("quantum.broker")
 async def serve_mqtt(node: Node, admin: AdminServer, cluster_file: Path) -> Callable[[], None]:
     """Host the tenants of `broker.json`, and listen for their clients on loopback."""
     service = BrokerService(node)
+    service.audit = node.audit
     described = read_broker_file(cluster_file.parent)
     for ordinal, entry in enumerate(described.tenants):
         service.add_tenant(entry, ordinal)
+    service.watch_rings(cluster_file.parent)
+    service.on_described = partial(record_tenants, node)
+    record_tenants(node, described)
     service.obey(TenantsFile(cluster_file.parent))
     archiving = start_archiving(node, service, described.archive)
     admin.pages = BrokerPages(service, archiving, Feeding(node, service))
+    show_broker(service, node.watch)
     if not service.tenants:
         return closing(lambda: None, archiving)
     first = node.settings.entry.admin_port - ADMIN_ROLE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from quantum.broker import PUBREC, Delivery, Message, Outbound
 from quantum.broker.receiving import REFUSED
@@ -25,6 +25,18 @@ _QOS_BITS: Final = 6
 _DUP: Final = 8
 
 
+class OutwardSight(NamedTuple):
+    """The window of one client, and what is before and behind it."""
+
+    under_way: int
+    window: int
+    ceiling: int
+    """The lower of its Receive Maximum and the broker's own bound."""
+    waiting: int
+    queued_bytes: int
+    is_full: bool
+
+
 class Outward:
     """What one connection sends. Made when the first message comes.
 
@@ -42,6 +54,7 @@ class Outward:
         "_packet_max",
         "_queue",
         "_recalculated_ms",
+        "_sent",
         "_slots",
     )
 
@@ -50,6 +63,7 @@ class Outward:
         self._aliases_max = terms.aliases_max
         self._packet_max = terms.packet_bytes_max  # 0: no limit
         self._aliases: dict[bytes, int] = {}
+        self._sent = connection.service.meters.publishes_out
         self._slots = InFlightSlots(terms.receive_maximum, connection.limits.in_flight_max)
         self._recalculated_ms = connection.last_seen_ms
         self._kept: set[int] = set()
@@ -84,7 +98,7 @@ class Outward:
         """Send a message that the machine keeps for this client, as soon as a slot is free."""
         if delivery.qos == 0:
             self._send(delivery, again=False)
-        elif self._held or self._under_way >= self._slots.window or not self._connection.writable:
+        elif self._held or self._is_full or not self._connection.writable:
             self._held.append((delivery, again))
         else:
             self._start_kept(delivery, again=again)
@@ -105,7 +119,7 @@ class Outward:
         if not self._connection.writable:
             return
         self._share_window()
-        while self._held and self._under_way < self._slots.window:
+        while self._held and not self._is_full:
             self._start_kept(self._held[0][0], again=self._held.popleft()[1])
         # Again, where what was ready is too large for the client and left its slots free.
         while self._queue.queue and (ready := self._queue.take_ready(self._connection.now_ms())):
@@ -116,6 +130,21 @@ class Outward:
     def unsent_from(self) -> int:
         """Name the first message that the machine believes in flight and that never left, or 0."""
         return next((delivery.packet_id for delivery, again in self._held if not again), 0)
+
+    def sight(self) -> OutwardSight:
+        """Return what waits for the client, for who asks why."""
+        return OutwardSight(
+            self._under_way,
+            self._slots.window,
+            self._slots.ceiling,
+            len(self._held) + len(self._queue.queue),
+            self._queue.weight,
+            self._is_full,
+        )
+
+    @property
+    def _is_full(self) -> bool:
+        return self._under_way >= self._slots.window
 
     @property
     def _under_way(self) -> int:
@@ -172,6 +201,7 @@ class Outward:
         self, outgoing: Outgoing, first: int, packet_id: int, identifiers: tuple[int, ...]
     ) -> None:
         connection = self._connection
+        self._sent[first & _QOS_BITS] += 1
         if not connection.is_v5:
             outgoing.plain().append_to(connection.pieces(), first, packet_id)
         elif identifiers or self._aliases_max or self._packet_max:

@@ -15,7 +15,7 @@ from quantum.mqtt import (
 from quantum.mqtt.hot import SLOW, Row
 from quantum.serving.policy import PublishGate, is_publish
 from quantum.serving.subscribing import SubscribePlan, plan_subscribe
-from quantum.tenancy import Rate, Resource, Verdict
+from quantum.tenancy import Decision, Rate, Resource, Verdict
 
 if TYPE_CHECKING:
     from quantum.serving.connection import Connection
@@ -49,6 +49,10 @@ class Permit:
         """Say whether the rules allow it; a will is a publish like any other (§10.2)."""
         return self._access is None or self._access.publish(topic).allowed
 
+    def judge(self, topic: bytes) -> Decision | None:
+        """Return what the rules say of a publish to a topic; None: there are none."""
+        return None if self._access is None else self._access.publish(topic)
+
     def forbidden(self, filters: list[bytes]) -> list[bytes]:
         """Return those of a session's subscriptions that the rules do not allow any more."""
         access = self._access
@@ -80,6 +84,8 @@ class Permit:
         connection = self._connection
         plan = plan_subscribe(packet, connection.version, self._access, self._has_room(packet))
         for line, refused in zip(packet.subscriptions, plan.refused, strict=True):
+            if refused is not None:
+                connection.service.meters.refuse("SUBSCRIBE", refused)
             if refused is ReasonCode.NOT_AUTHORIZED:
                 self._refused("SUBSCRIBE_REFUSED", line.topic_filter)
         return plan

@@ -10,7 +10,7 @@ import hashlib
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -33,6 +33,9 @@ from quantum.tenancy import (
     describe_tenants,
 )
 from quantum.types import ClientId
+
+if TYPE_CHECKING:
+    from quantum.serving.telemetry import Recent
 
 TENANTS_FILES: Final = ("tenants.toml", "tenants.json")
 _PUBLISHES: Final = range(0x30, 0x40)
@@ -121,6 +124,7 @@ class TenantGuard:
         self.description = TenantDescription()
         self._ledger = QuotaLedger(Quotas())
         self._rates = NoisyNeighbour(_NO_RATES, now_ms)
+        self.recent: Recent | None = None
 
     def change(self, description: TenantDescription, now_ms: int) -> None:
         """Put another policy in force; what is held and what is owed stays."""
@@ -178,6 +182,9 @@ class TenantGuard:
 
     def note(self, what: str, client_id: bytes, identity: str | None, about: bytes = b"") -> None:
         """Write down what was refused; names only, never a payload."""
+        if self.recent is not None:
+            of = f" of {about.decode(errors='replace')}" if about else ""
+            self.recent.note(client_id, f"{what}{of}")
         audit.warning(
             "%s tenant=%s client=%r identity=%s about=%r",
             what,
@@ -219,6 +226,15 @@ class PublishGate:
     def rest_ms(self, now_ms: int) -> int:
         """Return for how long to leave the connection unread: nobody may owe anything."""
         return max(self._own.publish_rest_ms(now_ms), self._tenant.publish_rest_ms(now_ms))
+
+    def owed(self, now_ms: int) -> list[tuple[str, Rate, int]]:
+        """Return whose rates leave it unread now, which, and for how many milliseconds."""
+        scopes = (("connection", self._own), ("tenant", self._tenant))
+        return [
+            (scope, rate, rest_ms)
+            for scope, guards in scopes
+            for rate, rest_ms in guards.publish_rests(now_ms)
+        ]
 
     def admit(self, buffer: bytes, rows: list[Row], retained_bytes: int, now_ms: int) -> Admitted:
         """Decide about packets that were read; `retained_bytes` is what the tenant has retained."""

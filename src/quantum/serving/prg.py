@@ -27,6 +27,7 @@ from quantum.broker import (
     PublishOnce,
     Release,
     RemoveSession,
+    RingChanged,
     Send,
     SendPubrec,
     SendPubrel,
@@ -36,10 +37,12 @@ from quantum.broker import (
     encode_publishes,
 )
 from quantum.broker.items import Item
+from quantum.broker.types import TRANSFER
 from quantum.mqtt import ReasonCode
 from quantum.serving.backpressure import BACKLOG_BYTES_MAX, Level
 from quantum.serving.delivery import Outgoing
 from quantum.serving.publishing import Done, Forwards, OpenRuns, Run, cuts
+from quantum.serving.ring_keeper import RingKeeper
 from quantum.serving.streams import StreamIn, StreamOut
 
 if TYPE_CHECKING:
@@ -97,6 +100,23 @@ class Prg:
         self._waiters: list[tuple[list[tuple[int, int]], Callable[[], None]]] = []
         self._elapsing = False
         self._ticks = 0
+        self.forward_wait_ticks = 0
+        """For how many ticks, added up, other partitions were waited for."""
+        self.ring = RingKeeper(self)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the partition owns what the ring says: a fresh one does not at once."""
+        return self.broker.state.is_open
+
+    def serves(self, client_id: bytes) -> bool:
+        """Say whether a client's session is here."""
+        return self.leading and not self.broker.state.is_fenced(client_id)
+
+    @property
+    def stalled(self) -> int:
+        """How many commands the group did not take yet."""
+        return len(self._stalled)
 
     @property
     def broker(self) -> Broker:
@@ -144,6 +164,8 @@ class Prg:
         self, origin: int, term: int, first: int, records: list[bytes], done: Done
     ) -> None:
         """Log publishes that another partition's leader passed on."""
+        if not self.is_open:
+            return  # its sender sends again
         self._passed.append((origin, term, first, records, done))
         self.tenant.touch(self)
 
@@ -351,6 +373,7 @@ class Prg:
             return
         self._starting, self.leading = False, True
         journal.info("partition %s/%d is served here", self.tenant.name, self.number)
+        self.tenant.note_ring()
         self.tenant.leadership_changed(self.number)
 
     def _end(self, why: str) -> None:
@@ -367,6 +390,7 @@ class Prg:
         self._stalled.clear()
         self.backlog.clear()
         self.busy_clients = {}
+        self.ring = RingKeeper(self)
         for connection in connections.values():
             connection.partition_moved(why)
         self.tenant.leadership_changed(self.number)
@@ -390,7 +414,7 @@ class Prg:
         before the log knows; what another node knows better counts.
         """
         route = self.broker.route(topic)
-        if route.is_empty:
+        if route.is_empty and self.is_open:
             return False
         if route.shares or self.wants(topic):
             return True
@@ -398,7 +422,7 @@ class Prg:
 
     def wants(self, topic: bytes) -> bool:
         """Say whether a session of this partition wants a topic; True if it is led elsewhere."""
-        if not self.leading:
+        if not self.leading or not self.is_open:
             return True
         route, connections = self.broker.route(topic), self.connections
         return bool(route.kept) or any(each.client_id in connections for each in route.volatile)
@@ -473,8 +497,22 @@ class Prg:
                 connection = self.connections.get(effect.client_id)
                 if connection is not None:
                     connection.session_ended(effect.epoch, effect.reason)
+            case RingChanged():
+                self._on_ring_changed()
             case _:
                 raise AssertionError(effect)
+
+    def _on_ring_changed(self) -> None:
+        """Send clients away whose sessions moved; let everyone go on that waited for us."""
+        state = self.broker.state
+        journal.info(
+            "partition %s/%d: ring %d has %d partitions",
+            *(self.tenant.name, self.number, state.routing_epoch, state.prg_count),
+        )
+        for client_id in [each for each in self.connections if state.is_fenced(each)]:
+            self.connections.pop(client_id).partition_moved("the session moved")
+        self.tenant.note_ring()
+        self.tenant.opened(self)
 
     def kick(self, client_id: bytes) -> bool:
         """End a session because an operator wants it; say whether it is served here."""
@@ -492,13 +530,17 @@ class Prg:
 
     def receive_items(self, origin: int, first: int, items: list[Item], base: int) -> None:
         """Take items of another partition's stream; it knows that we have all up to `base`."""
+        if origin < TRANSFER and not self.is_open:
+            return  # they come again when it is
         stream = self._streams_in.get(origin)
         if stream is None:
             stream = self._streams_in[origin] = StreamIn(self, origin)
         stream.receive(first, items, base)
 
     def items_taken(self, peer: int, through: int) -> None:
-        """Another partition has our items up to a place."""
+        """Another partition has our items up to a place; 0: it just opened, and has nothing."""
+        if through == 0:
+            self.peer_changed(peer)
         stream = self._streams_out.get(peer)
         if stream is not None:
             stream.on_taken(through)
@@ -525,7 +567,7 @@ class Prg:
     def peer_changed(self, prg: int | None) -> None:
         """A partition's leader changed, or the link to a node broke (None: any): send again."""
         for peer, stream in self._streams_out.items():
-            if prg is None or peer == prg:
+            if prg is None or peer % TRANSFER == prg:
                 stream.send_again()
         for owner, forwards in self.forwards.items():
             if prg is None or owner == prg:
@@ -549,9 +591,12 @@ class Prg:
         for forwards in self.forwards.values():
             if len(forwards):
                 forwards.waited_ticks += 1
+                self.forward_wait_ticks += forwards.waited_ticks > 1
                 if forwards.waited_ticks >= _RESEND_TICKS:
                     forwards.send_again()
                 self.tenant.touch(self)
+        if self.tenant.rings:
+            self.ring.on_tick()
         if self._ticks % _ELAPSE_TICKS == 0 and not self._elapsing:
             due_ms = self.broker.next_deadline_ms()
             if due_ms is not None and due_ms <= self.now_ms():

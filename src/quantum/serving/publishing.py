@@ -59,6 +59,7 @@ class Run:
 
     def refuse(self, number: int, reason: int) -> None:
         """Note that one of the publishes was refused."""
+        self.connection.service.meters.refuse("PUBLISH", reason)
         if self.refused is None:
             self.refused = []
         self.refused.append((number, reason))
@@ -184,6 +185,15 @@ class Forwards:
         self._weight -= share
         if self._origin.forwards.get(self._owner) is self:  # not those of a term that is over
             self._origin.backlog.add(-share)
+
+    @property
+    def next_number(self) -> int:
+        return self._open.next_number
+
+    @property
+    def oldest(self) -> int:
+        """The number of the first publish that is not answered, or of the next one."""
+        return self._open.next_number - len(self._records)
 
     @property
     def is_waiting(self) -> bool:

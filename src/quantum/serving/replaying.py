@@ -23,7 +23,7 @@ from quantum.broker import Broker, BrokerSettings
 from quantum.routing.ring import HashRing
 from quantum.serving.broker_file import TenantEntry, read_broker_file
 from quantum.serving.groups import group_of
-from quantum.types import TenantId
+from quantum.types import ClientId, TenantId
 
 _ALL: Final = 1 << 63
 
@@ -54,7 +54,7 @@ def replay_directory(
     while (directory := node_directory(root, NodeId(node))).is_dir():
         keys = load_keyring(directory / KEYS_DIRECTORY)
         for ordinal, tenant in enumerate(tenants):
-            for number in range(tenant.prgs):
+            for number in range(tenant.prg_count):
                 state = directory / "state" / str(group_of(ordinal, number))
                 if state.is_dir():
                     replayed = _replay(state, keys, node, tenant, ordinal, number, to_index)
@@ -106,12 +106,16 @@ def _restore(
 
 
 def broker_settings(tenant: TenantEntry, number: int) -> BrokerSettings:
-    """Return the numbers under which every replica of a partition applies its log."""
-    ring, name, count = HashRing(), TenantId(tenant.name), tenant.prgs
+    """Return the numbers under which every replica of a partition applies its log.
+
+    How many partitions the ring has later is in the log.
+    """
+    ring, name = HashRing(), TenantId(tenant.name)
     return BrokerSettings(
         number,
-        count,
-        lambda topic: ring.topic_partition(name, topic, count),
+        tenant.prgs,
+        lambda topic, count: ring.topic_partition(name, topic, count),
+        lambda client_id, count: ring.session_partition(name, ClientId(client_id), count),
         queue_messages_max=tenant.queue_messages_max,
         queue_bytes_max=tenant.queue_bytes_max,
     )

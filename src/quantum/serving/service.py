@@ -7,11 +7,14 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from clustor.raft.types import ReplicaId
 from clustor.replica import ReplicaOutput
+from clustor.runtime.audit_desk import AuditDesk
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.node import Node
 from clustor.runtime.pki import NodeId
@@ -24,7 +27,7 @@ from quantum.routing.ring import HashRing
 from quantum.serving import link
 from quantum.serving.authentication import Authenticator
 from quantum.serving.backpressure import TurnShare
-from quantum.serving.broker_file import TenantEntry
+from quantum.serving.broker_file import BrokerFile, RingsFile, TenantEntry
 from quantum.serving.connection import Connection
 from quantum.serving.groups import group_of
 from quantum.serving.limits import MqttLimits
@@ -32,6 +35,7 @@ from quantum.serving.policy import TenantsFile, server_name_owners
 from quantum.serving.prg import Prg
 from quantum.serving.relay import RelayEntry, RelayExit
 from quantum.serving.replaying import broker_settings
+from quantum.serving.telemetry import BrokerMeters, Recent
 from quantum.serving.tenant import Tenant
 from quantum.tenancy import TenantDescription
 
@@ -78,34 +82,71 @@ class BrokerService:
         self.dropped = 0
         """QoS 0 messages that a client was too slow for, and what was too large for one."""
         self.faults: dict[str, int] = {}
+        self.audit: AuditDesk | None = None
+        """Where to tell what clients may not; None: nowhere."""
+        self.meters = BrokerMeters()
+        self.recent = Recent(self.now_ms)
+        """What happened to clients lately, for who asks why."""
         self.connections = 0
         self.server_names: dict[str, str] = {}
         """Which tenant each server name (SNI) leads to."""
         self._tenants_file: TenantsFile | None = None
+        self.rings_file: RingsFile | None = None
+        self._ordinals: dict[str, int] = {}
+        self.on_hosted: Callable[[Prg], None] | None = None
+        """Told of every partition that is hosted from then on."""
+        self.on_described: Callable[[BrokerFile], None] | None = None
+        """Told of `broker.json` when it changed, and all its partitions are hosted."""
         self._number = node.serve(self)
 
     # Tenants.
 
     def add_tenant(self, entry: TenantEntry, ordinal: int) -> Tenant:
         """Host the partitions of a tenant; `ordinal` is the same on every node."""
-        name, prg_count = entry.name, entry.prgs
-        tenant = Tenant(name, self, HashRing())
-        for number in range(prg_count):
+        tenant = Tenant(entry.name, self, HashRing())
+        tenant.guard.recent = self.recent
+        self._ordinals[entry.name] = ordinal
+        self.host(tenant, entry)
+        self.tenants[entry.name] = tenant
+        if len(self.tenants) > 1:
+            for each in self.tenants.values():
+                each.share = each.share or TurnShare(self.soon)
+        return tenant
+
+    def host(self, tenant: Tenant, entry: TenantEntry) -> None:
+        """Host the partitions of a tenant that are not hosted yet."""
+        for number in range(len(tenant.prgs), entry.prg_count):
             settings = broker_settings(entry, number)
             group = self._node.host(
-                group_of(ordinal, number),
+                group_of(self._ordinals[entry.name], number),
                 lambda settings=settings: Broker(settings),  # type: ignore[misc]
                 self,
+                frozenset(map(ReplicaId, entry.voters(number))) or None,
             )
             prg = Prg(tenant, number, group)
             tenant.prgs.append(prg)
             self._by_group[group] = prg
             self._leaders[prg] = None
-        self.tenants[name] = tenant
-        if len(self.tenants) > 1:
-            for each in self.tenants.values():
-                each.share = each.share or TurnShare(self.soon)
-        return tenant
+            if self.on_hosted is not None:
+                self.on_hosted(prg)
+        tenant.rings = entry.rings
+        tenant.prg_count = max(tenant.prg_count, entry.prgs)  # what the logs know comes with a tick
+
+    def watch_rings(self, directory: Path) -> None:
+        """Follow `broker.json`: host what a tenant's ring grows by, while everything goes on."""
+        self.rings_file = RingsFile(directory)
+
+    def _follow_rings(self) -> None:
+        described = self.rings_file.read_if_changed() if self.rings_file is not None else None
+        if described is None:
+            return
+        for entry in described.tenants:
+            tenant = self.tenants.get(entry.name)
+            if tenant is not None and len(entry.rings) > len(tenant.rings):
+                journal.info("tenant %s grows to %d partitions", entry.name, entry.prg_count)
+                self.host(tenant, entry)
+        if self.on_described is not None:
+            self.on_described(described)
 
     def obey(self, tenants_file: TenantsFile) -> None:
         """Put the operator's policy in force, and again whenever it changes."""
@@ -162,6 +203,7 @@ class BrokerService:
         if self._next_slice % _WAITING_TICKS == 0:
             for tenant in self.tenants.values():
                 tenant.ask_again()
+            self._follow_rings()
         if self._moved and self._next_slice == 0:
             self._end_strays()
         for connection in list(self._slices[self._next_slice]):
@@ -257,6 +299,7 @@ class BrokerService:
 
     def joined(self, connection: Connection) -> None:
         self.connections += 1
+        self.meters.connects += 1
         self._slices[id(connection) // 16 % _CHECK_SLICES].add(connection)
 
     def left(self, connection: Connection) -> None:
@@ -271,12 +314,12 @@ class BrokerService:
         self, what: str, *, who: str, why: str, target: str = "", tenant: str = ""
     ) -> None:  # fmt: skip
         """Tell the audit log of something that a client may not."""
-        audit = self._node.audit
-        if audit is not None:
-            audit.refused(what, who=who, why=why, target=target, tenant=tenant)
+        if self.audit is not None:
+            self.audit.refused(what, who=who, why=why, target=target, tenant=tenant)
 
     def note_end(self, client_id: bytes, why: str) -> None:
         journal.debug("client %r: %s", client_id, why)
+        self.recent.note(client_id, f"its connection ended: {why}")
 
     # Links.
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from quantum.broker import ChannelItems, encode_command
 from quantum.broker.items import Deliver, Item, encode_item
 from quantum.broker.message import Message
+from quantum.broker.types import TRANSFER
 
 if TYPE_CHECKING:
     from quantum.serving.prg import Prg
@@ -114,7 +115,7 @@ class StreamIn:
 
     def _unlogged(self, item: Item) -> Message | None:
         """Return the message of an item that nobody here has to remember."""
-        if type(item) is not Deliver:
+        if type(item) is not Deliver or self.origin >= TRANSFER:
             return None
         message = item.message
         return None if self._prg.broker.route(message.topic).kept else message

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from quantum.broker import Message
 from quantum.broker.items import Item, encode_item
 from quantum.broker.shares import Member
+from quantum.broker.types import TRANSFER
 from quantum.mqtt import PeerFault, ReasonCode
 from quantum.routing.ring import HashRing
 from quantum.serving import link
@@ -19,6 +20,7 @@ from quantum.tenancy import TenantDescription
 from quantum.types import ClientId, TenantId
 
 if TYPE_CHECKING:
+    from quantum.serving.broker_file import Ring
     from quantum.serving.prg import Prg
 
 OWNERS_CACHED_MAX: Final = 65_536
@@ -48,6 +50,11 @@ class Tenant:
         self._links = links
         self._ring = ring
         self.prgs: list[Prg] = []
+        """Those that are hosted here; the ring may not have all of them yet."""
+        self.rings: tuple[Ring, ...] = ()
+        """The ring of each routing epoch, from the first change on."""
+        self.prg_count = 0
+        """By how many partitions this node routes: the newest ring that any log here knows."""
         self.owners: dict[bytes, Prg] = {}
         """Topics that were published to lately, all well formed, and who owns them."""
         self._waiting: dict[int, list[Callable[[], None]]] = {}
@@ -60,8 +67,35 @@ class Tenant:
         self._resting: list[tuple[int, int, Held]] = []
         """A heap of connections that are too fast, and when they are read again."""
         self._rests = 0
+        self.throttled = 0
+        """How often a connection was left unread because it, or its tenant, was too fast."""
         self.dropped = 0
         self.faults: dict[str, int] = {}
+
+    # The ring.
+
+    def note_ring(self) -> None:
+        """Route by the newest ring that a replica here has applied."""
+        states = [prg.broker.state for prg in self.prgs]
+        count = max((state.prg_count for state in states if state.is_open), default=0)
+        count = min(count, len(self.prgs))
+        if count <= self.prg_count:
+            return
+        self.prg_count = count
+        self.owners.clear()
+        for prg in self.prgs:
+            for connection in prg.connections.values():
+                connection.forget_owners()
+        self.ask_again()
+
+    def opened(self, prg: Prg) -> None:
+        """Let everyone know, wherever they are, who waits for a partition that may be open now."""
+        if not prg.is_open:
+            return
+        self.leadership_changed(prg.number)
+        for peer in self.prgs:
+            if peer is not prg:
+                self.say_taken(peer.number, prg.number, 0)
 
     # Policy.
 
@@ -95,11 +129,18 @@ class Tenant:
     def rest(self, held: Held, until_ms: int) -> None:
         """Leave a connection unread until then."""
         self._rests += 1
+        self.throttled += 1
         heappush(self._resting, (until_ms, self._rests, held))
         held.hold()
 
+    def rests_until(self, held: Held) -> int | None:
+        """Return until when a connection is left unread; None: it is not."""
+        return next((until_ms for until_ms, _, each in self._resting if each is held), None)
+
     def on_tick(self) -> None:
         """Read again who has rested; send the slowest subscriber away if all wait for it."""
+        if self.rings:
+            self.note_ring()
         now_ms = self._links.tick_ms
         while self._resting and self._resting[0][0] <= now_ms:
             heappop(self._resting)[2].let_go()
@@ -129,7 +170,7 @@ class Tenant:
     def session_prg(self, client_id: bytes) -> Prg:
         """Return the partition that a client's session lives in."""
         number = self._ring.session_partition(
-            TenantId(self.name), ClientId(client_id), len(self.prgs)
+            TenantId(self.name), ClientId(client_id), self.prg_count
         )
         return self.prgs[number]
 
@@ -143,7 +184,7 @@ class Tenant:
         return prg
 
     def topic_partition(self, topic: bytes) -> int:
-        return self._ring.topic_partition(TenantId(self.name), topic, len(self.prgs))
+        return self._ring.topic_partition(TenantId(self.name), topic, self.prg_count)
 
     # Between partitions, wherever their leaders are. Each says whether there was a way.
 
@@ -152,7 +193,7 @@ class Tenant:
     ) -> bool:
         """Pass publishes on to the leader of the partition that owns their topics."""
         prg = self.prgs[owner]
-        if prg.leading:
+        if prg.leading and prg.is_open:
             prg.publish_passed(origin.number, origin.term, first, records, done)
             return True
         node = prg.leader_node
@@ -169,9 +210,14 @@ class Tenant:
     def send_items(self, origin: int, peer: int, first: int, items: list[Item], base: int) -> bool:
         """Send items of a stream to the leader of the partition they are for.
 
-        `base` is how far that partition is known to be.
+        `base` is how far that partition is known to be. What moves to a fresh partition has a
+        stream of its own: `TRANSFER` is in both its names.
         """
-        prg = self.prgs[peer]
+        number = peer % TRANSFER
+        origin += peer - number
+        if number >= len(self.prgs):
+            return False  # not hosted yet
+        prg = self.prgs[number]
         if prg.leading:
             prg.receive_items(origin, first, items, base)
             return True
@@ -181,19 +227,21 @@ class Tenant:
         encoded = [encode_item(item) for item in items]
         for begin, end in cuts(encoded):
             piece = encoded[begin:end]
-            said = link.Items(self.name, origin, peer, first + begin, piece, base)
+            said = link.Items(self.name, origin, number, first + begin, piece, base)
             self._links.say(node, said, sum(map(len, piece)) + 64)
         return True
 
     def say_taken(self, origin: int, peer: int, through: int) -> None:
         """Tell the leader of `origin` that `peer` has its items up to a place."""
-        prg = self.prgs[origin]
+        number = origin % TRANSFER
+        peer += origin - number
+        prg = self.prgs[number]
         if prg.leading:
             prg.items_taken(peer, through)
             return
         node = prg.leader_node
         if node is not None and not self._links.is_local(node):
-            self._links.say(node, link.ItemsTaken(self.name, origin, peer, through), 64)
+            self._links.say(node, link.ItemsTaken(self.name, number, peer, through), 64)
 
     def publish_unlogged(self, message: Message) -> None:
         """Let a QoS 0 message go to everyone who is there; it may be lost."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +32,8 @@ from quantum.serving.limits import MqttLimits
 from quantum.serving.listeners import Door, Doors, Listeners, tenant_doors
 from quantum.serving.policy import TenantsFile
 from quantum.serving.service import BrokerService
+from quantum.serving.telemetry_why import show_broker
+from quantum.serving.tenant_records import record_tenants
 from quantum.serving.views import BrokerPages
 
 _ONE: Final = NodeId(1)
@@ -40,20 +43,32 @@ _PORT_UNUSED: Final = 9_100  # one node has no peers; what is written down is no
 journal = logging.getLogger("quantum.broker")
 
 Say = Callable[[str], None]
+Attach = Callable[[Node, AdminServer], object]
 
 
-async def serve_alone(settings: Settings, say: Say) -> None:
-    """Serve until SIGTERM or Ctrl-C. Raises NodeError, EdgeError and what a replica refuses."""
+async def serve_alone(settings: Settings, say: Say, attach: Attach | None = None) -> None:
+    """Serve until SIGTERM or Ctrl-C; `attach` adds pages of rooms above to the admin port.
+
+    Raises NodeError, EdgeError and what a replica refuses.
+    """
     cluster = _describe(settings)
     data = open_data_directory(node_directory(settings.data, _ONE), cluster.id, _ONE)
 
     async def extend(node: Node, admin: AdminServer, _file: Path) -> Callable[[], None]:
+        if attach is not None:
+            attach(node, admin)
         service = BrokerService(node, mqtt_limits(settings))
-        for ordinal, entry in enumerate(read_broker_file(settings.data).tenants):
+        service.audit = node.audit
+        broker = read_broker_file(settings.data)
+        for ordinal, entry in enumerate(broker.tenants):
             service.add_tenant(entry, ordinal)
+        service.watch_rings(settings.data)
+        service.on_described = partial(record_tenants, node)
+        record_tenants(node, broker)
         service.obey(TenantsFile(settings.data))
         archiving = start_archiving(node, service, archive_entry(settings))
         admin.pages = BrokerPages(service, archiving, Feeding(node, service))
+        show_broker(service, node.watch)
         all_doors = replace(doors(settings), tenants=tenant_doors(service))
         listeners = Listeners(service, all_doors, settings.data, DEVELOPMENT_TENANT)
         await listeners.start()

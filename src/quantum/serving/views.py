@@ -12,8 +12,10 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from quantum.broker import waits_for
 from quantum.broker.session import Session
 from quantum.serving.prg import Prg
+from quantum.serving.tenant_pages import TenantPages
 from quantum.topics import matches
 
 if TYPE_CHECKING:
@@ -40,9 +42,13 @@ class BrokerPages:
         self._service = service
         self._archiving = archiving
         self._feeding = feeding
+        self._tenants = TenantPages(service)
 
     def get(self, target: str) -> Answer | asyncio.Future[Answer] | None:
         """Answer a GET, or return None for a page that is not ours."""
+        about_tenants = self._tenants.get(target)
+        if about_tenants is not None:
+            return about_tenants
         parts = urlsplit(target)
         if not parts.path.startswith(_PREFIX):
             return None
@@ -74,7 +80,10 @@ class BrokerPages:
         return feeding.page(tenant, number, query)
 
     def post(self, target: str) -> Answer | None:
-        """Carry out `POST /broker/sessions/<client>/kick`."""
+        """Carry out `POST /broker/sessions/<client>/kick`, and what `TenantPages` knows."""
+        about_tenants = self._tenants.post(target)
+        if about_tenants is not None:
+            return about_tenants
         path = urlsplit(target).path
         if not path.startswith(_PREFIX + "sessions/") or not path.endswith("/kick"):
             return None
@@ -179,6 +188,10 @@ def _partition(prg: Prg) -> dict[str, Any]:
             str(peer): len(outbox.items) for peer, outbox in state.channels.outboxes().items()
         },
         "applied_index": state.applied_index,
+        "routing_epoch": state.routing_epoch,
+        "prg_count": state.prg_count,
+        "open": state.is_open,
+        "waits_for": waits_for(state),
     }
 
 

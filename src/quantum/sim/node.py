@@ -71,6 +71,7 @@ class BrokerNode:
         self.node_id = sim.id
         self.transport = _Transport(self)
         self.is_over = False
+        self.audit = None  # nobody looks at refusals here
         self._turn_due = False
         self._touched: dict[SimGroup, None] = {}
         self._hosted: list[SimGroup] = []  # by the seat's number
@@ -85,7 +86,7 @@ class BrokerNode:
     def serve(self, _service: object) -> int:
         return 0
 
-    def host(self, partition: int, _new_machine: object, _service: object) -> HostedGroup:
+    def host(self, partition: int, *_how: object) -> HostedGroup:
         seat = self.sim.seats[partition - group_of(0, 0)]
         group = SimGroup(seat, partition)
         self._hosted.append(group)
@@ -121,6 +122,8 @@ class BrokerNode:
 
     def on_output(self, seat: Seat, output: ReplicaOutput) -> None:
         """Take what one of the replicas put out, and end the turn soon."""
+        if seat.group >= len(self._hosted):
+            return  # the ring does not have it yet, as far as this node was told
         self.service.on_output(cast("HostedGroup", self._hosted[seat.group]), output)
         self.turn_soon()
 

@@ -40,12 +40,19 @@ def run_broker_seed(seed: int) -> SeedReport:
     return run_broker_scenario(broker_scenario(seed))
 
 
-def run_broker_scenario(scenario: Scenario) -> SeedReport:
-    """Run one. Whatever is raised is a violation."""
+def run_growing_seed(seed: int) -> SeedReport:
+    """Run the same while the tenant's ring grows."""
+    scenario = broker_scenario(seed)
+    grown = replace(scenario, groups=scenario.groups + 1 + seed % 2)
+    return run_broker_scenario(grown, prgs=scenario.groups)
+
+
+def run_broker_scenario(scenario: Scenario, prgs: int | None = None) -> SeedReport:
+    """Run one. Whatever is raised is a violation. `prgs`: the ring grows from so many."""
     report = SeedReport(scenario.seed, scenario=scenario, flags="--broker ")
     world: BrokerWorld | None = None
     try:
-        world = BrokerWorld(scenario)
+        world = BrokerWorld(scenario, prgs)
         world.run_until(scenario.duration)
         _come_to_rest(world)
         _judge(world)
@@ -90,6 +97,8 @@ def _what_is_missing(world: BrokerWorld) -> str:
     for group in range(world.scenario.groups):
         if world.leader(group) is None:
             return f"partition {group} has no leader"
+    if world.is_growing and not world.has_grown:
+        return "the ring has not grown"
     for subscriber in world.subscribers:
         if not subscriber.is_subscribed:
             return f"{subscriber.name} is not subscribed"

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from clustor.raft.types import ReplicaId
 from clustor.replica import ReplicaOutput
@@ -15,8 +18,9 @@ from clustor.sim.scenario import MS, Scenario
 from clustor.sim.seat import Seat
 from quantum.broker import Broker, BrokerSettings
 from quantum.mqtt import ProtocolVersion
-from quantum.serving.broker_file import DEVELOPMENT_TENANT, TenantEntry
+from quantum.serving.broker_file import DEVELOPMENT_TENANT, Ring, TenantEntry
 from quantum.serving.replaying import broker_settings
+from quantum.serving.tenant_pages import is_settled
 from quantum.sim.clients import SimClient, SimPublisher, SimSubscriber
 from quantum.sim.links import Links
 from quantum.sim.node import BrokerNode
@@ -49,10 +53,13 @@ class WatchedBroker(Broker):
 class BrokerWorld(SimCluster):
     """Everything of one run. Nothing here knows what is right."""
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, prgs: int | None = None) -> None:
+        """`prgs`: how many of the groups are the ring's at first; it grows to all of them."""
         rng = Random(f"broker {scenario.seed}")  # noqa: S311  # chosen for repetition
         self.tenant = TenantEntry(
-            DEVELOPMENT_TENANT, scenario.groups, queue_messages_max=rng.choice((12, 40, 1_000))
+            DEVELOPMENT_TENANT,
+            scenario.groups if prgs is None else prgs,
+            queue_messages_max=rng.choice((12, 40, 1_000)),
         )
         self._settings = [broker_settings(self.tenant, each) for each in range(scenario.groups)]
         self.brokers: dict[ReplicaId, BrokerNode] = {}
@@ -78,6 +85,28 @@ class BrokerWorld(SimCluster):
             for number in range(scenario.clients)
         ]
         self.later(400 * MS, self._disturb)
+        self.is_growing = prgs is not None
+        if self.is_growing:
+            self._growth = self._rng("growth")
+            self.later(self._growth.randint(500 * MS, scenario.duration), self._grow)
+
+    def _grow(self) -> None:
+        """Write a larger ring down; each node reads it when it does."""
+        ring = Ring(self.scenario.groups)
+        self.tenant = msgspec.structs.replace(self.tenant, rings=(ring,))
+        for node in sorted(self.nodes):
+            self.later(self._growth.randint(0, 300 * MS), partial(self._read_ring, node))
+
+    def _read_ring(self, node: ReplicaId) -> None:
+        broker = self.brokers.get(node)
+        if broker is not None:
+            broker.service.host(broker.service.tenants[self.tenant.name], self.tenant)
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether every partition, on every node, has done its part."""
+        tenants = [broker.service.tenants[self.tenant.name] for broker in self.brokers.values()]
+        return bool(self.tenant.rings) and all(map(is_settled, tenants))
 
     def _version(self) -> ProtocolVersion:
         return self._client_rng.choice(_VERSIONS)

@@ -177,8 +177,13 @@ class NoisyNeighbour:
 
     def publish_rest_ms(self, now_ms: int) -> int:
         """Return for how long publishes are better left unread: until nothing is owed."""
-        guards = (self._guards.get(rate) for rate in (Rate.PUBLISHES, Rate.PUBLISH_BYTES))
-        return max((guard.rest_ms(now_ms) for guard in guards if guard is not None), default=0)
+        return max((rest_ms for _, rest_ms in self.publish_rests(now_ms)), default=0)
+
+    def publish_rests(self, now_ms: int) -> list[tuple[Rate, int]]:
+        """Return which rates of publishes are owed something, and for how long."""
+        guards = ((rate, self._guards.get(rate)) for rate in (Rate.PUBLISHES, Rate.PUBLISH_BYTES))
+        owed = ((rate, guard.rest_ms(now_ms)) for rate, guard in guards if guard is not None)
+        return [(rate, rest_ms) for rate, rest_ms in owed if rest_ms]
 
 
 def _hardness(decision: RateDecision) -> tuple[int, int]:

@@ -35,7 +35,12 @@ def test_a_head_is_a_path_and_headers() -> None:
 @pytest.mark.parametrize(
     ("head", "code"),
     {
-        "another method": (b"PUT /status HTTP/1.1" + HOST, 405),
+        "another method": (b"TRACE /status HTTP/1.1" + HOST, 405),
+        "a put without a length": (b"PUT /v1/config HTTP/1.1" + HOST + JSON, 411),
+        "a delete with a body": (
+            b"DELETE /v1/nodes/1 HTTP/1.1" + HOST + JSON + b"\r\nContent-Length: 2",
+            400,
+        ),
         "a post without a length": (b"POST /reload HTTP/1.1" + HOST + JSON, 411),
         "a post of a strange length": (
             b"POST /reload HTTP/1.1" + HOST + JSON + b"\r\nContent-Length: +2",
@@ -61,6 +66,7 @@ def test_a_head_is_a_path_and_headers() -> None:
             400,
         ),
         "another version": (b"GET /status HTTP/1.0" + HOST, 505),
+        "a host for a path": (b"GET //[ HTTP/1.1" + HOST, 400),
         "no path": (b"GET status HTTP/1.1" + HOST, 400),
         "too few words": (b"GET /status" + HOST, 400),
         "no host": (b"GET /status HTTP/1.1", 400),
@@ -144,6 +150,11 @@ async def test_the_wide_int_registry_is_exposed() -> None:
         "a command in repair mode": (
             b"POST /reload HTTP/1.1" + HOST + JSON + b"\r\nContent-Length: 2\r\n\r\n{}",
             b"503",
+        ),
+        "a method that no page has": (b"DELETE /status HTTP/1.1\r\nHost: x\r\n\r\n", b"405"),
+        "more than the body": (
+            b"POST /reload HTTP/1.1" + HOST + JSON + b"\r\nContent-Length: 2\r\n\r\n{}{}",
+            b"400",
         ),
         "an endless head": (b"GET /" + b"a" * (2 * HEAD_BYTES_MAX), b"431"),
     }.values(),

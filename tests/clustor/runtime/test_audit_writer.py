@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from random import Random
 
@@ -12,6 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from clustor.log.errors import KeyUnavailable
+from clustor.log.steps import Plan
 from clustor.runtime.audit_keys import (
     AUDIT_KEY_FILE,
     AUDIT_KEYS_FILE,
@@ -21,7 +23,7 @@ from clustor.runtime.audit_keys import (
     rotate_audit_key,
 )
 from clustor.runtime.audit_writer import AuditWriter, WriterLimits
-from clustor.runtime.disk import DirectoryStorage, DiskError
+from clustor.runtime.disk import DirectoryStorage, DiskError, SyncDurations
 from clustor.runtime.errors import AuditFailed
 from clustor.security import (
     AuditReader,
@@ -113,6 +115,30 @@ async def test_a_disk_that_fails_is_told_to_everybody_who_waits(
     assert verdict.is_intact and objects == ["node/1"]
 
 
+async def test_a_disk_that_hangs_does_not_stop_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = AuditWriter(tmp_path, KEY, limits=WriterLimits(queue_events_max=10))
+    hanging = threading.Event()
+    execute = writer._partition.execute
+
+    def hang(plan: Plan) -> SyncDurations:
+        assert hanging.wait(30)
+        return execute(plan)
+
+    monkeypatch.setattr(writer._partition, "execute", hang)
+    waiting = [asyncio.create_task(writer.record(event(number))) for number in range(30)]
+    for _ in range(1_000):
+        await asyncio.sleep(0)  # the loop turns, and nobody was told a lie
+    assert not any(task.done() for task in waiting) and writer.waiting == 10
+    assert not writer.note(event(99))
+    hanging.set()
+    await asyncio.gather(*waiting)
+    await writer.close()
+    verdict, objects = checked(tmp_path)
+    assert verdict.is_intact and len(objects) == 31  # with the line about the lost one
+
+
 async def test_a_log_that_was_cut_does_not_open(tmp_path: Path) -> None:
     writer = AuditWriter(tmp_path, KEY)
     await writer.record(event(1))
@@ -186,6 +212,9 @@ async def test_a_rotated_key_goes_on_in_the_same_log(tmp_path: Path) -> None:
         writer = AuditWriter(tmp_path, signer)
         await writer.record(event(1))
         await writer.close()
-    both = trust(TrustedKey(KEY.public_key()), TrustedKey(other.public_key()))
+    both = trust(
+        TrustedKey(KEY.public_key().public_bytes_raw()),
+        TrustedKey(other.public_key().public_bytes_raw()),
+    )
     verdict, objects = checked(tmp_path, both)
     assert verdict.is_intact and len(objects) == 2

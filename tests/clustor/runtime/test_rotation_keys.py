@@ -27,9 +27,12 @@ from clustor.runtime.keystore import (
 from clustor.runtime.partition_log import open_partition_log
 from clustor.runtime.pki import ClusterId, NodeId, utc_now
 from clustor.runtime.rotation_keys import (
+    HOLDS_FILE,
     REGISTRY_FILE,
     KeyKeeper,
     epochs_in_use,
+    hold_keys,
+    release_keys,
     rotate_everywhere,
 )
 from clustor.security import (
@@ -192,6 +195,21 @@ def test_what_is_in_use_is_kept_until_it_is_not(tmp_path: Path) -> None:
     assert store.states()[1] is KeyState.ZEROIZED and 1 not in store.secrets()
 
 
+def test_an_archive_holds_every_key_until_it_is_released(tmp_path: Path) -> None:
+    store = Store(tmp_path, Clock())
+    hold_keys(store.keys, "archive")
+    hold_keys(store.keys, "archive")
+    live(store)
+    assert store.states()[1] is KeyState.DECRYPT_ONLY and 1 in store.secrets()
+    assert release_keys(store.keys, "archive") and not release_keys(store.keys, "archive")
+    store.clock.now_ms += 600_000
+    store.keeper.look()
+    assert store.states()[1] is KeyState.ZEROIZED
+    (store.keys / HOLDS_FILE).write_text("?")
+    with pytest.raises(RegistryUnreadable):
+        hold_keys(store.keys, "archive")
+
+
 def test_doubt_about_what_is_in_use_zeroizes_nothing(tmp_path: Path) -> None:
     store = Store(tmp_path, Clock())
 
@@ -310,6 +328,10 @@ def test_the_command_lists_and_rotates(root: Path) -> None:
         KeyKeeper(store, load_keyring(store), dict).look()
     code, output = run("list", "--data", root)
     assert code == 0 and output.count("Staged") == 3 and output.count("Active") == 3
+    hold_keys(cluster_keys(root)[1], "archive")
+    assert "(hold)" in run("list", "--data", root)[1]
+    assert run("release", "archive", "--data", root) == (0, "released on 1 nodes\n")
+    assert run("release", "archive", "--data", root)[0] == 3
     code, output = run("rotate", "--data", root, "--use", "AuditLogKey")
     assert code == 0 and "stores=4" in output
     assert run("rotate", "--data", root, "--use", "CPReleaseKey")[0] == 2

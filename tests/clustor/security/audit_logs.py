@@ -15,8 +15,8 @@ from clustor.security import (
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 OTHER_KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(1, 33)))
-KEY_ID = key_id_of(KEY.public_key())
-TRUSTED = trust(TrustedKey(KEY.public_key()))
+KEY_ID = key_id_of(KEY.public_key().public_bytes_raw())
+TRUSTED = trust(TrustedKey(KEY.public_key().public_bytes_raw()))
 
 
 def event(number: int) -> AuditEvent:
@@ -33,7 +33,7 @@ def event(number: int) -> AuditEvent:
 
 
 def new_chain(key: Ed25519PrivateKey = KEY, log_id: str = "log-1") -> AuditChain:
-    return AuditChain(log_id, key.sign, key_id_of(key.public_key()))
+    return AuditChain(log_id, key.sign, key_id_of(key.public_key().public_bytes_raw()))
 
 
 def small_log(

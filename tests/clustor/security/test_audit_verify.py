@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import random
 
 import msgspec
@@ -181,15 +182,16 @@ def test_a_seal_that_another_key_made_in_its_name_is_refused(swapped: int) -> No
 def test_keys_overlap_and_end() -> None:
     chain = new_chain()
     lines = [chain.begin_file(1, 0), chain.append(event(1)), chain.seal(100)]
-    chain._sign, chain.key_id = OTHER_KEY.sign, key_id_of(OTHER_KEY.public_key())
+    chain._sign, chain.key_id = OTHER_KEY.sign, key_id_of(OTHER_KEY.public_key().public_bytes_raw())
     lines += [chain.append(event(2)), chain.seal(200)]
     both = trust(
-        TrustedKey(KEY.public_key(), retires_at_ms=150),
-        TrustedKey(OTHER_KEY.public_key(), activates_at_ms=90),
+        TrustedKey(KEY.public_key().public_bytes_raw(), retires_at_ms=150),
+        TrustedKey(OTHER_KEY.public_key().public_bytes_raw(), activates_at_ms=90),
     )
     assert verify_lines(lines, both).is_intact
     late = trust(
-        TrustedKey(KEY.public_key(), retires_at_ms=100), TrustedKey(OTHER_KEY.public_key())
+        TrustedKey(KEY.public_key().public_bytes_raw(), retires_at_ms=100),
+        TrustedKey(OTHER_KEY.public_key().public_bytes_raw()),
     )
     assert found(verify_lines(lines, late)) == (FaultKind.WRONG_KEY, 3)
 
@@ -240,10 +242,13 @@ def test_a_log_without_its_oldest_files_needs_leave() -> None:
 
 
 def apart(lines: list[bytes], rng: random.Random) -> Verdict:
-    """Verify the batches alone and in any order, then join them."""
+    """Verify the batches as other machines would: alone, in any order, all by value."""
     batches = list(split_batches(lines))
     rng.shuffle(batches)
-    verdicts: list[BatchVerdict] = [verify_batch(batch, TRUSTED) for batch in batches]
+    verdicts: list[BatchVerdict] = []
+    for batch in batches:
+        sent, keys = pickle.loads(pickle.dumps((batch, TRUSTED)))
+        verdicts.append(pickle.loads(pickle.dumps(verify_batch(sent, keys))))
     return join_batches(sorted(verdicts, key=lambda each: each.first_line))
 
 

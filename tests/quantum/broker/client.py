@@ -68,6 +68,8 @@ class Client:
     def connect(self) -> None:
         """Connect to the leader of the session's partition, whatever was there before."""
         partition = self.world.partition_of(self.client_id)
+        if not partition.admits(self.client_id):
+            return
         if not self.durable:
             self.forget()
             partition.commit()

@@ -75,6 +75,9 @@ class Connection:
     def _attached(self, reply: bytes) -> None:
         self.partition.dialing.remove(self)
         attached = msgspec.msgpack.decode(reply, type=Attached)
+        if attached.is_moved:
+            self.break_off()
+            return
         self.epoch, self.attachment = attached.epoch, attached.attachment
         if not self.open:
             self._detach(gracefully=False)
@@ -168,7 +171,7 @@ class Connection:
             if packet_id in self.once:
                 return
             self.once[packet_id] = False
-        owner = self.world.owner(topic)
+        owner = self.world.owner(topic, self.partition.prg_count)
         if qos == 0 and not retain:
             self.world.partitions[owner].publish_unlogged(decode_record(record)[0])
             return

@@ -47,12 +47,14 @@ from quantum.broker.session import Session
 HERE, THERE = 0, 1
 
 
-def owner(topic: bytes) -> int:
-    """Topics that begin with `far` belong to the other partition."""
+def owner(topic: bytes, count: int) -> int:
+    """Topics that begin with `far` belong to the other partition; larger rings have more places."""
+    if count > 2 and topic.startswith(b"new"):
+        return count - 1
     return THERE if topic.startswith(b"far") else HERE
 
 
-SETTINGS = BrokerSettings(prg=HERE, prg_count=2, topic_partition=owner)
+SETTINGS = BrokerSettings(prg=HERE, prg_count=2, topic_partition=owner, session_partition=owner)
 
 
 class Desk:

@@ -16,6 +16,7 @@ import msgspec
 
 from quantum.broker import (
     OWN_ORIGIN,
+    BeginRebalance,
     Broker,
     BrokerSettings,
     ChannelAcked,
@@ -27,6 +28,8 @@ from quantum.broker import (
     FanOut,
     LeaderStarted,
     Message,
+    RingChanged,
+    RoutesFlushed,
     Send,
     SendPubrec,
     SendPubrel,
@@ -36,6 +39,7 @@ from quantum.broker import (
     encode_publishes,
 )
 from quantum.broker.items import Deliver, Item, decode_item, encode_item
+from quantum.broker.types import TRANSFER
 
 if TYPE_CHECKING:
     from tests.quantum.broker.connection import Connection
@@ -105,6 +109,7 @@ class Partition:
         self.number = number
         self.settings = settings
         self.brokers = [Broker(settings) for _ in range(replicas)]
+        self.early = False
         self.index = 0
         self.term = 0
         self.leader = 0
@@ -120,6 +125,9 @@ class Partition:
         self.forwards: dict[int, Forwards] = {}
         self.cursors: dict[int, int] = {}
         self.taken: dict[int, int] = {}
+        self.early = self.world.rng.random() < 0.3
+        self.flush_at: dict[int, int] = {}
+        """Up to which number what was passed on by the old ring must be answered."""
         self.waiters: deque[tuple[list[tuple[int, int]], Callable[[], None]]] = deque()
 
     @property
@@ -191,6 +199,9 @@ class Partition:
     # Effects.
 
     def _carry_out(self, effect: Effect) -> None:
+        if isinstance(effect, RingChanged):
+            self._on_ring(effect.prg_count)
+            return
         if isinstance(effect, FanOut):
             for target in effect.route.volatile:
                 connection = self.connections.get(target.client_id)
@@ -213,6 +224,46 @@ class Partition:
                 connection.to_client.append(("PUBREC", effect.packet_id, 0))
             case Ended():
                 connection.session_ended(effect.epoch)
+
+    # The ring grows.
+
+    @property
+    def prg_count(self) -> int:
+        """The ring that the leader routes by: its log's, or a newer one that it heard of."""
+        counts = self.world.counts if self.early else []
+        return max([self.broker.state.prg_count, *counts])
+
+    def admits(self, client_id: bytes) -> bool:
+        """Say whether a client may connect here, as far as the leader knows."""
+        is_home = self.world.home(client_id, self.broker.state.prg_count) == self.number
+        return self.broker.state.is_open and is_home
+
+    def _on_ring(self, count: int) -> None:
+        self.flush_at = {owner: each.next_number for owner, each in self.forwards.items()}
+        for connection in [*self.connections.values(), *self.dialing]:
+            client_id = connection.client.client_id
+            if self.world.home(client_id, count) != self.number:
+                self.connections.pop(client_id, None)
+                connection.break_off()
+
+    def rebalance(self) -> None:
+        """Do the leader's part: begin when it is wanted, and say when nothing old is open."""
+        state = self.broker.state
+        move = state.move
+        if move is None:
+            epoch, rings = state.routing_epoch, self.world.rings
+            if state.is_open and epoch < len(rings) and not state.routes.blind:
+                self.propose(BeginRebalance(self.world.now_ms, epoch + 1, rings[epoch]))
+        elif state.is_open and not move.is_flushed and not self._passes_to(move.old_count):
+            self.propose(RoutesFlushed(self.world.now_ms, move.routing_epoch))
+
+    def _passes_to(self, old_count: int) -> bool:
+        """Say whether something that was passed on by the old ring has no answer."""
+        return any(
+            min(self.forwards[owner].open, default=number) < number
+            for owner, number in self.flush_at.items()
+            if owner < old_count
+        )
 
     # What is not logged.
 
@@ -250,23 +301,24 @@ class Partition:
             items = outbox.after(begin, ITEMS_PER_PACKET * 2)
             for at in range(0, len(items), ITEMS_PER_PACKET):
                 encoded = [encode_item(item) for item in items[at : at + ITEMS_PER_PACKET]]
-                packet = Items(self.number, prg, outbox.acked_through, begin + at + 1, encoded)
-                self.world.send(packet)
+                origin = self.number + prg // TRANSFER * TRANSFER
+                place = begin + at + 1
+                self.world.send(Items(origin, prg % TRANSFER, outbox.acked_through, place, encoded))
 
     def on_items(self, packet: Items) -> None:
         """Take what is the next part of a stream; what nobody has to remember is not logged."""
+        if not self.broker.state.is_open and packet.origin < TRANSFER:
+            return
         channels = self.broker.state.channels
         cursor = self.cursors.get(packet.origin, channels.counted.get(packet.origin, 0))
         cursor = max(cursor, packet.base)
         if packet.first > cursor + 1:
             return
         fresh = packet.items[cursor + 1 - packet.first :]
-        if not fresh:
-            self.world.send(
-                Taken(packet.origin, self.number, channels.counted.get(packet.origin, 0))
-            )
-            return
         self.commit()  # what was begun before comes before
+        if not fresh:
+            self.world.send(Taken(packet.origin, self.number, cursor))
+            return
         first = cursor + 1
         logged = [
             (first + nth, encoded)
@@ -287,7 +339,7 @@ class Partition:
         self.propose(command, lambda _: self.world.send(said))
 
     def _only_connections_want(self, item: Item) -> bool:
-        if not isinstance(item, Deliver):
+        if not isinstance(item, Deliver) or not self.broker.state.is_open:
             return False
         message = item.message
         route = self.broker.route(message.topic)
@@ -315,6 +367,8 @@ class Partition:
                 self.world.send(Passed(self.number, owner, self.term, numbers[0], records))
 
     def on_passed(self, packet: Passed) -> None:
+        if not self.broker.state.is_open:
+            return
         command = encode_publishes(
             self.world.now_ms, packet.origin, packet.term, packet.first, packet.records
         )

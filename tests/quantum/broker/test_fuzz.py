@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from quantum.broker import (
     Acknowledge,
     Attach,
+    BeginRebalance,
     Broker,
     BrokerSettings,
     ChannelAcked,
@@ -22,6 +24,7 @@ from quantum.broker import (
     PublishOnce,
     Release,
     RemoveSession,
+    RoutesFlushed,
     SnapshotUnusable,
     Subscribe,
     SubscriptionSpec,
@@ -34,10 +37,17 @@ from quantum.broker import (
 from quantum.broker import items as stream
 from quantum.broker.items import encode_item
 from quantum.broker.message import Message
+from quantum.broker.types import TRANSFER
+from quantum.routing import jump
 from tests.quantum.broker.world import Plan, peopled_world
 
+
+def _hash(key: bytes, count: int) -> int:
+    return jump(len(key) * 0x9E3779B97F4A7C15 % (1 << 64), count)
+
+
 SETTINGS = BrokerSettings(
-    prg=0, prg_count=3, topic_partition=lambda topic: len(topic) % 3, queue_messages_max=5
+    prg=0, prg_count=3, topic_partition=_hash, session_partition=_hash, queue_messages_max=5
 )
 IDS = (b"x", b"y", b"z")
 NAMES = (b"a", b"ab", b"abc", b"a/b", b"+", b"#", b"a/+", b"", b"$s", b"a/#/b", b"\xff\0")
@@ -133,14 +143,44 @@ class Strange:
             stream.Returned(share, self.name(), self.record()),
             stream.MoreRetained(self.client(), epoch, self.name(), qos, 0, self.name()),
             stream.Pressure(self.name(), self.flag()),
+            *self.moving(epoch),
         )
         encoded = encode_item(self._rng.choice(drawn))
         return encoded if self._rng.random() < 0.9 else self.damaged(encoded)
 
+    def moving(self, epoch: int) -> Sequence[stream.Item]:
+        count = self._rng.randrange(6)
+        delivery = (self.message(), 2, self.flag(), (), b"", b"", self._rng.randrange(3), 1, 0)
+        will = WillSpec(self.record(), 0) if self.flag() else None
+        return (
+            stream.Began(1 + epoch % 2, 3, 3 + count % 3),
+            stream.Flushed(1 + epoch % 2),
+            stream.HandedOver(1 + epoch % 2),
+            stream.Settled(1),
+            stream.MovedRetained([self.message()]),
+            stream.MovedSubscriptions(self.client(), [self.spec()]),
+            stream.MovedDeliveries(self.client(), [delivery]),
+            stream.MovedSession(
+                self.client(),
+                epoch,
+                self.number(),
+                count,
+                self.stamp(),
+                [count],
+                will,
+                self.stamp(),
+                self.flag(),
+                [(count, self.name(), 1, 0, self.name())],
+                self.number(),
+                self.number(),
+                b"",
+            ),
+        )
+
     def command(self) -> bytes:
         rng, now_ms, client = self._rng, self.stamp(), self.client()
         will = WillSpec(self.record(), self.number()) if self.flag() else None
-        draw = rng.randrange(14)
+        draw = rng.randrange(15)
         if draw == 0:
             return rng.randbytes(rng.randrange(40))
         if draw < 3:
@@ -158,23 +198,33 @@ class Strange:
             Release(now_ms, [(client, rng.randrange(4))]),
             ChannelItems(
                 now_ms,
-                rng.choice((1, 2, 0, 9, -1)),
+                rng.choice((1, 2, 0, 9, -1, TRANSFER, TRANSFER + 1, TRANSFER + 2)),
                 [rng.randrange(90) for _ in range(3)],
                 [self.item() for _ in range(rng.randrange(5))],
             ),
-            ChannelAcked(rng.choice((1, 2, 0, 77, -5)), rng.choice((*range(9), 1 << 63))),
+            ChannelAcked(
+                rng.choice((1, 2, 0, 77, -5, TRANSFER + 4)), rng.choice((*range(9), 1 << 63))
+            ),
             rng.choice((LeaderStarted(now_ms, number), RemoveSession(now_ms, client))),
             Elapse(now_ms),
+            rng.choice(
+                (
+                    BeginRebalance(now_ms, rng.randrange(3), 3 + number),
+                    RoutesFlushed(now_ms, rng.randrange(3)),
+                )
+            ),
         )[draw - 3]
         encoded = encode_command(command)
         return encoded if rng.random() < 0.85 else self.damaged(encoded)
 
 
+@pytest.mark.parametrize("prg", [0, 4])
 @pytest.mark.parametrize("seed", range(25))
-def test_strange_commands_are_answered_and_keep_replicas_equal(seed: int) -> None:
+def test_strange_commands_are_answered_and_keep_replicas_equal(prg: int, seed: int) -> None:
     rng = Random(seed)
     strange = Strange(rng)
-    leader, follower = Broker(SETTINGS), Broker(SETTINGS)
+    settings = replace(SETTINGS, prg=prg)  # the last one is fresh
+    leader, follower = Broker(settings), Broker(settings)
     leader.collect(wanted=True)
     for index in range(1, 200):
         commands = [strange.command() for _ in range(rng.randrange(1, 4))]
@@ -184,7 +234,7 @@ def test_strange_commands_are_answered_and_keep_replicas_equal(seed: int) -> Non
         assert leader.digest() == follower.digest(), f"seed {seed} at {index}: {commands}"
         leader.take_effects(index)
         if rng.random() < 0.1:
-            restored = Broker(SETTINGS)
+            restored = Broker(settings)
             restored.restore(leader.snapshot())
             follower = restored
 
@@ -256,4 +306,4 @@ def test_a_snapshot_is_cut_anywhere_and_missing_ends_are_noticed() -> None:
 
 
 def _another_partition() -> BrokerSettings:
-    return BrokerSettings(prg=1, prg_count=3, topic_partition=lambda _: 0)
+    return BrokerSettings(prg=1, prg_count=3, topic_partition=_hash, session_partition=_hash)

@@ -14,6 +14,8 @@ from random import Random
 from xxhash import xxh3_64_intdigest
 
 from quantum.broker import BrokerSettings, RemoveSession, SubscriptionSpec
+from quantum.broker.types import TRANSFER
+from quantum.routing import jump
 from quantum.topics import matches
 from tests.quantum.broker.client import Client
 from tests.quantum.broker.connection import Published
@@ -31,6 +33,9 @@ TOPICS = tuple(
 )
 
 
+KEPT_TOPICS = tuple(b"kept/%d" % number for number in range(12))
+
+
 @dataclass(frozen=True)
 class Plan:
     """What a run is made of."""
@@ -42,6 +47,10 @@ class Plan:
     loss: float = 0.1
     repeats: float = 0.1
     retained: bool = True
+    publishes: int = 12
+    """How many of about eighty things that happen are publishes."""
+    kept_topics: float = 0.0
+    """How often one client publishes what is retained, at QoS 2, to topics of its own."""
 
 
 class World:
@@ -58,6 +67,8 @@ class World:
         self.messages: dict[tuple[bytes, bytes, int, int], Published] = {}
         self._numbers: Counter[tuple[bytes, bytes, int]] = Counter()
         self.clients: list[Client] = []
+        self.rings: list[int] = []
+        """How many partitions each routing epoch has, from the first change on."""
         self.partitions = [
             Partition(self, number, self.plan.replicas, self._settings(number))
             for number in range(self.plan.partitions)
@@ -68,17 +79,37 @@ class World:
             prg=number,
             prg_count=self.plan.partitions,
             topic_partition=self.owner,
+            session_partition=self.home,
             queue_messages_max=self.plan.queue_messages_max,
             stream_items_max=self.plan.stream_items_max,
             retained_page=2,
             elapse_sessions_max=2,
         )
 
-    def owner(self, topic: bytes) -> int:
-        return xxh3_64_intdigest(topic) % self.plan.partitions
+    def owner(self, topic: bytes, count: int) -> int:
+        return jump(xxh3_64_intdigest(topic), count)
+
+    def home(self, client_id: bytes, count: int) -> int:
+        return self.owner(b"session " + client_id, count)
+
+    @property
+    def counts(self) -> list[int]:
+        """How many partitions there are, as the open ones see it."""
+        states = [partition.broker.state for partition in self.partitions]
+        return [state.prg_count for state in states if state.is_open]
 
     def partition_of(self, client_id: bytes) -> Partition:
-        return self.partitions[self.owner(b"session " + client_id)]
+        """Return where somebody would send a client who may not know the newest ring."""
+        counts = self.counts
+        count = min(counts) if self.faulty and self.rng.random() < 0.2 else max(counts)
+        return self.partitions[self.home(client_id, count)]
+
+    def grow(self, count: int) -> None:
+        """Let there be more partitions; who begins when is left to chance."""
+        for number in range(len(self.partitions), count):
+            settings = self._settings(number)
+            self.partitions.append(Partition(self, number, self.plan.replicas, settings))
+        self.rings.append(count)
 
     def tick(self) -> int:
         self._count += 1
@@ -123,13 +154,16 @@ class World:
         if not self.network:
             return
         at = self.rng.randrange(len(self.network)) if self.faulty else 0
-        packet = self.network.pop(at)
+        self._deliver(self.network.pop(at))
+
+    def _deliver(self, packet: Packet) -> None:
         match packet:
             case Items():
                 self.partitions[packet.prg].on_items(packet)
             case Taken():
-                taken = self.partitions[packet.origin].taken
-                taken[packet.prg] = max(taken.get(packet.prg, 0), packet.through)
+                taken = self.partitions[packet.origin % TRANSFER].taken
+                peer = packet.prg + packet.origin // TRANSFER * TRANSFER
+                taken[peer] = max(taken.get(peer, 0), packet.through)
             case Passed():
                 self.partitions[packet.owner].on_passed(packet)
             case PassedDone():
@@ -139,7 +173,7 @@ class World:
 
     def run(self, steps: int) -> None:
         actions = (
-            [self._publish] * 12
+            [self._publish] * self.plan.publishes
             + [self._talk] * 30
             + [self.deliver_packet] * 10
             + [self._commit] * 12
@@ -148,13 +182,29 @@ class World:
             + [self._connect] * 4
             + [self._break] * 2
             + [self._disturb]
+            + [self._rush] * (3 if self.rings else 0)
         )
         for _ in range(steps):
             self.now_ms += self.rng.choice((0, 1, 20))
             self.rng.choice(actions)()
 
+    def _rush(self) -> None:
+        """Let a move go on while the other packets are held up."""
+        for _ in range(self.rng.randrange(6)):
+            for partition in self.partitions:
+                partition.rebalance()
+                partition.commit()
+                partition.send_streams()
+            streams = [each for each in self.network if isinstance(each, Items | Taken)]
+            self.network = [each for each in self.network if each not in streams]
+            for packet in streams:
+                self._deliver(packet)
+
     def _publish(self) -> None:
         client = self.rng.choice(self.clients)
+        if client.client_id == b"publisher 0" and self.rng.random() < self.plan.kept_topics:
+            client.publish(self.rng.choice(KEPT_TOPICS), 2, retain=True)
+            return
         retain = self.plan.retained and self.rng.random() < 0.1
         client.publish(self.rng.choice(TOPICS), self.rng.choice((0, 1, 1, 2, 2)), retain=retain)
 
@@ -171,7 +221,10 @@ class World:
 
     def _move(self) -> None:
         partition = self.rng.choice(self.partitions)
-        self.rng.choice((partition.send_streams, partition.send_forwards, partition.elapse))()
+        steps = [partition.send_streams, partition.send_forwards, partition.elapse]
+        if self.rings:
+            steps.append(partition.rebalance)
+        self.rng.choice(steps)()
 
     def _change_subscriptions(self) -> None:
         restless = [each for each in self.clients if each.client_id.startswith(b"restless")]
@@ -239,6 +292,8 @@ class World:
             moved = True
         for partition in self.partitions:
             partition.elapse()
+            if self.rings:
+                partition.rebalance()
             moved |= bool(partition.pending)
             partition.commit()
             partition.send_streams()
@@ -284,8 +339,8 @@ class World:
             if message is None or each.retained or each.share or id(message) in seen:
                 continue
             seen.add(id(message))
-            if message.once_refused:
-                continue
+            if message.once_refused or (message.qos == 0 and message.retain):
+                continue  # the latter are logged, and others of QoS 0 overtake them
             key = (message.publisher, message.topic, message.qos)
             assert message.number > last[key], f"{client.client_id!r} got {message} too late"
             last[key] = message.number

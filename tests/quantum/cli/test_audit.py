@@ -155,6 +155,26 @@ def test_a_log_whose_first_file_expired_needs_leave(node: Path) -> None:
     assert report("verify", node, "--expired")[0] == 0
 
 
+async def test_a_log_can_be_verified_while_it_grows(tmp_path: Path) -> None:
+    keys = open_audit_keys(tmp_path / "keys", 0)
+    limits = WriterLimits(seal_seconds=0.005, file_bytes_max=8 << 10)
+    writer = AuditWriter(tmp_path / "security" / "audit", keys.signer, limits=limits)
+    stop = asyncio.Event()
+
+    async def write() -> None:
+        while not stop.is_set():
+            await asyncio.gather(*(writer.record(event(number)) for number in range(3)))
+
+    writing = asyncio.create_task(write())
+    async with asyncio.timeout(60):
+        while len(files(tmp_path)) < 8:
+            result = await asyncio.to_thread(run, "verify", tmp_path)
+            assert result.exit_code == 0, result.output
+    stop.set()
+    await writing
+    await writer.close()
+
+
 @pytest.mark.parametrize("name", ["nothing", "empty"])
 def test_where_no_log_is_the_code_is_three(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()

@@ -79,3 +79,18 @@ def test_a_replica_says_what_is_wrong_with_it() -> None:
         "Rejoining",
         "Mending",
     ]
+
+
+def test_the_control_plane_stands_behind_the_groups_with_the_age_of_each_copy() -> None:
+    found = cluster(replica("Leader"), replica("Follower"))
+    for at, (state, age_ms) in enumerate((("Fresh", 2_400), ("Expired", None))):
+        group = replica("Leader" if at else "Follower", partition_id=10**9)
+        found["nodes"][at]["control"] = {
+            "group": group,
+            "cache_state": state,
+            "cache_age_ms": age_ms,
+        }
+    lines = list(status_lines(found))
+    assert max(map(len, lines)) <= WIDTH
+    start = next(at for at, line in enumerate(lines) if line.startswith("Control plane"))
+    assert lines[start + 1 :].count("  copies  node 1 Fresh, 2 s  node 2 Expired, never heard") == 1

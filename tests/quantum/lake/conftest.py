@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql import SparkSession
 
 from quantum.lake.session import spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SMALL = {
     "spark.ui.enabled": "false",

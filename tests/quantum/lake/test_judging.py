@@ -31,11 +31,11 @@ HERE, THERE = 0, 1
 PRG = PrgId("dev", HERE)
 
 
-def owner(topic: bytes) -> int:
+def owner(topic: bytes, _count: int = 2) -> int:
     return THERE if topic.startswith(b"there") else HERE
 
 
-SETTINGS = BrokerSettings(HERE, 2, owner, queue_messages_max=1)
+SETTINGS = BrokerSettings(HERE, 2, owner, owner, queue_messages_max=1)
 
 
 def record(

@@ -38,7 +38,7 @@ from quantum.serving.delivery import forwardable
 PRG = PrgId("dev", 0)
 GOLDEN = Path(__file__).parent / "golden"
 NOW_MS = 1_763_200_000_123
-SETTINGS = BrokerSettings(0, 3, lambda _: 0)
+SETTINGS = BrokerSettings(0, 3, lambda _topic, _count: 0, lambda _client, _count: 0)
 PROPERTIES = forwardable(
     Properties(content_type="text/plain", user_properties=(("k", "1"), ("k", "2")))
 )

@@ -15,7 +15,10 @@ from quantum.lake.schema import GAP, NAMES, arrow_schema, spark_ddl
 from tests.quantum.lake.log_directory import LogDirectory
 from tests.quantum.lake.messages import batch, damage, fill, numbered
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # Spark's own, of its dependencies
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # Spark's own, of its dependencies
+    pytest.mark.timeout(900),  # seconds on an idle machine, minutes on a crowded one
+]
 
 
 def load(spark: SparkSession, path: Path, **options: str) -> DataFrame:
@@ -36,7 +39,7 @@ def run_stream(spark: SparkSession, path: Path, out: Path, **options: str) -> St
         .trigger(availableNow=True)
         .start()
     )
-    query.awaitTermination(120)
+    assert query.awaitTermination(600), "still running"
     return query
 
 
@@ -138,6 +141,7 @@ def test_nothing_at_all(spark: SparkSession, tmp_path: Path) -> None:
         pass
     assert load(spark, tmp_path / "var").count() == 0
     assert load(spark, tmp_path / "var").columns == list(NAMES)
+    assert load(spark, tmp_path / "var").where("tenant = 'nobody'").count() == 0
     with pytest.raises(PySparkException, match="ends before what was read or planned"):
         load(spark, tmp_path / "var", onGap="row", endingOffsets='{"dev/0":3}').count()
     with pytest.raises(PySparkException, match="no such tenant here"):

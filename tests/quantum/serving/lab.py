@@ -68,6 +68,7 @@ class LabNode:
     """What a service asks of its node."""
 
     node_id = NODE
+    audit = None
 
     def __init__(self) -> None:
         self.clock_ms = START_MS

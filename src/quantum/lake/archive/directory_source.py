@@ -137,7 +137,7 @@ class DirectorySource:
         return {
             PrgId(tenant.name, number): group_of(ordinal, number)
             for ordinal, tenant in enumerate(tenants)
-            for number in range(tenant.prgs)
+            for number in range(tenant.prg_count)
         }
 
     def _nodes(self) -> list[tuple[ReplicaId, Path]]:

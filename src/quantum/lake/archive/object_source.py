@@ -18,7 +18,7 @@ from quantum.archive.types import Bounds, IndexRange, Piece, PrgId, SnapshotRef
 from quantum.lake.archive.keys import KeyProvider
 from quantum.lake.archive.translating import in_readers_words, naming_the_entry
 from quantum.lake.errors import BadAddress, LogGone
-from quantum.serving.broker_file import TenantEntry
+from quantum.serving.broker_file import Ring, TenantEntry
 
 _ROWS_SENT_MAX: Final = 1_000
 
@@ -106,7 +106,11 @@ class ArchiveSource:
         if numbers is None:
             return None
         return TenantEntry(
-            tenant, numbers.prgs, numbers.queue_messages_max, numbers.queue_bytes_max
+            tenant,
+            numbers.prgs,
+            numbers.queue_messages_max,
+            numbers.queue_bytes_max,
+            tuple(Ring(count) for count in numbers.rings),
         )
 
     def _read(self, prg: PrgId) -> Listing:

@@ -23,7 +23,7 @@ from quantum.lake.errors import (
     NotPermitted,
     SourceUnreachable,
 )
-from quantum.serving.broker_file import TenantEntry
+from quantum.serving.broker_file import Ring, TenantEntry
 from quantum.serving.feed_page import PAGE_BYTES_DEFAULT, FeedRequest, PageHead, decode_page, prove
 
 _TIMEOUT_SECONDS: Final = 10.0
@@ -86,7 +86,8 @@ class ClusterSource:
         for row in self._directory():
             if row["tenant"] == tenant and "prgs" in row:
                 queue = (int(row["queue_messages_max"]), int(row["queue_bytes_max"]))
-                return TenantEntry(tenant, int(row["prgs"]), *queue)
+                rings = tuple(Ring(int(count)) for count in row.get("rings", ()))
+                return TenantEntry(tenant, int(row["prgs"]), *queue, rings=rings)
         return None
 
     # Asking.

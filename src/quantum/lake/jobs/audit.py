@@ -13,8 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
 from clustor.log.errors import KeyUnavailable
 from clustor.runtime.audit_keys import AUDIT_KEYS_FILE, PublicKeyEntry, read_audit_keys
 from clustor.runtime.audit_writer import AUDIT_DIRECTORY
@@ -29,7 +27,9 @@ from clustor.security import (
     BatchVerdict,
     EventLine,
     TrustedKey,
+    TrustedKeys,
     decode_line,
+    file_numbers,
     join_batches,
     read_anchor,
     split_batches,
@@ -135,10 +135,10 @@ def _audit_log(
         raise WrongKey(str(error)) from error
     storage = DirectoryStorage(directory)
     try:
-        reader = AuditReader(storage)
-        if not reader.numbers:
+        if not file_numbers(storage):
             raise BadAddress("no audit log here", directory=name)
-        anchor = _anchor(storage)
+        anchor = _anchor(storage)  # before the lines: the log may be growing
+        reader = AuditReader(storage)
         verdicts: list[BatchVerdict] = []
         events: list[dict[str, Any]] = []
         work = partial(verify_chunk, trusted, question, name)
@@ -146,7 +146,7 @@ def _audit_log(
             for some, answered in runner.run(work, wave):
                 verdicts += some
                 events += answered
-        return _joined(name, verdicts, anchor, reader), events
+        return _joined(name, verdicts, anchor, reader, _trust(trusted)), events
     finally:
         storage.close()
 
@@ -176,20 +176,24 @@ def chunks(batches: Iterator[Batch], chunk_bytes: int = CHUNK_BYTES) -> Iterator
         yield chunk
 
 
-def verify_chunk(
-    keys: tuple[PublicKeyEntry, ...], question: Question | None, log: str, chunk: list[Batch]
-) -> tuple[list[BatchVerdict], list[dict[str, Any]]]:
-    """Verify batches, each by itself, and pick their events. Runs where Spark says."""
-    trusted = trust(
+def _trust(keys: tuple[PublicKeyEntry, ...]) -> TrustedKeys:
+    return trust(
         *(
             TrustedKey(
-                Ed25519PublicKey.from_public_bytes(bytes.fromhex(each.public_key)),
+                bytes.fromhex(each.public_key),
                 each.activates_at_ms,
                 each.retires_at_ms,
             )
             for each in keys
         )
     )
+
+
+def verify_chunk(
+    keys: tuple[PublicKeyEntry, ...], question: Question | None, log: str, chunk: list[Batch]
+) -> tuple[list[BatchVerdict], list[dict[str, Any]]]:
+    """Verify batches, each by itself, and pick their events. Runs where Spark says."""
+    trusted = _trust(keys)
     verdicts, events = [], []
     for batch in chunk:
         is_first = batch.first_line == 1
@@ -227,21 +231,19 @@ def _event(log: str, line: EventLine) -> dict[str, Any]:
 
 
 def _joined(
-    name: str, verdicts: list[BatchVerdict], anchor: Anchor | str, reader: AuditReader
+    name: str,
+    verdicts: list[BatchVerdict],
+    anchor: Anchor | str,
+    reader: AuditReader,
+    trusted: TrustedKeys,
 ) -> Audited:
-    verdict = join_batches(verdicts)
+    seen = None if isinstance(anchor, str) else anchor
+    verdict = join_batches(verdicts, trusted, seen)
     fault, line = "", 0
     if verdict.fault is not None:
         fault, line = f"{verdict.fault.kind}: {verdict.fault.detail}", verdict.fault.line
     elif isinstance(anchor, str):
         fault = anchor
-    elif verdict.sealed_sequence < anchor.sequence:
-        fault, line = "truncated: the anchor saw later lines", verdict.lines + 1
-    elif not any(
-        each.sealed and each.last_sequence == anchor.sequence and each.digest == anchor.digest
-        for each in verdicts
-    ):
-        fault = "altered: another seal stands where the anchor saw one"
     elif reader.changed_leftovers:
         fault = "altered: what a crash left behind the last line was changed since"
     return Audited(

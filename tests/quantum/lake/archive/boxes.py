@@ -23,9 +23,13 @@ from clustor.snapshot import (
 )
 from quantum.archive import LogView, Objects, PrgArchiver, PrgId
 from quantum.archive.archiver import Passing
-from quantum.archive.planning import CloseSegment, UpToDate
+from quantum.archive.planning import (
+    ArchiveSegment,
+    ArchiveSnapshot,
+    CloseSegment,
+    UpToDate,
+)
 from quantum.broker.commands import Elapse, encode_command
-from tests.clustor.snapshot.support import SIGNER, request
 
 PRG = PrgId("dev", 0)
 PARTITION = PartitionId(1000)
@@ -85,6 +89,8 @@ class LogBox:
 
     def emit(self, index: int, content: bytes) -> None:
         """Emit and authorise a snapshot at an index."""
+        from tests.clustor.snapshot.support import SIGNER, request  # slow: children go without
+
         storage, run = self.opened.storage, self.opened.execute
         settled = settle_catalog(open_catalog(storage, PARTITION))
         run(settled.plan)
@@ -118,8 +124,8 @@ class LogBox:
     def archive(self, objects: Objects, passing: Passing = lambda _: None) -> PrgArchiver:
         """Archive all that is closed."""
         archiver = self.archiver(objects, passing)
-        while not isinstance(
-            archiver.step(self.view(), self.opened.storage, FIRST_MS), UpToDate | CloseSegment
-        ):
-            pass
-        return archiver
+        while True:
+            following = archiver.step(self.view(), self.opened.storage, FIRST_MS)
+            if isinstance(following, UpToDate | CloseSegment):
+                return archiver
+            assert isinstance(following, ArchiveSegment | ArchiveSnapshot), following

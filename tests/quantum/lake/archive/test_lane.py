@@ -138,12 +138,31 @@ def test_a_follower_watches_and_steps_in_when_nobody_else_does(box: LogBox, tmp_
     bench = Bench(box, tmp_path / "archive")
     bench.port.leads = False
     bench.run()
-    bench.after(59)
+    bench.after(119)
     assert (bench.archived, bench.says("state")) == (0, "following")
     assert bench.port.held == [], "nothing of the log may go"
     bench.after(2)
     assert bench.archived == 100
     assert bench.port.held[-1] == 100
+    bench.after(3_600)
+    box.append(entries(101, 120))
+    bench.after(11)
+    bench.after(100)
+    assert (bench.archived, bench.port.seals) == (100, 0), "what is new is the leader's"
+    bench.after(21)
+    bench.after(1)
+    assert (bench.archived, bench.port.seals) == (120, 1)
+
+
+def test_a_follower_that_steps_in_brings_all_that_it_has(box: LogBox, tmp_path: Path) -> None:
+    bench = Bench(box, tmp_path / "archive")
+    bench.port.leads = False
+    for first in (101, 201, 301):
+        box.append(entries(first, first + 99))
+        box.seal()
+    bench.run()
+    bench.after(121)
+    assert bench.archived == 400
 
 
 def test_a_follower_learns_how_far_the_leader_is(box: LogBox, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from quantum.archive import (
     read_listing,
     verify_prg,
 )
+from quantum.archive import listing as listing_room
 from quantum.archive.chain import append_record, next_record
 from quantum.archive.listing import follow
 from quantum.archive.names import record_name
@@ -76,16 +77,35 @@ class Counting(DirectoryObjects):
         return super().get(name, bytes_max)
 
 
-def test_a_long_chain_is_read_from_its_last_checkpoint(tmp_path: Path) -> None:
+def test_a_long_chain_is_read_from_its_pages(tmp_path: Path) -> None:
     objects = Counting(tmp_path)
     written = chain(objects, 150)
     objects.gets = 0
     assert read_listing(objects, PRG, KEYS) == written
-    assert objects.gets == 150 - 128
+    assert objects.gets == len([64, 128]) + len(range(129, 150))
     assert verify_prg(objects, PRG, KEYS).listing == written
 
 
-def test_a_checkpoint_that_lists_something_else_is_found(tmp_path: Path) -> None:
+def test_a_chain_of_any_length_is_read_as_it_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With pages of 3 and books of 12; another archiver goes on behind what it read."""
+    monkeypatch.setattr(listing_room, "PAGE_RECORDS", 3)
+    monkeypatch.setattr(listing_room, "BOOK_RECORDS", 12)
+    objects = Counting(tmp_path)
+    written = Listing(PRG)
+    for count in range(1, 42):
+        written = append_record(objects, written, record_for(written), KEYS)
+        objects.gets = 0
+        found = read_listing(objects, PRG, KEYS)
+        assert found == written, count
+        assert objects.gets <= count // 12 + 3 + 3
+        written = found
+    verified = verify_prg(objects, PRG, KEYS)
+    assert (verified.sound, verified.listing) == (True, written)
+
+
+def test_a_page_that_lists_something_else_is_found(tmp_path: Path) -> None:
     objects = DirectoryObjects(tmp_path)
     chain(objects, 64)
     listing = read_listing(objects, PRG, KEYS)

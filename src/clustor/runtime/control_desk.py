@@ -1,0 +1,173 @@
+"""The control plane's leader at work: calls become entries, and entries become answers.
+
+A read is confirmed by an entry too: whoever asked before an entry was proposed knows, when it is
+applied, that nothing committed before the question is missing. Questions of one turn share one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from clustor.control import Caller, ControlMachine, encode_call, signed_command
+from clustor.control.calls import encode_passed_call
+from clustor.kv import Get, Key, encode_command
+from clustor.replica import Applied, NotLeader, Outcome, ReplicaOutput, RequestId, Unknown
+from clustor.runtime.control_wire import (
+    Answered,
+    Asked,
+    Confirmed,
+    Passed,
+    Question,
+    Reply,
+    Standing,
+    Wished,
+    batch_of,
+)
+from clustor.runtime.hosted_group import HostedGroup
+from clustor.runtime.pki import NodeId, spiffe_uri
+
+if TYPE_CHECKING:
+    from clustor.runtime.node import Node
+
+FIRST_REQUEST: Final = 1 << 62  # below are the requests of the group's key-value clients
+_CONFIRM: Final = encode_command(Get(Key(b"cluster/config")))
+
+Answer = Callable[[NodeId, Reply], None]
+
+
+@dataclass(slots=True)
+class _Proposed:
+    """Who waits for an entry, and when it was proposed."""
+
+    askers: list[tuple[NodeId, int]]
+    at_ms: int
+    confirms: bool = False
+
+
+@dataclass(slots=True)
+class DeskCounts:
+    """What this node did as the leader."""
+
+    calls: int = 0
+    publications: int = 0
+    confirmations: int = 0
+    refused_busy: int = 0
+
+
+@dataclass(slots=True)
+class Desk:
+    """The questions of all nodes, where the group is led. Others answer that they do not lead."""
+
+    node: Node
+    group: HostedGroup
+    answer: Answer
+    key_id: str
+    proof_key: Ed25519PrivateKey
+    counts: DeskCounts = field(default_factory=DeskCounts)
+    _proposed: dict[RequestId, _Proposed] = field(default_factory=dict)
+    _next_request: int = FIRST_REQUEST
+    _confirming: list[tuple[NodeId, int]] = field(default_factory=list)
+    _confirmed_ms: int | None = None  # what is applied here was the newest then, or later
+
+    def take(self, asker: NodeId, question: Question) -> None:
+        """Take a question of a node that the transport has proven, or of this one."""
+        if self.group.paused:
+            return  # as if this process hung
+        if not self.group.replica.leads or self.node.stopping:
+            self.answer(asker, Answered(question.number, Standing.NOT_LEADER))
+            return
+        match question:
+            case Asked():
+                self._on_asked(asker, question)
+            case Passed():
+                self.counts.calls += 1
+                stamped = encode_passed_call(
+                    question.caller, question.request_id, _wall_ms(), question.command
+                )
+                self._propose(asker, question.number, stamped)
+            case Wished():
+                self._on_wished(asker, question)
+
+    def _on_wished(self, asker: NodeId, question: Wished) -> None:
+        """Stamp and sign a node's proofs: they are published as that node's own call."""
+        self.counts.publications += 1
+        now_ms = _wall_ms()
+        batch = batch_of(question, asker)
+        command = signed_command(batch, self.proof_key, self.key_id, now_ms)
+        caller = Caller(identity=spiffe_uri(self.node.cluster.id, asker))
+        call = encode_call(caller, batch.request_id, now_ms, command)
+        self._propose(asker, question.number, call)
+
+    def _propose(self, asker: NodeId, number: int, command: bytes) -> None:
+        if not self.group.admission.admit(len(command)):
+            self.counts.refused_busy += 1
+            self.answer(asker, Answered(number, Standing.BUSY))
+            return
+        self._enter(command, _Proposed([(asker, number)], self.node.now_ms()))
+
+    def _enter(self, command: bytes, proposed: _Proposed) -> None:
+        request_id = RequestId(self._next_request)
+        self._next_request += 1
+        self._proposed[request_id] = proposed
+        self.group.replica.propose(request_id, command)
+        self.node.touch(self.group)
+
+    # Confirming.
+
+    def _on_asked(self, asker: NodeId, question: Asked) -> None:
+        known_ms = self._confirmed_ms
+        age_ms = None if known_ms is None else self.node.now_ms() - known_ms
+        if age_ms is not None and age_ms <= question.age_ms_max:
+            self.answer(asker, Confirmed(question.number, self._revision(), age_ms))
+            return
+        self._confirming.append((asker, question.number))
+        self.node.touch(self.group)
+
+    def prepare(self) -> None:
+        """Let everybody who asked in this turn wait for one entry."""
+        if self._confirming:
+            askers, self._confirming = self._confirming, []
+            self.counts.confirmations += 1
+            self._enter(_CONFIRM, _Proposed(askers, self.node.now_ms(), confirms=True))
+
+    def _revision(self) -> int:
+        machine = self.group.replica.machine
+        assert isinstance(machine, ControlMachine)
+        return machine.kv.revision
+
+    # Outcomes.
+
+    def on_output(self, output: ReplicaOutput) -> None:
+        """Answer those whose entries are over."""
+        for outcome in output.replies:
+            for number, request_id in enumerate(outcome.request_ids):
+                proposed = self._proposed.pop(request_id, None)
+                if proposed is not None:
+                    self._conclude(proposed, outcome, number)
+
+    def _conclude(self, proposed: _Proposed, outcome: Outcome, nth: int) -> None:
+        applied = isinstance(outcome, Applied)
+        if applied:
+            self._confirmed_ms = max(self._confirmed_ms or 0, proposed.at_ms)
+        for asker, number in proposed.askers:
+            if not isinstance(outcome, Applied):
+                self.answer(asker, Answered(number, _standing(outcome)))
+            elif proposed.confirms:
+                self.answer(asker, Confirmed(number, self._revision(), 0))
+            else:
+                self.answer(asker, Answered(number, Standing.ANSWERED, outcome.replies[nth]))
+
+
+def _standing(outcome: Outcome) -> Standing:
+    if isinstance(outcome, NotLeader):
+        return Standing.NOT_LEADER
+    return Standing.UNSETTLED if isinstance(outcome, Unknown) else Standing.BUSY
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,437 @@
+"""The six explanations: from the facts of a group to its sentence, its clause and its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+from clustor import wire as w
+from clustor.flow import CreditHint, IngestStatus, ThrottleReason
+from clustor.raft.election import CampaignClause
+from clustor.replica.snapshots import EmissionClause
+from clustor.telemetry.why import Guardrail, Question, Why, replica_names
+
+_NAMED_MAX: Final = 5
+_ROUNDS: Final = 2  # elections that may fail before silence is a cause
+
+# WhyNotLeader.
+
+
+@dataclass(frozen=True, slots=True)
+class LeadingFacts:
+    """Who leads, as this replica knows; `clause` is what its own election stops at."""
+
+    term: int
+    leads: bool
+    leader_id: int | None
+    failed: str | None
+    ready: bool
+    clause: CampaignClause | None
+    voters: Collection[int]
+    reachable: Collection[int]
+    """Of the voters, this replica among them: to whom there is a connection now."""
+    quorum: int
+    has_quorum: bool
+    """The group's own count over `reachable`."""
+    has_answers: bool
+    """The same over who answered its last campaign."""
+    silent: Collection[int]
+    """Of the voters: who did not answer it."""
+    leaderless_ms: int
+    election_ms_max: int
+
+
+_CAMPAIGN: Final = {
+    CampaignClause.BARRED: (
+        "it led through an outage of the control plane and may not campaign yet",
+        "wait until the control plane is back, or until nobody has led for two minutes",
+    ),
+    CampaignClause.NOT_A_VOTER: ("it is no voter", "add it to the voters if it should lead"),
+    CampaignClause.REJOINING: (
+        "its data was lost, and it has no vote until it is a member anew",
+        "remove the node from the group and add it again",
+    ),
+    CampaignClause.DAMAGED: (
+        "its log has damaged entries",
+        "let the others repair it, or look at `quantum log verify`",
+    ),
+    CampaignClause.INSTALLING: ("it installs a snapshot", "wait until the snapshot is in"),
+    CampaignClause.DEVICE_STALLED: ("its disk is stalled", "look at the disk"),
+    CampaignClause.HOLDING_OFF: ("it gave up leading a moment ago", "wait a moment"),
+}
+
+
+def explain_not_leader(facts: LeadingFacts) -> Why:
+    """Say why this replica does not lead, or that it does."""
+    away = tuple(sorted(set(facts.voters) - set(facts.reachable)))
+    clause, sentence, remedy, reason = _not_leader(facts, away)
+    return Why(
+        Question.NOT_LEADER,
+        not facts.leads,
+        clause,
+        sentence,
+        remedy,
+        (
+            Guardrail("leaderless_ms", facts.leaderless_ms, facts.election_ms_max),
+            Guardrail("voters_reachable", len(facts.reachable), facts.quorum),
+        ),
+        replica_names(away),
+        (("reason", reason), ("leader_replica_id", facts.leader_id)),
+    )
+
+
+def _not_leader(
+    facts: LeadingFacts, away: tuple[int, ...]
+) -> tuple[str, str, str, w.NotLeaderReason | None]:
+    reasons = w.NotLeaderReason
+    if facts.leads:
+        return "None", f"this replica leads in term {facts.term}", "", None
+    if facts.failed is not None:
+        sentence = f"its replica has stopped: {facts.failed}"
+        return "Failed", sentence, "mend the cause and start the node anew", reasons.QUARANTINED
+    if not facts.ready:
+        return "Mending", "it still mends what its last stop left", "", reasons.FOLLOWER
+    if facts.leader_id is not None:
+        sentence = f"replica {facts.leader_id} leads in term {facts.term}, and this one follows"
+        return "Follower", sentence, "", reasons.FOLLOWER
+    if not facts.has_quorum:
+        sentence = (
+            f"nobody leads: {len(facts.reachable)} of {len(facts.voters)} voters can be reached "
+            f"from here and {facts.quorum} are needed; no connection to {_names(away)}"
+        )
+        return "NoQuorum", sentence, f"start {_names(away)}", reasons.CANDIDATE
+    if facts.clause is not None:
+        because, remedy = _CAMPAIGN[facts.clause]
+        barred = facts.clause is CampaignClause.BARRED
+        reason = reasons.STRICT_FALLBACK_BARRED if barred else reasons.FOLLOWER
+        return str(facts.clause), f"nobody leads, and this one may not: {because}", remedy, reason
+    if not facts.has_answers and facts.leaderless_ms > _ROUNDS * facts.election_ms_max:
+        sentence = (
+            f"nobody leads for {facts.leaderless_ms} ms: {_names(facts.silent)} "
+            "can be reached and did not answer the last campaign"
+        )
+        remedy = f"look whether {_names(facts.silent)} hang or are overloaded"
+        return "NoAnswers", sentence, remedy, reasons.CANDIDATE
+    sentence = f"nobody leads for {facts.leaderless_ms} ms; an election is under way"
+    return "ElectionUnderWay", sentence, "wait a moment", reasons.CANDIDATE
+
+
+def _names(members: Collection[int]) -> str:
+    """Name a few; the envelope's list has more."""
+    shown = [f"node {member}" for member in sorted(members)[:_NAMED_MAX]]
+    left_off = len(members) - len(shown)
+    return ", ".join([*shown, f"{left_off} more"] if left_off else shown) or "nobody"
+
+
+# WhyCreditZero and WhyCreditHint.
+
+
+@dataclass(frozen=True, slots=True)
+class CreditFacts:
+    """What the admission of writes decided at its last look; its own words and numbers."""
+
+    leads: bool
+    leader_id: int | None
+    reason: ThrottleReason | None
+    ingest: IngestStatus
+    hint: CreditHint
+    entry_credits: int
+    byte_credits: int
+    entry_credit_max: int
+    byte_credit_max: int
+    credit_share: float
+    pressures: tuple[tuple[ThrottleReason, float], ...]
+    lags: tuple[tuple[int, int, str], ...]
+    """Replica, bytes behind, class of the lag."""
+    lag_slack_bytes: int
+    refused_total: int
+    hard_block: bool
+
+
+_THROTTLE: Final = {
+    ThrottleReason.WAL_DEVICE: ("the disk is slower than it may be", "look at the disk"),
+    ThrottleReason.FOLLOWER_LAG: (
+        "the quorum is slower than it may be, or a follower is far behind",
+        "look at the followers' disks and networks",
+    ),
+    ThrottleReason.APPLY_BUDGET: (
+        "more writes are under way than the credits allow",
+        "send less at once, or spread the load over more partitions",
+    ),
+}
+
+
+def explain_credit_zero(facts: CreditFacts) -> Why:
+    """Say why no more writes are admitted, or that some are."""
+    short = facts.entry_credits <= 0 or facts.byte_credits <= 0
+    holds = facts.leads and (short or facts.ingest is IngestStatus.BLOCKED)
+    clause, sentence, remedy = _credit_words(facts, holds=holds)
+    reason = _wire_reason(facts.reason or ThrottleReason.APPLY_BUDGET)
+    return Why(
+        Question.CREDIT_ZERO,
+        holds,
+        clause,
+        sentence,
+        remedy,
+        _credit_guardrails(facts),
+        _behind(facts),
+        (
+            ("reason", reason if holds else None),
+            ("entry_credits", max(0, facts.entry_credits)),
+            ("byte_credits", max(0, facts.byte_credits)),
+            ("lag_bytes", max((lag for _, lag, _ in facts.lags), default=0)),
+        ),
+    )
+
+
+def _credit_words(facts: CreditFacts, *, holds: bool) -> tuple[str, str, str]:
+    if not facts.leads:
+        where = "nobody leads it" if facts.leader_id is None else f"node {facts.leader_id} does"
+        return "NotLeader", f"this replica admits no writes because it does not lead: {where}", ""
+    share = f"{facts.credit_share:.0%} of the credits are given"
+    left = f"{max(0, facts.entry_credits)} entries and {max(0, facts.byte_credits)} bytes are left"
+    if facts.hard_block:
+        sentence = "an operator's structural_hard_block refuses every write"
+        return "StructuralHardBlock", sentence, "take flow.structural_hard_block back"
+    if not holds:
+        slowed = f", slowed by {facts.reason}" if facts.reason is not None else ""
+        return "None", f"writes are admitted: {share}, {left}{slowed}", ""
+    because, remedy = _THROTTLE[facts.reason or ThrottleReason.APPLY_BUDGET]
+    return str(facts.reason or ThrottleReason.APPLY_BUDGET), f"{because}: {share}, {left}", remedy
+
+
+def explain_credit_hint(facts: CreditFacts) -> Why:
+    """Say why clients are told to recover, to hold or to shed."""
+    holds = facts.leads and facts.hint is not CreditHint.RECOVER
+    share = f"{facts.credit_share:.0%} of the credits are given"
+    told = {
+        CreditHint.RECOVER: "clients may send",
+        CreditHint.HOLD: "clients are told to keep their pace",
+        CreditHint.SHED: "clients are told to send less",
+    }[facts.hint]
+    because, remedy = _THROTTLE[facts.reason] if facts.reason is not None else ("", "")
+    sentence = f"{told}: {share}" + (f", because {because}" if because else "")
+    return Why(
+        Question.CREDIT_HINT,
+        holds,
+        str(facts.hint) if facts.leads else "NotLeader",
+        sentence if facts.leads else "this replica gives no credits because it does not lead",
+        remedy,
+        _credit_guardrails(facts),
+        _behind(facts),
+        (
+            ("credit_hint", w.CreditHint[facts.hint.name]),
+            ("throttle_reason", _wire_reason(facts.reason) if facts.reason is not None else None),
+        ),
+    )
+
+
+def _wire_reason(reason: ThrottleReason) -> w.ThrottleReason:
+    return w.ThrottleReason[reason.name]
+
+
+def _credit_guardrails(facts: CreditFacts) -> tuple[Guardrail, ...]:
+    worst = max((lag for _, lag, _ in facts.lags), default=0)
+    return (
+        Guardrail("entry_credits", max(0, facts.entry_credits), facts.entry_credit_max),
+        Guardrail("byte_credits", max(0, facts.byte_credits), facts.byte_credit_max),
+        Guardrail("credit_share_permille", int(facts.credit_share * 1000), 1000),
+        Guardrail("follower_lag_bytes", max(0, worst), facts.lag_slack_bytes),
+        *(
+            Guardrail(f"pressure_permille.{reason}", max(0, int(1000 * pressure)), 1000)
+            for reason, pressure in facts.pressures
+        ),
+    )
+
+
+def _behind(facts: CreditFacts) -> tuple[str, ...]:
+    return replica_names(member for member, _, lag_class in facts.lags if lag_class != "None")
+
+
+# WhySnapshotBlocked.
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFacts:
+    """What an emission would stop at now; `clause` is the emission's own."""
+
+    clause: EmissionClause | None
+    failed: str | None
+    strict_fallback: bool
+    applied_index: int
+    newest_base: int
+    compacted_through: int
+    quorum_applied_index: int
+    blocked_since_ms: int
+    """When this clause was first seen, on the wall clock."""
+
+
+_EMISSION: Final = {
+    EmissionClause.BUSY: ("another snapshot is emitted, installed or collected", "wait for it"),
+    EmissionClause.INSTALLING: ("a snapshot of a peer is being installed", "wait for it"),
+    EmissionClause.WAITS_FOR_QUORUM: (
+        "the newest snapshot waits until a quorum has applied what it covers",
+        "bring the followers that are behind back",
+    ),
+}
+
+
+def explain_snapshot_blocked(facts: SnapshotFacts) -> Why:
+    """Say why no snapshot can be emitted now, or that one can."""
+    clause, sentence, remedy, reason = _snapshot_words(facts)
+    return Why(
+        Question.SNAPSHOT_BLOCKED,
+        facts.failed is not None or facts.clause in _EMISSION,
+        clause,
+        sentence,
+        remedy,
+        (
+            Guardrail("applied_index", facts.applied_index, facts.newest_base),
+            Guardrail("quorum_applied_index", facts.quorum_applied_index, facts.newest_base),
+            Guardrail("compacted_through", facts.compacted_through, facts.newest_base),
+        ),
+        (),
+        (("reason", reason), ("since_ms", facts.blocked_since_ms)),
+    )
+
+
+def _snapshot_words(
+    facts: SnapshotFacts,
+) -> tuple[str, str, str, w.SnapshotBlockedReason | None]:
+    if facts.failed is not None:
+        words = f"its replica has stopped: {facts.failed}"
+        return "Failed", words, "start it anew", w.SnapshotBlockedReason.QUARANTINED
+    if facts.clause in _EMISSION:
+        because, remedy = _EMISSION[facts.clause]
+        importing = facts.clause is EmissionClause.INSTALLING
+        reason = w.SnapshotBlockedReason.IMPORT_BUFFER if importing else None
+        return str(facts.clause), because, remedy, reason
+    covered = f"the newest snapshot covers {facts.newest_base}, applied is {facts.applied_index}"
+    delta = "; incremental ones are refused by strict fallback" if facts.strict_fallback else ""
+    if facts.clause is EmissionClause.NOTHING_NEW:
+        return str(facts.clause), f"there is nothing new to cover: {covered}{delta}", "", None
+    return "None", f"a full snapshot can be emitted: {covered}{delta}", "", None
+
+
+# WhyDiskBlocked.
+
+
+@dataclass(frozen=True, slots=True)
+class DiskFacts:
+    """What the disk's own gates say."""
+
+    failed: str | None
+    device_stalled: bool
+    write_age_ms: int
+    """For how long the oldest write under way has waited."""
+    latency_ms_max: int
+    violations: int
+    violations_max: int
+    free_bytes: int
+    required_bytes: int
+    """What the next segment reserves; without this much room it is refused."""
+    io_writer_mode: str
+
+
+def explain_disk_blocked(facts: DiskFacts) -> Why:
+    """Say why writes wait for the disk, or that they do not."""
+    clause, sentence, remedy, reason = _disk_words(facts)
+    blocks = (w.ThrottleReason.DISK_HARD, w.ThrottleReason.WAL_DEVICE)
+    return Why(
+        Question.DISK_BLOCKED,
+        reason in blocks,
+        clause,
+        sentence,
+        remedy,
+        (
+            Guardrail("device_violations", facts.violations, facts.violations_max),
+            Guardrail("free_bytes", facts.free_bytes, facts.required_bytes),
+            Guardrail("write_age_ms", facts.write_age_ms, facts.latency_ms_max),
+        ),
+        (),
+        (
+            ("reason", reason),
+            ("free_bytes", facts.free_bytes),
+            ("required_bytes", facts.required_bytes),
+        ),
+    )
+
+
+def _disk_words(facts: DiskFacts) -> tuple[str, str, str, w.ThrottleReason | None]:
+    if facts.failed is not None:
+        words = f"its replica has stopped: {facts.failed}"
+        return "Failed", words, "mend the disk and start the node anew", w.ThrottleReason.DISK_HARD
+    if facts.device_stalled:
+        words = f"the disk counts as stalled: {facts.violations} syncs took over its bound"
+        return "DeviceStalled", words, "look at the disk", w.ThrottleReason.WAL_DEVICE
+    if facts.write_age_ms > facts.latency_ms_max:
+        words = f"a write has been waiting for the disk for {facts.write_age_ms} ms"
+        return "WriteOutstanding", words, "look at the disk", w.ThrottleReason.WAL_DEVICE
+    if facts.free_bytes < facts.required_bytes:
+        words = (
+            f"{facts.free_bytes} bytes are free, and the next segment "
+            f"reserves {facts.required_bytes}: writes go on until then"
+        )
+        return "NoRoomForSegment", words, "free some room", w.ThrottleReason.DISK_SOFT
+    words = f"the disk takes writes in mode {facts.io_writer_mode}; {facts.free_bytes} bytes free"
+    return "None", words, "", None
+
+
+# WhyQuarantined.
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineFacts:
+    """Whether the partition is out of service here, and since when this node knows it."""
+
+    failed: str | None
+    log_state: str
+    damaged: tuple[int, int] | None
+    repair_mode: bool
+    since_ms: int
+    ordered: tuple[str, str] | None = None
+    """The control plane's own record of it: its cause, and what it says."""
+
+
+def explain_quarantined(facts: QuarantineFacts) -> Why:
+    """Say why the partition is out of service here, or that it is not."""
+    clause, sentence, remedy, reason = _quarantine_words(facts)
+    return Why(
+        Question.QUARANTINED,
+        reason is not None,
+        clause,
+        sentence,
+        remedy,
+        (),
+        (),
+        (("reason", reason), ("since_ms", facts.since_ms)),
+    )
+
+
+_QUARANTINE_CAUSES: Final = {each.spelling: each for each in w.QuarantineReason}
+
+
+def _quarantine_words(
+    facts: QuarantineFacts,
+) -> tuple[str, str, str, w.QuarantineReason | None]:
+    integrity = w.QuarantineReason.INTEGRITY
+    if facts.repair_mode:
+        words = "the node runs in repair mode: partitions are read-only"
+        return "RepairMode", words, "start it without --repair", w.QuarantineReason.ADMINISTRATIVE
+    if facts.ordered is not None:
+        cause, detail = facts.ordered
+        words = f"the control plane holds it in quarantine ({cause}): {detail}"
+        reason = _QUARANTINE_CAUSES.get(cause, integrity)
+        return "Quarantined", words, "clear it with evidence of a rebuilt log", reason
+    if facts.failed is not None:
+        words = f"its replica has stopped for good: {facts.failed}"
+        return "Failed", words, "mend the cause and start the node anew", integrity
+    if facts.log_state != "Healthy":
+        words = f"its log is {facts.log_state}"
+        return facts.log_state, words, "look at `quantum log verify`", integrity
+    if facts.damaged is not None:
+        first, last = facts.damaged
+        words = f"it serves, and asks its peers for the damaged entries {first} to {last}"
+        return "Repairing", words, "", None
+    return "None", "the partition is in service", "", None

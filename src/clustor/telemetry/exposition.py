@@ -1,0 +1,94 @@
+"""The text that Prometheus scrapes, version 0.0.4: families of series, in the order given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+from clustor.telemetry.meters import Histogram
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+Value: TypeAlias = int | float
+Labels: TypeAlias = str
+"""Labels as they stand between the braces; `labels` makes them."""
+
+_ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+
+
+class Kind(StrEnum):
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(slots=True)
+class Family:
+    """All series of one name. `name` has the dots of the specification: they become `_`."""
+
+    name: str
+    kind: Kind
+    help: str
+    series: list[tuple[Labels, Value]] = field(default_factory=list)
+    histogram: Histogram | None = None
+
+
+def counter(name: str, value: Value, text: str) -> Family:
+    return Family(name, Kind.COUNTER, text, [("", value)])
+
+
+def gauge(name: str, value: Value, text: str) -> Family:
+    return Family(name, Kind.GAUGE, text, [("", value)])
+
+
+def histogram(name: str, observed: Histogram, text: str) -> Family:
+    return Family(name, Kind.HISTOGRAM, text, histogram=observed)
+
+
+def by_label(kind: Kind, name: str, label: str, values: Mapping[str, Value], text: str) -> Family:
+    """Make one series for each value of one label; who calls has a closed list of them."""
+    series = [(labels(**{label: each}), value) for each, value in sorted(values.items())]
+    return Family(name, kind, text, series)
+
+
+def labels(**values: str) -> Labels:
+    """Write labels, escaped."""
+    return ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in values.items())
+
+
+def series_name(name: str) -> str:
+    """Write a name of the specification as Prometheus writes it."""
+    return name.replace(".", "_").replace("-", "_")
+
+
+def encode_families(families: Iterable[Family]) -> bytes:
+    """Write families one behind the other; a family without series is left out."""
+    lines: list[str] = []
+    for family in families:
+        lines += _lines(family)
+    return ("\n".join(lines) + "\n").encode() if lines else b""
+
+
+def _lines(family: Family) -> list[str]:
+    name = series_name(family.name)
+    text = family.help.replace("\\", r"\\").replace("\n", r"\n")
+    lines = [f"# HELP {name} {text}", f"# TYPE {name} {family.kind}"]
+    if family.histogram is not None:
+        return lines + _histogram_lines(name, family.histogram)
+    if not family.series:
+        return []
+    for each, value in family.series:
+        lines.append(f"{name}{{{each}}} {value}" if each else f"{name} {value}")
+    return lines
+
+
+def _histogram_lines(name: str, observed: Histogram) -> list[str]:
+    lines, seen = [], 0
+    for bound, count in zip(observed.bounds, observed.counts, strict=False):
+        seen += count
+        lines.append(f'{name}_bucket{{le="{bound}"}} {seen}')
+    seen += observed.counts[-1]
+    lines.append(f'{name}_bucket{{le="+Inf"}} {seen}')
+    return [*lines, f"{name}_sum {observed.total}", f"{name}_count {seen}"]

@@ -1,0 +1,384 @@
+"""The API: a request in, a response out, every refusal in one shape and on record.
+
+Who calls is the certificate's SPIFFE URI. What a call may do is decided by the control plane, in
+the log; this room keeps strangers from the log, and decides who may read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+from collections.abc import Awaitable, Callable
+from functools import cache
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from clustor.control import (
+    Caller,
+    ClusterConfig,
+    Done,
+    Freshness,
+    RbacRule,
+    Reading,
+    RefusalCode,
+    Role,
+    find,
+    rbac_rule,
+)
+from clustor.control.gates import RETRY_AFTER_MS_MIN
+from clustor.control.rbac import Authority
+from clustor.control.types import Name
+from clustor.runtime.errors import ControlUnavailable
+from clustor.runtime.http_head import Request, Response
+from quantum.admin.answers import CallDone
+from quantum.admin.errors import (
+    ApiError,
+    ErrorBody,
+    forbidden,
+    malformed,
+    of_refusal,
+    unauthenticated,
+    unavailable,
+)
+from quantum.admin.identity import Authorities, Peer, holds_token, is_revoked, peer_of
+from quantum.admin.matching import RouteTable, bind_body, bind_path, bind_query
+from quantum.admin.node_pages import RefusalRing
+from quantum.admin.openapi import document
+from quantum.admin.port import ControlPort, GroupsPort, RefusalNote, RefusalSink, WhyPort
+from quantum.admin.routes import Asked, Route
+from quantum.admin.shapes import shown
+from quantum.admin.table import ROUTES
+
+ANSWER_SECONDS_MAX: Final = 30.0
+DEVELOPMENT_HEADER: Final = "Quantum-Development"
+DEVELOPMENT_NOTE: Final = "plaintext on loopback; every caller is Operator"
+OPENAPI_PATH: Final = "/openapi.json"
+_REFUSED: Final = frozenset({401, 403, 421})
+
+_TABLE: Final = RouteTable(ROUTES)
+
+journal = logging.getLogger("quantum.admin")
+
+
+class Api:
+    """`/v1` of one node. With `development` every caller is that identity, over plaintext."""
+
+    def __init__(
+        self,
+        port: ControlPort,
+        *,
+        now_ms: Callable[[], int],
+        draw_id: Callable[[], str],
+        development: str | None = None,
+        why: WhyPort | None = None,
+        groups: GroupsPort | None = None,
+        sink: RefusalSink | None = None,
+    ) -> None:
+        self.port = port
+        self.development = development
+        self.why = why
+        self.groups = groups
+        self.refusals = RefusalRing()
+        self._sink = sink
+        self._now_ms = now_ms
+        self._draw_id = draw_id
+        self._authorities = Authorities()
+
+    async def answer(self, request: Request) -> Response:
+        """Answer a request below `/v1`, or for the document."""
+        given = request.headers.get("idempotency-key")
+        request_id = given if given is not None and _is_name(given) else self._draw_id()
+        try:
+            if given not in (None, request_id):
+                raise malformed("an Idempotency-Key is letters, digits, '.', '_' and '-'")
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                content = await self._answer(request, request_id)
+            return Response(200, content, self._headers(request_id))
+        except Exception as error:  # noqa: BLE001
+            return self._refuse(request, request_id, self._refusal(request, error))
+
+    async def guard(self, request: Request, roles: frozenset[Role]) -> Response | None:
+        """Let a request for another page through (None), or refuse it."""
+        request_id = self._draw_id()
+        try:
+            peer = self._identify(request)
+            local = await self.port.state(linearizable=False)
+            self._require_good(local, peer)
+            _require_initialized(local)
+            self._require_role(self._authority(local, peer.identity), roles)
+        except Exception as error:  # noqa: BLE001
+            return self._refuse(request, request_id, self._refusal(request, error))
+        return None
+
+    async def _answer(self, request: Request, request_id: str) -> object:
+        parts = urlsplit(request.target)
+        peer = self._identify(request)
+        local = await self.port.state(linearizable=False)
+        self._require_good(local, peer)
+        if parts.path == OPENAPI_PATH and request.method == "GET":
+            return _document()
+        route, texts = _TABLE.find(request.method, parts.path)
+        values = bind_path(route, texts) | bind_query(route, parts.query)
+        body = bind_body(route, request.body)
+        caller = Caller(identity=peer.identity, break_glass=_token(request))
+        linearizable = values.pop("linearizable", True)
+        if route.freshness is Freshness.ANY:
+            store = local
+        elif route.make is not None:
+            store = await self._store_with_roles()
+        else:
+            store = await self.port.state(linearizable=linearizable)
+            self._require_heard(linearizable=linearizable)
+        authority = self._authority(store, peer.identity)
+        asked = Asked(store, caller, authority, values, body, request_id)
+        return await (self._read(route, asked) if route.make is None else self._call(route, asked))
+
+    # Who.
+
+    def _identify(self, request: Request) -> Peer:
+        """Say who calls; without TLS only development mode does, on loopback."""
+        if not request.encrypted:
+            if self.development is None:
+                raise unauthenticated("NoCertificate", "this port wants a client certificate")
+            _require_loopback_host(request)
+            return Peer(self.development, "")
+        if request.certificate is None:
+            raise unauthenticated("NoCertificate", "the caller showed no certificate")
+        peer = peer_of(request.certificate)
+        if peer is None:
+            raise unauthenticated("NoIdentity", "the certificate names nobody by a SPIFFE URI")
+        return peer
+
+    @staticmethod
+    def _require_good(store: Reading, peer: Peer) -> None:
+        if peer.serial and is_revoked(store, peer):
+            raise unauthenticated(
+                "CertificateRevoked",
+                "the certificate was revoked",
+                serial=peer.serial,
+                identity=peer.identity,
+            )
+
+    def _authority(self, store: Reading, identity: str) -> Authority:
+        return self._authorities.of(store, identity)
+
+    @staticmethod
+    def _require_role(authority: Authority, roles: frozenset[Role]) -> None:
+        if roles and not authority.roles & roles:
+            raise forbidden(
+                "the caller has none of these roles",
+                roles=sorted(roles),
+                identity=authority.identity,
+            )
+
+    def _rbac_rule(self) -> RbacRule:
+        age_ms = self.port.local_age()
+        return RbacRule.UNAVAILABLE if age_ms is None else rbac_rule(age_ms)
+
+    async def _store_with_roles(self) -> Reading:
+        """Return a store whose roles may let a call pass (clustor §12.3).
+
+        Where this node's copy is too old for that, the roles are heard anew: a confirmed read is
+        a refresh, and only where there is none nobody may change anything.
+        """
+        if self._rbac_rule() is RbacRule.AVAILABLE:
+            return await self.port.state(linearizable=False)
+        try:
+            return await self.port.state(linearizable=True)
+        except ControlUnavailable as error:
+            raise self._roles_unheard() from error
+
+    def _require_heard(self, *, linearizable: bool) -> None:
+        if not linearizable and self._rbac_rule() is RbacRule.UNAVAILABLE:
+            raise self._roles_unheard()
+
+    def _roles_unheard(self) -> ApiError:
+        return unavailable(
+            "RBACUnavailable",
+            "this node has not heard of the roles for too long",
+            RETRY_AFTER_MS_MIN,
+            cache_age_ms=self.port.local_age(),
+        )
+
+    # What.
+
+    async def _read(self, route: Route, asked: Asked) -> object:
+        _require_initialized(asked.store)
+        self._require_role(asked.authority, route.roles)
+        others = asked.authority.roles & (route.roles - {Role.TENANT_ADMIN})
+        if route.own_tenant and not others:
+            _require_own_tenant(asked)
+        assert route.read is not None
+        found = route.read(self, asked)
+        if isinstance(found, Awaitable):
+            found = await found
+        return found if isinstance(found, bytes) else self.encoded(route.answer, found)
+
+    async def _call(self, route: Route, asked: Asked) -> bytes:
+        assert route.make is not None and route.kind is not None
+        if route.freshness is not Freshness.ANY:
+            self._keep_strangers_out(route, asked)
+        try:
+            command = route.make(asked)
+        except msgspec.ValidationError as error:
+            raise malformed(str(error)) from None
+        answer = await self.port.call(command, asked.caller, asked.request_id)
+        if not isinstance(answer, Done):
+            raise of_refusal(answer)
+        done = CallDone(request_id=asked.request_id, revision=answer.revision, result=answer.result)
+        return self.encoded(CallDone, done)
+
+    @staticmethod
+    def _keep_strangers_out(route: Route, asked: Asked) -> None:
+        """Refuse here who has no role at all: a stranger must not fill the log's audit trail.
+
+        Everybody else is refused by the log, and on record there.
+        """
+        if asked.authority.roles or not route.roles:
+            return
+        _require_initialized(asked.store)
+        token = asked.caller.break_glass
+        if token is None or not holds_token(asked.store, asked.caller.identity, token):
+            raise forbidden(
+                "the caller has no role here, and no break-glass token",
+                roles=sorted(route.roles),
+                identity=asked.caller.identity,
+            )
+
+    # The response.
+
+    @staticmethod
+    def encoded(kind: Any, value: object) -> bytes:
+        return shown(kind, value)
+
+    def _headers(self, request_id: str) -> dict[str, str]:
+        headers = {"Request-Id": request_id, "Cache-Control": "no-store"}
+        age_ms = self.port.local_age()
+        if age_ms is not None:
+            headers["Quantum-Cache-Age-Ms"] = str(age_ms)
+        if self.development is not None:
+            headers[DEVELOPMENT_HEADER] = DEVELOPMENT_NOTE
+        return headers
+
+    def _refusal(self, request: Request, error: Exception) -> ApiError:
+        """Say what went wrong. A bug of a page must not end a node that serves messages."""
+        if isinstance(error, ApiError):
+            return error
+        if isinstance(error, ControlUnavailable):
+            return _of_outage(error, self.port.local_age())
+        if isinstance(error, TimeoutError):
+            return _too_late()
+        journal.critical("a request failed: %s", request.target, exc_info=error)
+        return _our_fault()
+
+    def _refuse(self, request: Request, request_id: str, error: ApiError) -> Response:
+        if error.status in _REFUSED and not error.is_recorded:
+            self._note(request, request_id, error)
+        content = shown(ErrorBody, error.body(request_id))
+        return Response(error.status, content, self._headers(request_id) | error.headers)
+
+    def _note(self, request: Request, request_id: str, error: ApiError) -> None:
+        peer = peer_of(request.certificate) if request.certificate is not None else None
+        note = RefusalNote(
+            at=self._now_ms(),
+            identity=peer.identity if peer is not None else None,
+            method=request.method,
+            path=urlsplit(request.target).path[:256],
+            error=error.error,
+            message=error.message,
+            request_id=request_id,
+        )
+        self.refusals.note(note)
+        if self._sink is not None:
+            self._sink.note(note)
+
+
+@cache
+def _document() -> bytes:
+    return document(ROUTES)
+
+
+def _require_initialized(store: Reading) -> None:
+    """Before the cluster has its name nobody has a role; that is no refusal of anybody."""
+    if find(store, ClusterConfig, "config") is None:
+        raise ApiError(
+            503,
+            RefusalCode.NOT_INITIALIZED.value,
+            "the cluster is not initialized, as far as this node knows",
+            next="wait a moment and repeat it; a new cluster: POST /v1/cluster/initialize",
+            headers={"Retry-After": "1"},
+        )
+
+
+def _require_own_tenant(asked: Asked) -> None:
+    if asked.values["tenant_id"] not in asked.authority.tenants:
+        raise forbidden("not this tenant's admin", tenant=asked.values["tenant_id"])
+
+
+def _is_name(text: str) -> bool:
+    try:
+        msgspec.convert(text, type=Name)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _token(request: Request) -> str | None:
+    token = request.headers.get("break-glass")
+    if token is not None and not _is_name(token):
+        raise malformed("Break-Glass names a token: letters, digits, '.', '_' and '-'")
+    return token
+
+
+def _require_loopback_host(request: Request) -> None:
+    """Refuse a name that somebody else's page made to point here."""
+    host = request.headers.get("host", "")
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        is_loopback = name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        is_loopback = False
+    if not is_loopback:
+        raise ApiError(
+            421,
+            "NotLoopback",
+            "in development mode this port answers on loopback alone",
+            next="ask 127.0.0.1 or localhost",
+            facts={"host": host[:256]},
+        )
+
+
+def _of_outage(error: ControlUnavailable, age_ms: int | None) -> ApiError:
+    because = error.facts.get("because")
+    facts = {name: fact for name, fact in error.facts.items() if name != "because"}
+    return unavailable(
+        "ControlPlaneUnavailable",
+        error.reason,
+        RETRY_AFTER_MS_MIN,
+        reason=str(because) if because is not None else "NoLeader",
+        maybe_applied=error.maybe_applied,
+        cache_age_ms=age_ms,
+        **facts,
+    )
+
+
+def _too_late() -> ApiError:
+    return ApiError(
+        504,
+        "Timeout",
+        "the control plane did not answer in time; the call may or may not stand",
+        next="repeat it under the same Idempotency-Key: it is carried out once",
+        facts={"seconds": int(ANSWER_SECONDS_MAX)},
+    )
+
+
+def _our_fault() -> ApiError:
+    return ApiError(
+        500,
+        "OurFault",
+        "this page failed, and that is a bug of ours; the node's log has the details",
+        next="report it with the request id; repeating it may fail again",
+    )

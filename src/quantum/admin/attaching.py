@@ -1,0 +1,102 @@
+"""The API on a running node: its control service as the port, its groups, its certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from clustor.control import Answer, Caller, Command, Reading
+from clustor.log.types import PartitionId
+from clustor.runtime.admin import AdminServer
+from clustor.runtime.control_records import operator_of
+from clustor.runtime.control_service import ControlService
+from clustor.runtime.node import Node
+from clustor.runtime.status import group_status
+from clustor.runtime.telemetry import NodeTelemetry
+from quantum.admin.pages import AdminPages
+from quantum.admin.port import RefusalNote, RefusalSink, WhyPort
+
+
+class ServicePort:
+    """A node's control service as the API asks it."""
+
+    def __init__(self, service: ControlService) -> None:
+        self._service = service
+
+    async def call(self, command: Command, caller: Caller, request_id: str) -> Answer:
+        return await self._service.call(command, caller, request_id)
+
+    async def state(self, linearizable: bool) -> Reading:
+        return await self._service.reading() if linearizable else self._service.state()
+
+    def local_age(self) -> int | None:
+        return self._service.local_age()
+
+
+class HostedGroups:
+    """The groups of a node, as its status shows them."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def numbers(self) -> Iterable[int]:
+        return list(self._node.groups)
+
+    def status(self, group: int) -> Mapping[str, object] | None:
+        hosted = self._node.groups.get(PartitionId(group))
+        if hosted is None:
+            return None
+        found: dict[str, Any] = msgspec.to_builtins(group_status(hosted))
+        return found
+
+
+class AuditDesk(Protocol):
+    """A node's signed audit log, as far as refusals go: it guards itself against storms."""
+
+    def refused(self, what: str, /, *, who: str, why: str, target: str = "") -> None: ...
+
+
+class AuditSink:
+    """Lets refusals of the API stand in the node's signed audit log."""
+
+    def __init__(self, desk: AuditDesk) -> None:
+        self._desk = desk
+
+    def note(self, refusal: RefusalNote) -> None:
+        self._desk.refused(
+            "AdminRequestRefused",
+            who=refusal.identity or "",
+            why=refusal.error,
+            target=f"{refusal.method} {refusal.path}",
+        )
+
+
+def attach(
+    node: Node, admin: AdminServer, *, why: WhyPort | None = None, sink: RefusalSink | None = None
+) -> AdminPages | None:
+    """Put the API on a node's admin port; None: the cluster has no control plane.
+
+    Without `why` the node's own telemetry explains.
+
+    On plaintext loopback every caller is the cluster's operator; under TLS it is the certificate.
+    """
+    if node.control is None:
+        return None
+    cluster, watch = node.cluster, node.watch
+    if why is None and isinstance(watch, NodeTelemetry):
+        why = watch
+    if sink is None and node.audit is not None:
+        sink = AuditSink(node.audit)
+    pages = AdminPages(
+        ServicePort(node.control),
+        development=None if cluster.admin_tls else operator_of(cluster.id).identity,
+        why=why,
+        groups=HostedGroups(node),
+        sink=sink,
+    )
+    admin.api = pages
+    if cluster.admin_tls:
+        admin.calls = None  # that page asks nobody who he is: below /v1 the certificate says it
+    return pages

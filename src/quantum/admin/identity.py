@@ -1,0 +1,98 @@
+"""Who calls: the SPIFFE URI of a client certificate, whether it was revoked, and its roles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from cryptography import x509
+
+from clustor.control import (
+    BreakGlassToken,
+    CertificateBundle,
+    NodeIdentity,
+    RbacManifest,
+    Reading,
+    Role,
+    decode_object,
+    find,
+    key_of,
+)
+from clustor.control.nodes import identity_digest
+from clustor.control.rbac import Authority
+from clustor.control.tenants import CLUSTER
+
+IDENTITY_BYTES_MAX: Final = 512
+_SCHEME: Final = "spiffe://"
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """What a certificate says: who, and which certificate of theirs (its serial number, hex)."""
+
+    identity: str
+    serial: str
+
+
+def peer_of(certificate_der: bytes) -> Peer | None:
+    """Read the one SPIFFE URI of a certificate that TLS has verified; None: it has not one."""
+    try:
+        certificate = x509.load_der_x509_certificate(certificate_der)
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except (ValueError, x509.ExtensionNotFound):
+        return None
+    uris = names.value.get_values_for_type(x509.UniformResourceIdentifier)
+    if len(uris) != 1 or not uris[0].startswith(_SCHEME) or len(uris[0]) > IDENTITY_BYTES_MAX:
+        return None
+    return Peer(uris[0], serial_name(certificate.serial_number))
+
+
+def serial_name(number: int) -> str:
+    """Spell a serial number as revocations do: hexadecimal, small letters, no leading zeros."""
+    return format(number, "x")
+
+
+def is_revoked(store: Reading, peer: Peer) -> bool:
+    """Say whether the cluster's trust bundle revokes this certificate."""
+    bundle = find(store, CertificateBundle, CLUSTER)
+    if bundle is None:
+        return False
+    return peer.serial in {each.lower().lstrip("0") for each in bundle.revoked}
+
+
+def holds_token(store: Reading, identity: str, token_id: str) -> bool:
+    """Say whether a break-glass token was issued to this caller, whatever became of it."""
+    token = find(store, BreakGlassToken, token_id)
+    return token is not None and token.actor_id == identity
+
+
+class Authorities:
+    """The roles of callers; the manifest is read anew when it changes."""
+
+    def __init__(self) -> None:
+        self._revision: int | None = None
+        self._bound: dict[str, Authority] = {}
+
+    def of(self, store: Reading, identity: str) -> Authority:
+        """Return what a caller is by the manifest, and by the list of nodes."""
+        record = store.get(key_of(RbacManifest, "manifest"))
+        revision = record.mod_revision if record is not None else None
+        if revision != self._revision or revision is None:
+            manifest = decode_object(RbacManifest, record.value) if record is not None else None
+            self._bound, self._revision = _bound(manifest), revision
+        bound = self._bound.get(identity) or Authority(identity, frozenset())
+        node = find(store, NodeIdentity, identity_digest(identity))
+        if node is None:
+            return bound
+        return Authority(identity, bound.roles | {Role.NODE}, bound.tenants, node.node_id)
+
+
+def _bound(manifest: RbacManifest | None) -> dict[str, Authority]:
+    found: dict[str, Authority] = {}
+    for binding in manifest.bindings if manifest is not None else ():
+        held = found.get(binding.identity) or Authority(binding.identity, frozenset())
+        tenants = {binding.tenant_id} if binding.tenant_id is not None else frozenset()
+        found[binding.identity] = Authority(
+            binding.identity, held.roles | {binding.role}, held.tenants | tenants
+        )
+    return found

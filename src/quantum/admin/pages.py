@@ -1,0 +1,54 @@
+"""The API on a node's admin port, and the guard of the pages beside it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Coroutine
+from typing import Final
+from urllib.parse import urlsplit
+
+from clustor.control import Role
+from clustor.runtime.http_head import Request, Response
+from quantum.admin.api import OPENAPI_PATH, Api
+from quantum.admin.port import ControlPort, GroupsPort, RefusalSink, WhyPort
+from quantum.admin.routes import OPERATORS, READERS
+
+_PREFIX: Final = "/v1/"
+_STREAMS: Final = frozenset({"/kv"})
+_STREAM_ROLES: Final = frozenset({Role.OPERATOR, Role.NODE})
+
+
+class AdminPages:
+    """What `AdminServer.api` is set to."""
+
+    def __init__(
+        self,
+        port: ControlPort,
+        *,
+        development: str | None = None,
+        why: WhyPort | None = None,
+        groups: GroupsPort | None = None,
+        sink: RefusalSink | None = None,
+    ) -> None:
+        """Serve `port`; `development` names the Operator that plaintext callers are."""
+        self.api = Api(
+            port,
+            now_ms=lambda: time.time_ns() // 1_000_000,
+            draw_id=lambda: f"r-{os.urandom(12).hex()}",
+            development=development,
+            why=why,
+            groups=groups,
+            sink=sink,
+        )
+
+    def take(self, request: Request) -> Coroutine[None, None, Response | None] | None:
+        """Answer what is ours; under TLS, let others' pages be seen by whom may."""
+        path = urlsplit(request.target).path
+        if path.startswith(_PREFIX) or path == OPENAPI_PATH:
+            return self.api.answer(request)
+        if not request.encrypted:
+            return None  # development: loopback, and everybody is Operator
+        if path in _STREAMS:
+            return self.api.guard(request, _STREAM_ROLES)
+        return self.api.guard(request, READERS if request.method == "GET" else OPERATORS)

@@ -1,0 +1,27 @@
+"""Every page of `/v1`. What is not in it does not exist."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from quantum.admin import table_cluster, table_groups, table_tenants
+from quantum.admin.routes import Route
+
+ROUTES: Final[tuple[Route, ...]] = (
+    *table_cluster.CLUSTER,
+    *table_cluster.NODES,
+    *table_cluster.KEYS,
+    *table_cluster.ROLES,
+    *table_cluster.AUDIT,
+    *table_cluster.LOGS,
+    *table_tenants.TENANTS,
+    *table_tenants.CERTIFICATES,
+    *table_tenants.ROUTING,
+    *table_tenants.CONFIG,
+    *table_groups.GROUPS,
+    *table_groups.PROOFS,
+    *table_groups.FEATURES,
+    *table_groups.OVERRIDES,
+    *table_groups.FENCES,
+    *table_groups.BUNDLES,
+)

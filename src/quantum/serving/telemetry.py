@@ -1,0 +1,247 @@
+"""What the broker counts and shows: publishes, refusals, queues, streams (quantumqtt §13.6).
+
+`BrokerMeters` is what the hot path adds to: ints in lists, read when somebody scrapes. Everything
+else is read from the tables themselves, a thousand sessions at a time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from clustor.telemetry import Family, Kind, by_label, counter, gauge, labels
+from quantum.mqtt import ReasonCode
+
+if TYPE_CHECKING:
+    from quantum.serving.prg import Prg
+    from quantum.serving.service import BrokerService
+
+SESSIONS_PER_STEP: Final = 1_000
+TENANTS_MAX: Final = 100
+"""With more tenants than this no series has a tenant's name."""
+FAULTS_MAX: Final = 64
+RECENT_CLIENTS_MAX: Final = 1_024
+RECENT_EACH_MAX: Final = 8
+_OVERLOAD: Final = frozenset(
+    (ReasonCode.QUOTA_EXCEEDED, ReasonCode.SERVER_BUSY, ReasonCode.CONNECTION_RATE_EXCEEDED)
+)
+_SECONDS_PER_TICK: Final = 0.010
+
+
+class BrokerMeters:
+    """Counts of one node, from its start on. `[qos]` where there is one for each QoS."""
+
+    __slots__ = (
+        "connects",
+        "disconnects",
+        "forwarded",
+        "local",
+        "publishes_in",
+        "publishes_out",
+        "refused",
+    )
+
+    def __init__(self) -> None:
+        self.publishes_in = [0, 0, 0]
+        self.publishes_out = [0, 0, 0, 0, 0]
+        """By the QoS bits of the first byte as they stand there: 0, 2 and 4."""
+        self.forwarded = 0
+        """Publishes whose topic another partition owns than their session's."""
+        self.local = 0
+        self.connects = 0
+        self.disconnects: Counter[int] = Counter()
+        self.refused: Counter[tuple[str, int]] = Counter()
+
+    def refuse(self, packet: str, reason: int, count: int = 1) -> None:
+        """Count what was answered with a failure."""
+        self.refused[packet, int(reason)] += count
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """Something that happened to a client."""
+
+    at_ms: int
+    what: str
+
+
+class Recent:
+    """The last things that happened to clients, for who asks why; bounded, and of this node."""
+
+    __slots__ = ("_now_ms", "_remarks")
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._remarks: OrderedDict[bytes, deque[Remark]] = OrderedDict()
+
+    def note(self, client_id: bytes, what: str) -> None:
+        """Remember something about a client, and forget who was not heard of for longest."""
+        remarks = self._remarks.pop(client_id, None) or deque(maxlen=RECENT_EACH_MAX)
+        remarks.append(Remark(self._now_ms(), what))
+        self._remarks[client_id] = remarks
+        if len(self._remarks) > RECENT_CLIENTS_MAX:
+            self._remarks.popitem(last=False)
+
+    def of(self, client_id: bytes) -> list[Remark]:
+        """Return what is remembered, the newest last."""
+        return list(self._remarks.get(client_id, ()))
+
+
+class _PrgTotals:
+    """What all partitions of this node hold, added up."""
+
+    __slots__ = ("counts",)
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def add(self, prg: Prg) -> Iterator[None]:
+        state, counts = prg.broker.state, self.counts
+        counts["partitions"] += 1
+        counts["served"] += prg.leading
+        counts["sessions"] += len(state.sessions)
+        counts["connected"] += len(prg.connections)
+        counts["filters"] += len(state.filters)
+        counts["subscriptions"] += state.subscription_count
+        counts["retained"] += len(state.retained)
+        counts["retained_bytes"] += state.retained_bytes
+        counts["full"] += len(state.routes.full)
+        counts["expired"] += state.dropped
+        counts["backlog_bytes"] += prg.backlog.amount
+        counts["stalled"] += prg.stalled
+        counts["forward_unanswered"] += sum(map(len, prg.forwards.values()))
+        counts["forward_ticks"] += prg.forward_wait_ticks
+        for outbox in state.channels.outboxes().values():
+            counts["stream_items"] += len(outbox.items)
+            counts["stream_bytes"] += outbox.weight
+        for number, session in enumerate(list(state.sessions.values())):
+            outbound = session.outbound
+            counts["queued"] += len(outbound.queue)
+            counts["in_flight"] += len(outbound.in_flight)
+            counts["queued_bytes"] += outbound.weight
+            counts["dedupe"] += len(session.received)
+            if number % SESSIONS_PER_STEP == SESSIONS_PER_STEP - 1:
+                yield None
+
+
+class BrokerTelemetry:
+    """The series of one broker node."""
+
+    def __init__(self, service: BrokerService) -> None:
+        self._service = service
+
+    def families(self) -> Iterator[Family | None]:
+        """Give all series; None lets others have the loop."""
+        yield from self._hot()
+        totals = _PrgTotals()
+        for tenant in self._service.tenants.values():
+            for prg in tenant.prgs:
+                yield from totals.add(prg)
+                yield None
+        yield from self._held(totals.counts)
+        yield from self._tenants()
+        yield from self._lags()
+
+    def _hot(self) -> Iterator[Family]:
+        service, meters = self._service, self._service.meters
+        yield _by_qos("quantum.publishes_received_total", meters.publishes_in, "From clients")
+        yield _by_qos("quantum.publishes_sent_total", meters.publishes_out[::2], "To clients")
+        yield gauge("quantum.connections", service.connections, "Connections here")
+        yield counter("quantum.connects_total", meters.connects, "Connections ever opened")
+        yield counter("quantum.dropped_total", service.dropped, "QoS 0 that nobody could take")
+        yield _by_reason("quantum.refused_total", meters.refused)
+        ended = {_reason_name(code): count for code, count in meters.disconnects.items()}
+        text = "Connections that the broker ended"
+        yield by_label(Kind.COUNTER, "quantum.disconnects_total", "reason", ended, text)
+        overload = sum(count for (_, code), count in meters.refused.items() if code in _OVERLOAD)
+        yield counter("quantum.reject_overload_total", overload, "Refused for load or quota")
+        faults = dict(sorted(service.faults.items())[:FAULTS_MAX])
+        yield by_label(Kind.COUNTER, "quantum.faults_total", "fault", faults, "Broken packets")
+        both = meters.forwarded + meters.local
+        ratio = meters.forwarded / both if both else 0.0
+        yield gauge("quantum.cross_prg_ratio", ratio, "Logged publishes that change partitions")
+
+    def _held(self, counts: Counter[str]) -> Iterator[Family]:
+        depths = {
+            "offline": counts["queued"],
+            "in_flight": counts["in_flight"],
+            "stalled": counts["stalled"],
+            "forward": counts["forward_unanswered"],
+            "stream": counts["stream_items"],
+            "dedupe": counts["dedupe"],
+        }
+        yield by_label(Kind.GAUGE, "quantum.queue_depth", "type", depths, "What waits, by where")
+        for name, key, text in _GAUGES:
+            yield gauge(f"quantum.{name}", counts[key], text)
+        expired = counts["expired"]
+        yield counter("quantum.messages_expired_total", expired, "Dropped unsent by replicas here")
+        seconds = counts["forward_ticks"] * _SECONDS_PER_TICK
+        text = "Adds up the time in which publishes waited for another partition"
+        yield gauge("quantum.forward_backpressure_seconds", round(seconds, 3), text)
+
+    def _tenants(self) -> Iterator[Family]:
+        tenants = self._service.tenants
+        throttled = {name: tenant.throttled for name, tenant in tenants.items()}
+        if len(tenants) > TENANTS_MAX:
+            throttled = {"all": sum(throttled.values())}
+        text = "Times that clients were left unread"
+        name = "quantum.tenant_throttle_events_total"
+        yield by_label(Kind.COUNTER, name, "tenant", throttled, text)
+        windows = [
+            connection.outward.sight().window
+            for tenant in tenants.values()
+            for prg in tenant.prgs
+            for connection in prg.connections.values()
+            if connection.outward is not None
+        ]
+        yield gauge("quantum.leader_credit_hint", min(windows, default=0), "Smallest window")
+
+    def _lags(self) -> Iterator[Family]:
+        applied, replicated = 0.0, 0.0
+        for tenant in self._service.tenants.values():
+            for prg in tenant.prgs:
+                if prg.leading:
+                    lags = prg.group.admission.lags().values()
+                    replicated = max(replicated, *(lag.lag_ms / 1000 for lag in lags), 0.0)
+                    write_ms = prg.group.replica.group.durability.oldest_write_age_ms()
+                    applied = max(applied, write_ms / 1000)
+        yield gauge("quantum.apply_lag_seconds", applied, "Age of the oldest unfinished write")
+        yield gauge("quantum.replication_lag_seconds", replicated, "Of the slowest follower")
+
+
+_GAUGES: Final = (
+    ("partitions", "partitions", "Partitions with a replica here"),
+    ("partitions_served", "served", "Partitions whose sessions run here"),
+    ("sessions", "sessions", "Sessions in the log"),
+    ("sessions_connected", "connected", "Clients connected to partitions served here"),
+    ("sessions_full", "full", "Sessions whose queue is full: their topics refuse publishes"),
+    ("subscriptions", "subscriptions", "Subscriptions"),
+    ("filters", "filters", "Distinct filters"),
+    ("retained_messages", "retained", "Retained messages"),
+    ("retained_bytes", "retained_bytes", "What they weigh"),
+    ("queued_bytes", "queued_bytes", "What waits for clients"),
+    ("backlog_bytes", "backlog_bytes", "What waits for the log"),
+    ("stream_bytes", "stream_bytes", "What waits for other partitions"),
+)
+
+
+def _by_qos(name: str, counts: list[int], text: str) -> Family:
+    values = {str(qos): count for qos, count in enumerate(counts)}
+    return by_label(Kind.COUNTER, name, "qos", values, f"Publishes, by QoS: {text}")
+
+
+def _by_reason(name: str, refused: Counter[tuple[str, int]]) -> Family:
+    series = [
+        (labels(packet=packet, reason=_reason_name(code)), count)
+        for (packet, code), count in sorted(refused.items())
+    ]
+    return Family(name, Kind.COUNTER, "Answers that refuse, by packet and why", list(series))
+
+
+def _reason_name(code: int) -> str:
+    try:
+        return ReasonCode(code).name.lower()
+    except ValueError:
+        return f"0x{code:02x}"

@@ -1,0 +1,359 @@
+"""The leader's desk: what is answered when, what confirms what, and in whose name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import msgspec
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from clustor.control import (
+    Binding,
+    Caller,
+    ControlMachine,
+    Done,
+    InitializeCluster,
+    KeyPurpose,
+    Members,
+    PlacePartition,
+    ProofBatch,
+    PublishedProof,
+    RefusalCode,
+    RegisterKey,
+    RegisterNode,
+    Role,
+    decode_answer,
+    encode_call,
+    find,
+)
+from clustor.control import Refused as CallRefused
+from clustor.control.calls import decode_call
+from clustor.control.objects import canonical
+from clustor.kv import StoreId
+from clustor.log.types import (
+    DurabilityModeEpoch,
+    IoWriterMode,
+    LogIndex,
+    PartitionId,
+    SegmentSeq,
+    Term,
+)
+from clustor.raft.types import DurabilityTuple
+from clustor.replica import Applied, NotLeader, Outcome, Refused, ReplicaOutput, RequestId, Unknown
+from clustor.runtime.control_desk import FIRST_REQUEST, Desk
+from clustor.runtime.control_records import key_id_of
+from clustor.runtime.control_wire import (
+    Answered,
+    Asked,
+    Confirmed,
+    Message,
+    Passed,
+    Reply,
+    Standing,
+    Wished,
+    decode_message,
+    encode_message,
+    wished,
+)
+from clustor.runtime.pki import ClusterId, NodeId, spiffe_uri
+
+CLUSTER = ClusterId("test")
+KEY = Ed25519PrivateKey.from_private_bytes(b"k" * 32)
+OPERATOR = Caller(identity="spiffe://test/operator")
+TUPLE = DurabilityTuple(
+    Term(3), LogIndex(9), SegmentSeq(1), IoWriterMode.FIXED_URING, DurabilityModeEpoch(0)
+)
+
+
+@dataclass
+class FakeReplica:
+    machine: ControlMachine
+    leads: bool = True
+    waiting: list[tuple[RequestId, bytes]] = field(default_factory=list)
+
+    def propose(self, request_id: RequestId, command: bytes) -> None:
+        self.waiting.append((request_id, command))
+
+
+@dataclass
+class FakeAdmission:
+    open: bool = True
+
+    def admit(self, _size: int) -> bool:
+        return self.open
+
+
+@dataclass
+class FakeGroup:
+    replica: FakeReplica
+    admission: FakeAdmission = field(default_factory=FakeAdmission)
+    paused: bool = False
+
+
+class FakeCluster:
+    id = CLUSTER
+
+
+class FakeNode:
+    """A node's clock and its hands, as far as the desk uses them."""
+
+    cluster = FakeCluster()
+    stopping = False
+
+    def __init__(self) -> None:
+        self.ms = 1_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def touch(self, _group: object) -> None:
+        """The turn is the test's."""
+
+
+class Lab:
+    """A desk whose log commits when the test says so."""
+
+    def __init__(self) -> None:
+        self.node = FakeNode()
+        self.machine = ControlMachine(StoreId(b"0123456789abcdef"))
+        self.group = FakeGroup(FakeReplica(self.machine))
+        self.answers: list[tuple[NodeId, Reply]] = []
+        self.index = 0
+        self.desk = Desk(
+            cast("Any", self.node),
+            cast("Any", self.group),
+            lambda peer, reply: self.answers.append((peer, reply)),
+            key_id_of(1),
+            KEY,
+        )
+
+    def found(self) -> None:
+        """Initialize the cluster, with node 2 and a partition on it."""
+        keys = RegisterKey(
+            purpose=KeyPurpose.CONTROL_PLANE_PROOF,
+            key_id=key_id_of(1),
+            public_key=KEY.public_key().public_bytes_raw(),
+        )
+        for number, command in enumerate(
+            (
+                InitializeCluster(
+                    cluster_id="test",
+                    development=True,
+                    bindings=(Binding(identity=OPERATOR.identity, role=Role.OPERATOR),),
+                    keys=(keys,),
+                ),
+                _node(2),
+                PlacePartition(
+                    partition_id=7, members=Members(voters=(2,)), load=1, expected_routing_epoch=0
+                ),
+            )
+        ):
+            self.index += 1
+            call = encode_call(OPERATOR, f"f{number}", 1, command)
+            (reply,) = self.machine.apply_batch(self.index, [call])
+            assert isinstance(decode_answer(reply), Done)
+
+    def take(self, question: Passed | Wished | Asked, peer: int = 2) -> None:
+        self.desk.take(NodeId(peer), question)
+
+    def commit(self) -> None:
+        """Apply what waits, as one entry, and let the desk hear of it."""
+        self.desk.prepare()
+        waiting, self.group.replica.waiting = self.group.replica.waiting, []
+        self.index += 1
+        replies = self.machine.apply_batch(self.index, [command for _, command in waiting])
+        ids = [request_id for request_id, _ in waiting]
+        self.hear(Applied(LogIndex(self.index), ids, replies))
+
+    def hear(self, outcome: Outcome) -> None:
+        self.desk.on_output(ReplicaOutput(replies=[outcome]))
+
+
+def _node(number: int) -> RegisterNode:
+    return RegisterNode(
+        node_id=number,
+        identity=spiffe_uri(CLUSTER, NodeId(number)),
+        zone="z",
+        address="a",
+        capacity=10,
+    )
+
+
+def passed(number: int, request_id: str) -> Passed:
+    return Passed(number, OPERATOR, request_id, canonical(_node(3)))
+
+
+def test_a_call_is_answered_when_it_is_applied_and_not_before() -> None:
+    lab = Lab()
+    lab.found()
+    lab.take(passed(5, "r1"))
+    lab.desk.prepare()
+    assert lab.answers == []
+    lab.commit()
+    ((peer, reply),) = lab.answers
+    assert isinstance(reply, Answered)
+    assert (peer, reply.number, reply.standing) == (2, 5, Standing.ANSWERED)
+    assert isinstance(decode_answer(reply.body), Done)
+
+
+def test_who_repeats_a_call_gets_the_same_bytes() -> None:
+    lab = Lab()
+    lab.found()
+    for number in (1, 2):
+        lab.take(passed(number, "r1"))
+        lab.commit()
+        lab.node.ms += 1_000
+    first, second = (reply for _, reply in lab.answers)
+    assert isinstance(first, Answered)
+    assert isinstance(second, Answered)
+    assert first.body == second.body
+
+
+STANDINGS = {
+    "lost leadership": (Unknown([RequestId(FIRST_REQUEST)]), Standing.UNSETTLED),
+    "never led": (NotLeader([RequestId(FIRST_REQUEST)], None), Standing.NOT_LEADER),
+    "refused": (Refused([RequestId(FIRST_REQUEST)], "MembershipUnacknowledged"), Standing.BUSY),
+}
+
+
+@pytest.mark.parametrize(("outcome", "standing"), STANDINGS.values(), ids=STANDINGS.keys())
+def test_what_did_not_come_to_an_answer_says_so(outcome: Outcome, standing: Standing) -> None:
+    lab = Lab()
+    lab.take(passed(5, "r1"))
+    lab.hear(outcome)
+    assert lab.answers == [(2, Answered(5, standing))]
+
+
+def test_who_does_not_lead_says_so_and_who_hangs_says_nothing() -> None:
+    lab = Lab()
+    lab.group.replica.leads = False
+    lab.take(Asked(1, 10_000))
+    assert lab.answers == [(2, Answered(1, Standing.NOT_LEADER))]
+    lab.group.paused = True
+    lab.take(Asked(2, 10_000))
+    assert len(lab.answers) == 1
+
+
+def test_a_full_group_takes_no_calls() -> None:
+    lab = Lab()
+    lab.group.admission.open = False
+    lab.take(passed(5, "r1"))
+    assert lab.answers == [(2, Answered(5, Standing.BUSY))]
+    assert lab.group.replica.waiting == []
+
+
+# Confirmations.
+
+
+def test_an_entry_confirms_only_those_that_asked_before_it_was_proposed() -> None:
+    lab = Lab()
+    lab.found()
+    lab.take(Asked(1, 0), peer=1)
+    lab.take(Asked(2, 0), peer=2)
+    lab.desk.prepare()
+    assert len(lab.group.replica.waiting) == 1  # one entry for both
+    lab.take(Asked(3, 0), peer=3)  # too late for it
+    request_id, command = lab.group.replica.waiting.pop()
+    replies = lab.machine.apply_batch(50, [command])
+    lab.index = 50
+    lab.hear(Applied(LogIndex(50), [request_id], replies))
+    revision = lab.machine.kv.revision
+    assert lab.answers == [(1, Confirmed(1, revision, 0)), (2, Confirmed(2, revision, 0))]
+    lab.commit()
+    assert lab.answers[2:] == [(3, Confirmed(3, revision, 0))]
+
+
+def test_a_young_confirmation_serves_those_that_say_so_with_its_age() -> None:
+    lab = Lab()
+    lab.found()
+    lab.take(Asked(1, 2_500))
+    lab.desk.prepare()
+    lab.node.ms += 40  # the entry takes its time: it confirms the moment it was proposed
+    lab.commit()
+    lab.node.ms += 1_000
+    lab.take(Asked(2, 2_500))
+    assert lab.answers[-1] == (2, Confirmed(2, lab.machine.kv.revision, 1_040))
+    lab.take(Asked(3, 500))
+    lab.take(Asked(4, 0))
+    assert len(lab.answers) == 2  # an entry of their own must say it
+    lab.commit()
+    assert [reply.number for _, reply in lab.answers[2:]] == [3, 4]
+
+
+def test_a_question_that_lost_its_leader_is_not_confirmed() -> None:
+    lab = Lab()
+    lab.take(Asked(1, 0))
+    lab.desk.prepare()
+    lab.hear(Unknown([RequestId(FIRST_REQUEST)]))
+    assert lab.answers == [(2, Answered(1, Standing.UNSETTLED))]
+    lab.node.ms += 1
+    lab.take(Asked(2, 60_000))
+    assert len(lab.answers) == 1  # nothing was confirmed yet
+
+
+# Proofs.
+
+
+def test_proofs_are_published_in_the_name_of_the_node_that_sent_them() -> None:
+    lab = Lab()
+    lab.found()
+    lab.take(wished(1, ProofBatch("b1", 99, ((PartitionId(7), TUPLE),))), peer=2)
+    _, command = lab.group.replica.waiting[0]
+    assert decode_call(command).caller == Caller(identity=spiffe_uri(CLUSTER, NodeId(2)))
+    lab.commit()
+    published = find(lab.machine.kv, PublishedProof, 7)
+    assert published is not None
+    assert (published.published_by, published.proof.proven()) == (2, TUPLE)
+
+
+def test_proofs_of_a_stranger_are_refused_by_the_log() -> None:
+    lab = Lab()
+    lab.found()
+    lab.take(wished(1, ProofBatch("b1", 2, ((PartitionId(7), TUPLE),))), peer=3)
+    lab.commit()
+    assert find(lab.machine.kv, PublishedProof, 7) is None
+
+
+MESSAGES: list[Message] = [
+    passed(1, "r"),
+    wished(2, ProofBatch("b", 2, ((PartitionId(7), TUPLE),))),
+    Asked(3, 4),
+    Answered(5, Standing.BUSY),
+    Confirmed(6, 7, 8),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda each: type(each).__name__)
+def test_messages_and_bytes_agree(message: Message) -> None:
+    assert decode_message(encode_message(message)) == message
+
+
+GARBAGE = {
+    "nothing": b"",
+    "no message": b"\x93\x09\x01\x02",
+    "a writer mode that is none": encode_message(Wished(1, "b", [(7, 1, 1, 1, 99, 0)])),
+    "a caller without a name": encode_message(
+        Passed(1, Caller(identity=""), "r", canonical(_node(3)))
+    ),
+}
+
+
+@pytest.mark.parametrize("encoded", GARBAGE.values(), ids=GARBAGE.keys())
+def test_a_peer_cannot_make_it_raise_anything_else(encoded: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        decode_message(encoded)
+
+
+@pytest.mark.parametrize("command", [b"", b"{", b'{"kind":"NoSuch"}', b"[" * 100, b"\xff"])
+def test_a_command_that_is_none_is_answered_as_such(command: bytes) -> None:
+    lab = Lab()
+    lab.found()
+    lab.take(Passed(5, OPERATOR, "r1", command))
+    lab.commit()
+    ((_, reply),) = lab.answers
+    assert isinstance(reply, Answered)
+    answer = decode_answer(reply.body)
+    assert isinstance(answer, CallRefused)
+    assert answer.code is RefusalCode.MALFORMED

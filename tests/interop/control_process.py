@@ -1,0 +1,103 @@
+"""Calls to the control plane of a real cluster, as an operator's client makes them."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from clustor.control import Command
+from clustor.control.objects import canonical
+from clustor.runtime.cluster_file import CLUSTER_FILE, encode_cluster_file
+from clustor.runtime.control_records import CONTROL_PARTITION
+from clustor.runtime.development import prepare_cluster
+from clustor.runtime.pki import cluster_id, utc_now
+from clustor.runtime.transport import Address
+from quantum.cli.admin_client import AdminUnreachable, post
+from tests.interop.cluster_process import DEADLINE_SECONDS, ClusterProcess
+
+
+def prepared(data: Path, nodes: int = 3, **settings: object) -> None:
+    """Make a cluster with other numbers than the specification's."""
+    cluster = prepare_cluster(
+        data, cluster_id("dev"), nodes=nodes, base_port=7_000, groups=1, now=utc_now()
+    )
+    changed = msgspec.structs.replace(cluster, **settings)
+    (data / CLUSTER_FILE).write_bytes(encode_cluster_file(changed))
+
+
+def call_once(
+    address: Address, command: Command, request_id: str, seconds_max: float = 5.0
+) -> tuple[int, dict[str, Any]]:
+    """Post a call to one node; raises AdminUnreachable where it does not answer."""
+    body = json.dumps({"request_id": request_id, "seconds_max": seconds_max})
+    body = body[:-1] + f', "command": {canonical(command).decode()}}}'
+    connection = http.client.HTTPConnection(address.host, address.port, timeout=seconds_max + 5)
+    try:
+        connection.request("POST", "/control/call", body, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise AdminUnreachable(str(error)) from error
+    finally:
+        connection.close()
+
+
+def insist(cluster: ClusterProcess, command: Command, request_id: str) -> dict[str, Any]:
+    """Call until a node answers, under one request id: it is done once."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    turn, problem = 0, ""
+    while time.monotonic() < deadline:
+        turn += 1
+        try:
+            code, answer = call_once(cluster.admin(turn % cluster.nodes + 1), command, request_id)
+        except AdminUnreachable as error:
+            problem = str(error)
+            continue
+        if code == 200:
+            return answer
+        problem = str(answer)
+    raise AssertionError(f"{request_id} was never answered: {problem}\n{cluster.last_words()}")
+
+
+def control(cluster: ClusterProcess, node: int) -> dict[str, Any] | None:
+    """Return what a node says about the control plane, or None while it says nothing."""
+    status = cluster.status(node)
+    return None if status is None else status["control"]
+
+
+def everybody(cluster: ClusterProcess) -> list[dict[str, Any]]:
+    """Return the control plane as each node that answers sees it."""
+    found = [control(cluster, node) for node in range(1, cluster.nodes + 1)]
+    return [each for each in found if each is not None]
+
+
+def groups_of_leaders(cluster: ClusterProcess) -> list[dict[str, Any]]:
+    """Return every group, the control plane's too, as its leader sees it."""
+    statuses = [cluster.status(node) for node in range(1, cluster.nodes + 1)]
+    return [
+        group
+        for status in statuses
+        if status is not None
+        for group in (*status["groups"], status["control"]["group"])
+        if group["role"] == "Leader"
+    ]
+
+
+def all_healthy(cluster: ClusterProcess, groups: int) -> bool:
+    """Say whether every group has a leader whose proof is published, and every copy is fresh."""
+    led = groups_of_leaders(cluster)
+    fresh = [each["cache_state"] == "Fresh" for each in everybody(cluster)]
+    healthy = [group["strict_fallback_state"] == "Healthy" for group in led]
+    return len(led) == groups and all(healthy) and fresh == [True] * cluster.nodes
+
+
+def pause(cluster: ClusterProcess, node: int, *, paused: bool) -> None:
+    """Let a node's replica of the control plane hang, or go on."""
+    path = f"/groups/{CONTROL_PARTITION}/pause"
+    code, answer = post(cluster.admin(node), path, {"paused": paused})
+    assert code == 200, answer

@@ -1,0 +1,194 @@
+"""The admin API on real nodes: any node takes a call, the log decides it, TLS says who called."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from clustor.runtime.audit_writer import AUDIT_DIRECTORY
+from clustor.runtime.cluster_file import CLUSTER_FILE, encode_cluster_file
+from clustor.runtime.control_records import operator_of
+from clustor.runtime.development import node_directory, prepare_cluster
+from clustor.runtime.pki import (
+    AUTHORITY_FILE,
+    PKI_DIRECTORY,
+    NodeId,
+    cluster_id,
+    issue_certificate,
+    load_authority,
+    utc_now,
+)
+from clustor.runtime.transport import Address
+from quantum.cli.admin_api import AdminApi, Credentials, Told
+from quantum.cli.admin_client import AdminUnreachable
+from tests.clustor.runtime.waiting import free_base_port
+from tests.interop.cluster_process import ClusterProcess
+
+DEADLINE_SECONDS = 60.0
+ONE = NodeId(1)
+CLUSTER = cluster_id("dev")
+
+
+def served(api: AdminApi) -> bool:
+    try:
+        return api.ask("GET", "/v1/cluster/state").code == 200
+    except AdminUnreachable:
+        return False
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
+    with ClusterProcess(tmp_path_factory.mktemp("admin") / "var") as found:
+        for node in (1, 2, 3):
+            found.until(lambda node=node: served(AdminApi(found.admin(node))), "the API")  # type: ignore[misc]
+        yield found
+
+
+def apis(cluster: ClusterProcess) -> list[AdminApi]:
+    return [AdminApi(address) for address in cluster.admins()]
+
+
+def test_any_node_takes_a_call_and_every_node_shows_it_at_once(cluster: ClusterProcess) -> None:
+    for number, api in enumerate(apis(cluster), 1):
+        body = {"tenant_id": f"t{number}", "sni": f"t{number}.example.com"}
+        told = api.ask("POST", "/v1/tenants", body=body)
+        assert told.code == 200, told.body
+        for other in apis(cluster):
+            shown = other.ask("GET", f"/v1/tenants/t{number}")
+            assert (shown.code, shown.body["tenant"]["sni"]) == (200, body["sni"])
+    states = [api.ask("GET", "/v1/cluster/state").body for api in apis(cluster)]
+    assert {state["access"]["identity"] for state in states} == {operator_of(CLUSTER).identity}
+    assert all(state["access"]["development"] for state in states)
+    nodes = [[node["node_id"] for node in state["nodes"]] for state in states]
+    assert nodes == [["1", "2", "3"]] * 3
+
+
+def test_the_trail_of_calls_is_the_same_on_every_node(cluster: ClusterProcess) -> None:
+    first = apis(cluster)[0]
+    told = first.ask("POST", "/v1/nodes/9/drain", body={"draining": True})
+    assert (told.code, told.body["error"]) == (404, "NotFound")
+    trails: list[Any] = []
+    for api in apis(cluster):
+        page = api.ask("GET", "/v1/audit?limit=5").body["items"]
+        trails.append([(row["sequence"], row["kind"], row["outcome"]) for row in page])
+    assert trails[0] == trails[1] == trails[2]
+    assert ("DrainNode", "NotFound") in {row[1:] for row in trails[0]}
+
+
+def test_every_node_says_why_its_replica_does_not_lead(cluster: ClusterProcess) -> None:
+    told = [api.ask("GET", "/v1/groups/1/why/WhyNotLeader") for api in apis(cluster)]
+    assert [each.code for each in told] == [200, 200, 200], told[0].body
+    assert all(each.body["answer"] for each in told)
+    shown = apis(cluster)[0].ask("GET", "/v1/groups/1").body
+    assert shown["local"]["partition_id"] == "1"
+    assert shown["placement"]["members"]["voters"] == ["1", "2", "3"]
+
+
+def test_a_call_survives_the_leaders_death_and_is_carried_out_once(cluster: ClusterProcess) -> None:
+    status = cluster.status(1)
+    assert status is not None
+    leader = status["control"]["group"]["leader_id"]
+    survivor = next(node for node in (1, 2, 3) if node != leader)
+    api, key = AdminApi(cluster.admin(survivor)), {"Idempotency-Key": "across-the-death"}
+    body = {"tenant_id": "late", "sni": "late.example.com"}
+    cluster.kill(leader)
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    told: Told | None = None
+    while told is None or told.code in (503, 504):
+        assert time.monotonic() < deadline, cluster.last_words()
+        told = api.ask("POST", "/v1/tenants", body=body, headers=key)
+    assert told.code == 200, told.body
+    cluster.until(lambda: served(AdminApi(cluster.admin(leader))), "the node is back")
+    for each in apis(cluster):
+        again = each.ask("POST", "/v1/tenants", body=body, headers=key)
+        assert again.body == told.body
+
+
+class TlsNode:
+    """One node whose admin port asks for certificates."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        made = prepare_cluster(
+            root, CLUSTER, nodes=1, base_port=free_base_port(1), groups=1, now=utc_now()
+        )
+        asks = msgspec.structs.replace(made, admin_tls=True)
+        (root / CLUSTER_FILE).write_bytes(encode_cluster_file(asks))
+        self.admin: Address = made.node(ONE).admin
+        self.authority = root / PKI_DIRECTORY / AUTHORITY_FILE
+
+    def start(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "quantum.admin.main", "--node", "1"]
+        command += ["--cluster", str(self._root / CLUSTER_FILE)]
+        command += ["--data", str(node_directory(self._root, ONE))]
+        with (self._root / "node-1.log").open("ab") as output:
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+
+    def issue(self, identity: str) -> Path:
+        issued = issue_certificate(
+            load_authority(self._root / PKI_DIRECTORY, CLUSTER),
+            identity.rpartition("/")[2],
+            [x509.UniformResourceIdentifier(identity)],
+            [ExtendedKeyUsageOID.CLIENT_AUTH],
+            now=utc_now(),
+            lifetime=timedelta(hours=1),
+        )
+        file = self._root / f"{identity.rpartition('/')[2]}.pem"
+        file.write_bytes(issued.certificate_pem + issued.key_pem)
+        return file
+
+    def api(self, certificate: Path | None) -> AdminApi:
+        return AdminApi(self.admin, Credentials(certificate, None, self.authority))
+
+
+def test_a_node_under_tls_knows_its_callers_by_their_certificates(tmp_path: Path) -> None:
+    place = TlsNode(tmp_path / "var")
+    operator = place.api(place.issue(operator_of(CLUSTER).identity))
+    stranger, nobody = place.api(place.issue("spiffe://dev/stranger")), place.api(None)
+    process = place.start()
+    try:
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while not served(operator):
+            assert process.poll() is None
+            assert time.monotonic() < deadline, (tmp_path / "var" / "node-1.log").read_text()
+            time.sleep(0.02)
+        state = operator.ask("GET", "/v1/cluster/state").body
+        assert state["access"]["development"] is False
+        assert nobody.ask("GET", "/v1/nodes").code == 401
+        assert nobody.ask("GET", "/status").code == 401
+        assert stranger.ask("GET", "/v1/nodes").code == 403
+        assert stranger.ask("POST", "/reload", body={}).code == 403
+        assert operator.ask("GET", "/status").code == 200
+        refusals = operator.ask("GET", "/v1/audit/refusals").body["items"]
+        assert {row["error"] for row in refusals} == {"NoCertificate", "Unauthorized"}
+        kept = node_directory(tmp_path / "var", ONE) / AUDIT_DIRECTORY
+        said = subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                "from quantum.cli.admin import app; app()",
+                *("nodes", "list", "--json", "--admin", str(place.admin)),
+                *("--cert", str(place._root / "operator.pem"), "--ca", str(place.authority)),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert said.returncode == 0, said.stderr
+        assert msgspec.json.decode(said.stdout)["items"][0]["node_id"] == "1"
+    finally:
+        process.terminate()
+        process.wait(30)
+    signed = b"".join(file.read_bytes() for file in kept.rglob("*") if file.is_file())
+    assert b"AdminRequestRefused" in signed
+    assert b"spiffe://dev/stranger" in signed

@@ -1,0 +1,229 @@
+"""Partitions are added while real clients publish and receive: nothing is lost, nothing twice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from clustor.runtime.transport import Address
+from quantum.cli.admin_client import AdminUnreachable, fetch, post
+from quantum.cli.tenants import app
+from quantum.serving.replaying import replay_directory
+from tests.interop.broker_process import BrokerProcess
+from tests.interop.cluster_process import ClusterProcess
+from tests.interop.test_mqtt_torture import Disturber, arrived, judge, stuck, until
+from tests.interop.torture_clients import Client, Publisher, Subscriber
+
+LOAD_SECONDS = float(os.environ.get("QUANTUM_REBALANCE_SECONDS", "2"))
+SOAK_SECONDS_EACH = float(os.environ.get("QUANTUM_REBALANCE_SOAK_SECONDS", "60"))
+PAGE = "/broker/tenants/dev"
+
+
+def people(ports: list[int], rng: random.Random) -> tuple[list[Subscriber], list[Publisher]]:
+    """Enough of both that some sessions and some topics move, whatever the ring."""
+    subscribers = [
+        Subscriber(f"s{number}", ports, random.Random(rng.random()), topic_filter="t/#", qos=2)
+        for number in range(4)
+    ]
+    subscribers.append(
+        Subscriber("s-x", ports, random.Random(rng.random()), topic_filter="t/+/x", qos=1)
+    )
+    publishers = [
+        Publisher(
+            f"p{number}",
+            ports,
+            random.Random(rng.random()),
+            topics=[f"t/{number}/{name}" for name in ("x", "y", "z")],
+            qos=1 + number % 2,
+        )
+        for number in range(8)
+    ]
+    return subscribers, publishers
+
+
+def ring(admins: list[Address]) -> dict[str, Any] | None:
+    """Return the ring as the first node that answers sees it."""
+    for admin in admins:
+        try:
+            code, page = fetch(admin, PAGE)
+        except AdminUnreachable:
+            continue
+        if code == 200:
+            return page
+    return None
+
+
+def grow(admins: list[Address], count: int) -> None:
+    for admin in admins:
+        try:
+            code, answer = post(admin, f"{PAGE}/prgs?count={count}", {})
+        except AdminUnreachable:
+            continue
+        assert code == 202, answer
+        return
+    raise AssertionError("no node answered")
+
+
+async def settled(admins: list[Address], count: int) -> None:
+    """Wait until every partition of every node that answers has done its part."""
+
+    def all_there() -> bool:
+        page = ring(admins)
+        return page is not None and page["settled"] and page["prg_count"] == count
+
+    await until(all_there, lambda: f"the ring has {count} partitions: {ring(admins)}")
+
+
+Disturb = Callable[[list[Client]], Awaitable[None]]
+
+
+async def calm(_clients: list[Client]) -> None:
+    """Disturb nobody."""
+
+
+async def live_through(
+    admins: list[Address],
+    ports: list[int],
+    seed: int,
+    counts: list[int],
+    disturb: Disturb = calm,
+) -> list[Client]:
+    """Load, growth, a disturbance in the middle, more load; then judge."""
+    rng = random.Random(seed)
+    subscribers, publishers = people(ports, rng)
+    tasks = [asyncio.create_task(client.run()) for client in subscribers]
+    async with asyncio.timeout(60):
+        for subscriber in subscribers:
+            await subscriber.subscribed.wait()
+    tasks += [asyncio.create_task(client.run()) for client in publishers]
+    await asyncio.sleep(LOAD_SECONDS / 2)  # load
+    for count in counts:
+        await asyncio.to_thread(grow, admins, count)
+        await asyncio.sleep(rng.uniform(0.0, 0.4))  # somewhere in the middle of it
+        await disturb([*subscribers, *publishers])
+        await settled(admins, count)
+        await asyncio.sleep(LOAD_SECONDS / 2)  # load on the new ring
+    for publisher in publishers:
+        publisher.limit = publisher.next_number - 1
+    await until(
+        lambda: all(each.idle for each in publishers),
+        lambda: f"every publish is acknowledged: {stuck(publishers)} {ring(admins)}",
+    )
+    await until(
+        lambda: arrived(subscribers, publishers), lambda: f"all has arrived: {ring(admins)}"
+    )
+    clients: list[Client] = [*subscribers, *publishers]
+    for client in clients:
+        client.finished.set()
+        client.disturb()
+    await asyncio.gather(*tasks)
+    total = sum(len(each.acknowledged) for each in publishers)
+    print(f"seed {seed}: {total} acknowledged, rings {counts}")
+    judge(subscribers, publishers)
+    assert total > 100
+    return clients
+
+
+@pytest.mark.timeout(180)
+def test_three_nodes_grow_from_three_to_five_under_load_and_a_kill(tmp_path: Path) -> None:
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")
+    with ClusterProcess(tmp_path, tenant_prgs=3) as cluster:
+        cluster.wait_for_leader()
+        ports = [cluster.base_port + 10 * node + 2 for node in (1, 2, 3)]
+        victim = random.Random(seed).randrange(1, 4)
+
+        async def kill(_clients: list[Client]) -> None:
+            cluster.kill(victim)
+
+        asyncio.run(live_through(cluster.admins(), ports, seed, [5], kill))
+
+
+@pytest.mark.soak
+def test_growing_again_and_again_while_nodes_die_and_leaders_move(tmp_path: Path) -> None:
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")
+    with ClusterProcess(tmp_path, tenant_prgs=2) as cluster:
+        cluster.wait_for_leader()
+        ports = [cluster.base_port + 10 * node + 2 for node in (1, 2, 3)]
+
+        chance = random.Random(seed)
+
+        async def torture(clients: list[Client]) -> None:
+            disturber = Disturber(cluster, clients, chance)
+            await disturber.run(SOAK_SECONDS_EACH)
+            print(f"disturbed {dict(disturber.counts)}")
+
+        asyncio.run(live_through(cluster.admins(), ports, seed, [3, 5, 6, 9], torture))
+
+
+@pytest.mark.timeout(180)
+def test_one_process_grows_through_power_cuts_and_its_logs_replay(tmp_path: Path) -> None:
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")
+    with BrokerProcess(tmp_path / "data", partitions=1) as broker:
+
+        def crash() -> None:
+            broker.kill()
+            broker.start()
+
+        async def restart(_clients: list[Client]) -> None:
+            await asyncio.to_thread(crash)
+
+        asyncio.run(live_through([broker.admin], [broker.mqtt], seed, [2, 4], restart))
+        code, page = fetch(broker.admin, "/broker/digests")
+        assert code == 200
+    replayed = {
+        each.partition: each.digest
+        for each in replay_directory(tmp_path / "data", None, lambda _: None)
+    }
+    assert replayed == {each["partition"]: each["digest"] for each in page["partitions"]}
+    assert len(replayed) == 4
+
+
+def test_a_ring_that_shrinks_and_a_tenant_that_is_not_there_are_refused(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data", partitions=2) as broker:
+        code, answer = post(broker.admin, f"{PAGE}/prgs?count=1", {})
+        assert code == 409 and "only grows" in answer["error"]
+        code, answer = post(broker.admin, f"{PAGE}/prgs?count=2", {})
+        assert (code, answer["prg_count"]) == (202, 2)
+        for path, expected in {"nobody/prgs?count=3": 404, "dev/prgs?count=x": 400}.items():
+            code, _ = post(broker.admin, f"/broker/tenants/{path}", {})
+            assert code == expected
+
+
+def test_what_is_added_is_archived_too(tmp_path: Path) -> None:
+    archive = (tmp_path / "archive").as_uri()
+    with BrokerProcess(tmp_path / "data", partitions=1, archive=archive) as broker:
+        grow([broker.admin], 2)
+        asyncio.run(settled([broker.admin], 2))
+
+        def archived() -> list[dict[str, Any]]:
+            code, page = fetch(broker.admin, "/broker/archive")
+            assert code == 200, page
+            rows: list[dict[str, Any]] = page["partitions"]
+            return rows
+
+        asyncio.run(until(lambda: all(row["behind"] == 0 for row in archived()), str))
+        assert len(archived()) == 2
+
+
+def test_the_command_grows_a_ring_and_says_so(tmp_path: Path) -> None:
+    command = CliRunner()
+    with BrokerProcess(tmp_path / "data", partitions=1) as broker:
+        there = ["--admin", f"{broker.admin.host}:{broker.admin.port}"]
+        grown = command.invoke(app, ["grow", "dev", "--prgs", "3", *there])
+        assert grown.exit_code == 0 and "dev has 3 partitions (ring 1)" in grown.output
+        shown = json.loads(command.invoke(app, ["show", "dev", *there]).output)
+        assert shown["settled"] and [each["open"] for each in shown["partitions"]] == [True] * 3
+        refused = command.invoke(app, ["grow", "dev", "--prgs", "2", *there])
+        assert refused.exit_code == 1 and "only grows" in refused.output
+    assert command.invoke(app, ["grow", "dev", "--prgs", "4", *there]).exit_code == 12

@@ -1,0 +1,353 @@
+"""A real cluster says whether it is ready, what it counts, and why somebody waits."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import typer
+from prometheus_client.parser import text_string_to_metric_families
+from typer.testing import CliRunner
+
+from clustor.runtime.admission import FlowNumbers
+from clustor.runtime.cluster_file import CLUSTER_FILE, encode_cluster_file
+from clustor.runtime.development import prepare_cluster
+from clustor.runtime.pki import cluster_id, utc_now
+from quantum.cli.admin_client import AdminUnreachable, fetch
+from quantum.cli.why import why as why_command
+from quantum.mqtt import Publish, ReasonCode, TopicName, encode_packet
+from quantum.mqtt.types import PacketId
+from tests.interop.cluster_process import ClusterProcess
+from tests.interop.mqtt_places import all_served
+from tests.quantum.serving.client import V5, SocketLine, connect
+
+NODES = (1, 2, 3)
+TENANTS = """
+[tenants.dev]
+acl = [{ effect = "allow", pattern = "#" }, { effect = "deny", pattern = "secret/#" }]
+connection_rates.publishes = { per_second = 20, burst = 20 }
+"""
+
+
+OPEN: list[SocketLine] = []
+
+
+@pytest.fixture(autouse=True)
+def _hang_up() -> Iterator[None]:
+    """End every connection that a test left open."""
+    yield
+    while OPEN:
+        OPEN.pop().cut()
+
+
+@dataclass
+class Door:
+    port: int
+
+    def dial(self) -> SocketLine:
+        line = SocketLine(self.port)
+        OPEN.append(line)
+        return line
+
+
+def door(cluster: ClusterProcess, node: int) -> Door:
+    return Door(cluster.base_port + 10 * node + 2)
+
+
+def page(cluster: ClusterProcess, node: int, path: str) -> tuple[int, Any]:
+    try:
+        return fetch(cluster.admin(node), path)
+    except AdminUnreachable:
+        return 0, {}
+
+
+def metrics(
+    cluster: ClusterProcess, node: int
+) -> dict[tuple[str, tuple[tuple[str, str], ...]], Any]:
+    address = cluster.admin(node)
+    connection = http.client.HTTPConnection(address.host, address.port, timeout=5)
+    connection.request("GET", "/metrics")
+    response = connection.getresponse()
+    assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    text = response.read().decode()
+    connection.close()
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def why(cluster: ClusterProcess, node: int, *arguments: str) -> tuple[int, str]:
+    """Run `quantum why`; return its exit code and what it says."""
+    return run_why("--admin", str(cluster.admin(node)), *arguments)
+
+
+def run_why(*arguments: str) -> tuple[int, str]:
+    app = typer.Typer()
+    app.command()(why_command)
+    ran = CliRunner().invoke(app, arguments)
+    assert ran.exception is None or isinstance(ran.exception, SystemExit), ran.exception
+    return ran.exit_code, ran.output
+
+
+def causes(cluster: ClusterProcess, client: str, query: str = "") -> dict[str, str]:
+    """Ask every node about a client; give the sentences by their clauses."""
+    answers = [page(cluster, node, f"/clients/{client}/why{query}")[1] for node in NODES]
+    every = [cause for answer in answers for cause in answer.get("causes", ())]
+    return {cause["clause"]: cause["sentence"] for cause in every}
+
+
+def seen(cluster: ClusterProcess, client: str, clause: str, make: Callable[[], object]) -> str:
+    """Make something happen until a clause is seen: a busy machine may change leaders meanwhile."""
+    found: dict[str, str] = {}
+
+    def happened() -> bool:
+        with contextlib.suppress(AssertionError, OSError):
+            make()
+            found.update(causes(cluster, client))
+        return clause in found
+
+    cluster.until(happened, f"{clause} of {client}")
+    return found[clause]
+
+
+def is_ready(cluster: ClusterProcess, node: int) -> bool:
+    return page(cluster, node, "/readyz")[0] == 200
+
+
+def publishes(count: int, topic: bytes = b"t") -> bytes:
+    return b"".join(
+        encode_packet(Publish(TopicName(topic), b"x", 1, packet_id=PacketId(1 + number)), V5)
+        for number in range(count)
+    )
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
+    data = tmp_path_factory.mktemp("telemetry") / "cluster"
+    with ClusterProcess(data, tenant_prgs=3) as cluster:
+        cluster.until(lambda: all(is_ready(cluster, node) for node in NODES), "all are ready")
+        (data / "tenants.toml").write_text(TENANTS)
+        yield cluster
+
+
+@contextmanager
+def stopped(cluster: ClusterProcess, *nodes: int) -> Iterator[None]:
+    for node in nodes:
+        os.kill(cluster.pids[node], signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for node in nodes:
+            os.kill(cluster.pids[node], signal.SIGCONT)
+
+
+def test_two_of_three_nodes_stop_and_nobody_is_ready_until_they_come_back(
+    cluster: ClusterProcess,
+) -> None:
+    cluster.until(lambda: all(is_ready(cluster, node) for node in NODES), "all are ready")
+    digests = {page(cluster, node, "/readyz")[1]["readiness_digest"] for node in NODES}
+    assert len(digests) == 1
+
+    def is_heard() -> bool:
+        return bool(page(cluster, 1, "/readyz")[1]["controlplane.cache_state"] == "Fresh")
+
+    cluster.until(is_heard, "its copy of the control plane is shown")
+    with stopped(cluster, 2, 3):
+        began = time.monotonic()
+        cluster.until(lambda: not is_ready(cluster, 1), "it notices")
+        print(f"\nnot ready after {time.monotonic() - began:.2f} s")
+        cluster.until(
+            lambda: page(cluster, 1, "/readyz")[1]["partition_ready_ratio"] == 0.0, "all of them"
+        )
+        code, body = page(cluster, 1, "/readyz")
+        assert code == 503 and set(body["reasons"]) <= {"NoLeader", "ProofTooOld"}
+        assert page(cluster, 1, "/livez")[0] == 200, "alive, and nothing to restart it for"
+
+        def unanswered() -> bool:
+            answer = page(cluster, 1, "/groups/1/why/WhyNotLeader")[1]
+            return answer.get("clause") in ("NoAnswers", "NoQuorum")
+
+        cluster.until(unanswered, "it says that the others do not answer")
+    cluster.until(lambda: all(is_ready(cluster, node) for node in NODES), "ready again")
+    cluster.until(lambda: all_served(cluster), "served again")
+
+
+def test_idle_groups_prove_themselves_and_no_machine_notices(cluster: ClusterProcess) -> None:
+    """A canary is no command: digests stay, and so does the index that they are of."""
+
+    def look() -> tuple[list[Any], list[Any]]:
+        terms = [
+            [group["term"] for group in (cluster.status(node) or {"groups": ()})["groups"]]
+            for node in NODES
+        ]
+        return terms, [page(cluster, node, "/broker/digests")[1] for node in NODES]
+
+    def canaries() -> float:
+        name: tuple[str, tuple[tuple[str, str], ...]] = ("clustor_raft_canaries_total", ())
+        return float(sum(metrics(cluster, node)[name] for node in NODES))
+
+    for _ in range(20):
+        (terms, digests), written = look(), canaries()
+        cluster.until(lambda at=written: canaries() >= at + 4, "canaries of all four groups")  # type: ignore[misc]
+        after = look()
+        if after[0] == terms:
+            assert after[1] == digests
+            return
+    raise AssertionError("leaders changed all the time")
+
+
+def test_the_scrape_counts_what_clients_did(cluster: ClusterProcess) -> None:
+    def exchange() -> bool:
+        """Ten messages there and back; a busy machine may change leaders in the middle."""
+        with contextlib.suppress(AssertionError, OSError):
+            writer = connect(door(cluster, 1), client_id="counted")
+            reader = connect(door(cluster, 2), client_id="reading")
+            reader.subscribe(b"count/#", 1)
+            for number in range(10):
+                assert not writer.publish(b"count/%d" % number, b"", 1).is_failure
+                reader.take()
+            return True
+        return False
+
+    cluster.until(exchange, "ten messages get through")
+    found = [metrics(cluster, node) for node in NODES]
+
+    def total(name: str, **labels: str) -> float:
+        return float(sum(each.get((name, tuple(sorted(labels.items()))), 0) for each in found))
+
+    assert total("quantum_publishes_received_total", qos="1") >= 10
+    assert total("quantum_publishes_sent_total", qos="1") >= 10
+    assert total("quantum_connections") >= 2
+    assert total("clustor_wal_fsync_latency_ms_count") > 0
+    assert total("clustor_raft_commit_latency_ms_count") > 0
+    assert total("clustor_raft_groups") >= 12
+
+
+def test_a_full_receive_window_is_named(cluster: ClusterProcess) -> None:
+    def fill() -> None:
+        terms: dict[str, Any] = {"receive_maximum": 3, "session_expiry_interval": 600}
+        reader = connect(door(cluster, 1), client_id="greedy", clean=False, **terms)
+        reader.subscribe(b"window/#", 1)
+        writer = connect(door(cluster, 2))
+        for _ in range(8):
+            writer.publish(b"window/t", b"", 1)
+
+    words = seen(cluster, "greedy", "ReceiveWindowFull", fill)
+    assert "3 messages are unacknowledged and 3 may be (at most 3)" in words
+
+
+def test_what_the_rules_forbid_is_named_by_the_command(cluster: ClusterProcess) -> None:
+    def break_them() -> None:
+        writer = connect(door(cluster, 1), client_id="restless")
+        assert writer.publish(b"secret/plan", b"", 1) is ReasonCode.NOT_AUTHORIZED
+
+    words = seen(cluster, "restless", "NotAuthorized", break_them)
+    assert "PUBLISH_REFUSED of secret/plan" in words
+    code, text = why(cluster, 2, "restless", "--topic", "secret/plan")
+    assert code == 1
+    assert "restless: " in text
+    forbidden = causes(cluster, "restless", "?topic=secret/plan").get("NotAuthorized", "")
+    assert "secret/plan" in forbidden
+
+
+def test_the_rate_that_slows_a_client_is_named(cluster: ClusterProcess) -> None:
+    def hurry() -> None:
+        writer = connect(door(cluster, 1), client_id="hasty")
+        writer.line.send(publishes(39))  # a burst and nearly another: a debt of a second
+        writer.line.send(publishes(1))
+
+    words = seen(cluster, "hasty", "RateLimited", hurry)
+    assert "its own rate of publishes is exceeded" in words
+
+
+def test_an_unknown_client_and_an_unknown_group(cluster: ClusterProcess) -> None:
+    code, text = why(cluster, 1, "nobody-at-all")
+    assert (code, "has no session" in text) == (1, True)
+    assert why(cluster, 1, "4711")[0] == 3
+    code, text = why(cluster, 1, "1")
+    assert "leads" in text
+    assert run_why("--admin", "127.0.0.1:1", "x")[0] == 12
+    assert run_why("--admin", "nowhere", "x")[0] == 2
+
+
+def test_no_leader_is_named_for_the_client_and_for_the_group(tmp_path: Path) -> None:
+    with ClusterProcess(tmp_path / "cluster", tenant_prgs=3, restart=False) as cluster:
+        cluster.until(lambda: all(is_ready(cluster, node) for node in NODES), "all are ready")
+        connect(door(cluster, 1), client_id="reader")
+        for node in (2, 3):
+            cluster.kill(node)
+
+        def leaderless() -> bool:
+            """First an election runs, and then it is seen that the others are gone."""
+            return "1 of 3 voters" in causes(cluster, "reader").get("NoLeader", "")
+
+        cluster.until(leaderless, "its partition has no leader, and why")
+        code, text = why(cluster, 1, "reader")
+        assert code == 1
+        assert "which has no leader: nobody leads: 1 of 3 voters can be reached" in text
+        assert "node 2, node 3" in text
+        code, text = why(cluster, 1, "1")
+        assert code == 1
+        assert "group 1: nobody leads" in text
+
+
+def test_a_blocked_group_has_no_credits_and_says_whose_word_it_was(tmp_path: Path) -> None:
+    data = tmp_path / "cluster"
+    described = prepare_cluster(
+        data, cluster_id("dev"), nodes=1, base_port=7000, groups=1, now=utc_now()
+    )
+    blocked = msgspec.structs.replace(described, flow=FlowNumbers(structural_hard_block=True))
+    (data / CLUSTER_FILE).write_bytes(encode_cluster_file(blocked))
+    with ClusterProcess(data, nodes=1, tenant_prgs=1) as cluster:
+        cluster.until(lambda: _is_led(cluster), "it leads")
+        writer = connect(door(cluster, 1), client_id="writer")
+        writer.line.send(publishes(3))
+
+        def stalled() -> bool:
+            answer = page(cluster, 1, "/clients/writer/why")[1]
+            return "NoCredits" in {cause["clause"] for cause in answer["causes"]}
+
+        cluster.until(stalled, "its publishes wait for credits")
+        code, text = why(cluster, 1, "writer")
+        assert code == 1
+        assert "structural_hard_block refuses every write" in text
+        _, answer = page(cluster, 1, "/groups/1000/why/WhyCreditZero")
+        assert (answer["holds"], answer["clause"]) == (True, "StructuralHardBlock")
+
+        def unready() -> bool:
+            code, body = page(cluster, 1, "/readyz")
+            return code == 503 and set(body["reasons"]) == {"IngestBlocked"}
+
+        cluster.until(unready, "not ready, for the same reason")
+
+
+def _is_led(cluster: ClusterProcess) -> bool:
+    code, found = page(cluster, 1, "/broker/status")
+    return code == 200 and all(each["serves"] for each in found["partitions"])
+
+
+def test_the_journal_is_json_where_the_environment_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUANTUM_LOG_FORMAT", "json")
+    data = tmp_path / "cluster"
+    with ClusterProcess(data, nodes=1, tenant_prgs=1) as cluster:
+        cluster.until(lambda: _is_led(cluster), "it leads")
+    lines = (data / "node-1.log").read_text().splitlines()
+    events = [json.loads(line) for line in lines]
+    assert len(events) > 3
+    assert {event["node_id"] for event in events} == {1}
+    assert any(event["event"].startswith("group %d: %s in term") for event in events)
