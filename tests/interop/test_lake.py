@@ -46,7 +46,8 @@ STANDALONE = [
     *("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.driver.bindAddress=127.0.0.1"),
     *("--conf", "spark.executor.memory=512m", "--conf", "spark.ui.enabled=false"),
 ]
-MESSAGES = 150
+MESSAGES = 100  # of each client in each of four waves
+WAVES = 4
 
 
 @dataclass
@@ -142,14 +143,16 @@ def survive(
         with Publishers([node.port for node in nodes], rng) as publishers:
             with LakeProcess(tmp_path / "first.log", *ingest) as job:
                 wait_for_versions(job, table, 1)
+                publishers.publish_more(MESSAGES)
                 kill_some(job)
                 cluster.kill(rng.choice((1, 2, 3)))
                 wait_for_versions(job, table, table_state(table).version + rng.choice((1, 2)))
+                publishers.publish_more(MESSAGES)
                 job.kill()
-            publishers.publish_more(MESSAGES)
             version = table_state(table).version
             with LakeProcess(tmp_path / "second.log", *ingest) as job:
                 wait_for_versions(job, table, version + 1)
+                publishers.publish_more(MESSAGES)
                 kill_some(job)
                 cluster.until(lambda: publishers.are_idle, "everything is acknowledged")
                 cluster.until(lambda: is_caught_up(table, admins), "the table has everything")
@@ -181,7 +184,7 @@ def judge(table: Path, publishers: Publishers) -> None:
     assert len(set(places)) == len(places)
     seen = Counter(row["payload"].decode() for row in rows)
     for client in publishers.clients:
-        assert client.acknowledged == set(range(1, 2 * MESSAGES + 1)), client.name
+        assert client.acknowledged == set(range(1, WAVES * MESSAGES + 1)), client.name
         found = {text: count for text, count in seen.items() if text.startswith(client.name + ":")}
         assert set(found) == {f"{client.name}:{number}" for number in client.acknowledged}
         most = client.sent if client.qos == 1 else Counter(client.acknowledged)
