@@ -49,6 +49,7 @@ class Inbound:
         "_connection",
         "_exchanges",
         "_is_over",
+        "_logged_0",
         "_open",
     )
     # `_open` counts publishes without an answer, `_exchanges` those of QoS 2 without a PUBREL.
@@ -58,6 +59,8 @@ class Inbound:
         self._answers: deque[Run] = deque()
         self._begun: set[tuple[Prg | None, int]] = set()
         """Where publishes went, at which QoS: the first one of each is marked as that."""
+        self._logged_0: dict[Prg, Run] = {}
+        """The last QoS 0 publish for each partition that went through its log."""
         self._is_over = False  # a publish was refused, and there are no words for it
         self._open = 0
         self._exchanges: dict[int, _Exchange] = {}
@@ -225,8 +228,11 @@ class Inbound:
 
     def _publish_0(self, owner: Prg, message: Message) -> None:
         self._connection.service.meters.publishes_in[0] += 1
-        if message.retain:  # what is retained is logged
-            self._log(owner, Run(self._connection, b"", 1), [message.record])
+        before = self._logged_0.get(owner)
+        if message.retain or (before is not None and not before.done):
+            # What is retained is logged, and what follows it waits there for its turn.
+            run = self._logged_0[owner] = Run(self._connection, b"", 1)
+            self._log(owner, run, [message.record])
         else:
             self._connection.home.publish_unlogged(message)
 

@@ -84,9 +84,10 @@ class Unlogged(_Said, tag=7):
 
 
 class UnloggedDeliver(_Said, tag=8):
-    """QoS 0 messages for the sessions of a partition."""
+    """QoS 0 messages for the sessions of a partition, of topics that `origin` owns."""
 
     tenant: str
+    origin: int
     prg: int
     records: list[bytes]
 

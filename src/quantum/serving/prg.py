@@ -451,12 +451,18 @@ class Prg:
                 if connection is not None:
                     connection.deliver_to(target, outgoing)
 
+    def fan_out_behind(self, origin: int, message: Message) -> None:
+        """Deliver what needs no log behind all that came from its topic's partition before."""
+        stream = self._streams_in.get(origin)
+        if stream is None or not stream.hold(message):
+            self.fan_out(message)
+
     def publish_unlogged(self, message: Message) -> None:
         """Deliver a QoS 0 message of a topic that this partition owns, here and elsewhere."""
         route = self.broker.route(message.topic)
         self.fan_out(message)
         for prg in route.remotes:
-            self.tenant.deliver_unlogged(prg, message)
+            self.tenant.deliver_unlogged(self.number, prg, message)
         for group in route.shares:
             member = group.pick_unlogged()
             if member is not None:

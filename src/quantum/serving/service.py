@@ -383,7 +383,7 @@ class BrokerService:
                 prg = self._prg(said.tenant, said.prg)
                 if prg is not None and prg.leading:
                     for record in said.records:
-                        prg.fan_out(decode_record(record)[0])
+                        prg.fan_out_behind(said.origin, decode_record(record)[0])
             case link.UnloggedMember():
                 prg = self._prg(said.tenant, said.prg)
                 if prg is not None and prg.leading:

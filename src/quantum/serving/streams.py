@@ -113,6 +113,13 @@ class StreamIn:
         else:
             self._tell(self._cursor)
 
+    def hold(self, message: Message) -> bool:
+        """Let a message wait behind what is on its way into the log; False: nothing is."""
+        if not self._batches:
+            return False
+        self._batches[-1].held.append(message)
+        return True
+
     def _unlogged(self, item: Item) -> Message | None:
         """Return the message of an item that nobody here has to remember."""
         if type(item) is not Deliver or self.origin >= TRANSFER:

@@ -254,15 +254,15 @@ class Tenant:
             said = link.Unlogged(self.name, prg.number, [message.record])
             self._links.say(node, said, len(message.record) + 32)
 
-    def deliver_unlogged(self, number: int, message: Message) -> None:
+    def deliver_unlogged(self, origin: int, number: int, message: Message) -> None:
         """Deliver a QoS 0 message to the sessions of a partition."""
         prg = self.prgs[number]
         if prg.leading:
-            prg.fan_out(message)
+            prg.fan_out_behind(origin, message)
             return
         node = prg.leader_node
         if node is not None and not self._links.is_local(node):
-            said = link.UnloggedDeliver(self.name, number, [message.record])
+            said = link.UnloggedDeliver(self.name, origin, number, [message.record])
             self._links.say(node, said, len(message.record) + 32)
 
     def deliver_to_member(self, member: Member, message: Message) -> None:
