@@ -107,6 +107,7 @@ class AppliedWith(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queue_bytes_max: _Count
     rings: tuple[_Count, ...] = ()
     """How many partitions the rings had that followed the first one."""
+    dedupe_horizon_seconds: _Count = 259_200
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

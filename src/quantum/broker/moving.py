@@ -18,7 +18,7 @@ from quantum.broker.items import (
 from quantum.broker.message import Message
 from quantum.broker.move import Move
 from quantum.broker.outbound import Delivery
-from quantum.broker.session import ACCEPTED, Replay, Session, new_outbound
+from quantum.broker.session import Replay, Session, accepted_at, is_accepted, new_outbound
 from quantum.broker.state import State
 from quantum.broker.types import TRANSFER, ClientId, SessionEpoch
 
@@ -76,7 +76,7 @@ def _hand_over_sessions(state: State) -> None:
 
 
 def _hand_over(state: State, stream: int, session: Session) -> None:
-    assert all(place == ACCEPTED for _, place in session.received.values())
+    assert all(is_accepted(place) for _, place in session.received.values())
     outbound = session.outbound
     image = MovedSession(
         session.client_id,
@@ -134,7 +134,7 @@ def take_in_session(state: State, item: MovedSession) -> None:
         item.attachment,
         connected=False,
         disconnected_at_ms=item.disconnected_at_ms,
-        received=dict.fromkeys(item.received, (here, ACCEPTED)),
+        received=dict.fromkeys(item.received, (here, accepted_at(state.now_ms))),
         will=item.will,
         will_due_ms=item.will_due_ms,
         keeps_queue=item.keeps_queue,

@@ -37,7 +37,7 @@ from quantum.broker.reasons import (
 )
 from quantum.broker.refusals import NOT_COUNTED, Refusals, encode_refusals
 from quantum.broker.routes import Route
-from quantum.broker.session import ACCEPTED, Session
+from quantum.broker.session import Session, accepted_at, is_accepted, is_past
 from quantum.broker.sharing import share_out
 from quantum.broker.state import State
 from quantum.broker.types import TIME_MAX_MS
@@ -260,8 +260,11 @@ def _publish_once(state: State, message: Message, flags: int) -> int:
     turned_away = state.turned_away
     is_behind = turned_away and turned_away.refuses(message.client_id, message.qos, flags)
     known = session.received.get(message.packet_id)
+    if known is not None and is_past(known[1], state.now_ms, state.settings.dedupe_horizon_ms):
+        del session.received[message.packet_id]
+        known = None
     if known is not None:  # sent again
-        if known[1] == ACCEPTED:
+        if is_accepted(known[1]):
             state.emit(SendPubrec(session.client_id, message.packet_id))
         return SUCCESS
     if is_behind:
@@ -274,15 +277,27 @@ def _publish_once(state: State, message: Message, flags: int) -> int:
 
 def _take_once(state: State, session: Session, message: Message) -> int:
     if len(session.received) >= state.settings.received_max:
-        return QUOTA_EXCEEDED
+        _forget_past(state, session)
+        if len(session.received) >= state.settings.received_max:
+            return QUOTA_EXCEEDED
     owner = state.owner(message.topic)
     if owner != state.settings.prg:
         return _forward_once(state, session, owner, message)
     reason = publish(state, message)
     if reason == SUCCESS:
-        session.received[message.packet_id] = (owner, ACCEPTED)
+        session.received[message.packet_id] = (owner, accepted_at(state.now_ms))
         state.emit(SendPubrec(session.client_id, message.packet_id))
     return reason
+
+
+def _forget_past(state: State, session: Session) -> None:
+    """Make room: what was accepted before the horizon is not remembered (quantumqtt §4.2)."""
+    horizon_ms = state.settings.dedupe_horizon_ms
+    session.received = {
+        packet_id: known
+        for packet_id, known in session.received.items()
+        if not is_past(known[1], state.now_ms, horizon_ms)
+    }
 
 
 def _forward_once(state: State, session: Session, owner: int, message: Message) -> int:
@@ -312,5 +327,5 @@ def forward_acked(state: State, peer: int, sequence: int, forward: Forward) -> N
     session = state.sessions.get(message.client_id)
     if session is None or session.received.get(message.packet_id) != (peer, sequence):
         return  # the session ended meanwhile, or a will
-    session.received[message.packet_id] = (peer, ACCEPTED)
+    session.received[message.packet_id] = (peer, accepted_at(state.now_ms))
     state.emit(SendPubrec(session.client_id, message.packet_id))

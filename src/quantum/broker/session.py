@@ -14,7 +14,7 @@ from quantum.broker.types import (
     SessionEpoch,
 )
 
-ACCEPTED: Final = 0
+ACCEPTED: Final = 0  # its topic's partition has it, nobody knows since when
 """The state of a QoS 2 publish that its topic's partition has; above 0 is the place in the
 stream to that partition, which has not answered yet."""
 
@@ -46,7 +46,10 @@ class Session:
     subscriptions: dict[bytes, SubscriptionSpec] = field(default_factory=dict)
     """By the filter as the client wrote it, `$share/…` included."""
     received: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """QoS 2 publishes that are not released: packet id → (partition, place or ACCEPTED)."""
+    """QoS 2 publishes that are not released: packet id → (partition, place).
+
+    The place is the one in the stream to the topic's partition; once that has the message it is
+    ACCEPTED, or the time of that, negative (`accepted_at`)."""
     will: WillSpec | None = None
     will_due_ms: int = 0  # 0: not waiting
     shares: int = 0  # how many of the subscriptions are shared
@@ -75,3 +78,17 @@ class Session:
 def new_outbound(window: int) -> Outbound:
     """Make the queue of a session that the machine keeps."""
     return Outbound(window, 1, MACHINE_PACKET_ID_MAX)
+
+
+def accepted_at(now_ms: int) -> int:
+    """Return the place of a QoS 2 publish that its topic's partition has from now on."""
+    return -now_ms
+
+
+def is_accepted(place: int) -> bool:
+    return place <= ACCEPTED
+
+
+def is_past(place: int, now_ms: int, horizon_ms: int) -> bool:
+    """Say whether a publish was accepted so long ago that its packet id is free again (§4.2)."""
+    return place < ACCEPTED and now_ms + place >= horizon_ms

@@ -24,6 +24,7 @@ class BrokerSettings:
     queue_messages_max: int = 1_000
     queue_bytes_max: int = 64 << 20
     received_max: int = 4_096  # QoS 2 publishes of one session that are not released
+    dedupe_horizon_ms: int = 259_200_000  # how long one of them is remembered (quantumqtt §4.2)
     subscriptions_max: int = 256
     message_ttl_ms: int = 259_200_000
     session_expiry_seconds_max: int = 604_800

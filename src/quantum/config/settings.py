@@ -73,6 +73,11 @@ class Settings:
     queue_messages_max: int = _setting(
         1_000, kinds.count(1, 10_000_000), "what waits for one session, in messages"
     )
+    dedupe_horizon_seconds: int = _setting(
+        259_200,
+        kinds.count(1, 604_800, "seconds"),
+        "how long a QoS 2 publish is remembered that is not released",
+    )
 
 
 def kind_of(name: str) -> Kind:

@@ -224,6 +224,7 @@ class _PrgPort:
             numbers.queue_messages_max,
             numbers.queue_bytes_max,
             tuple(ring.prg_count for ring in self._prg.tenant.rings),
+            numbers.dedupe_horizon_ms // 1_000,
         )
 
     def _seal(self) -> None:

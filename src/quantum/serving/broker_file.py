@@ -53,6 +53,8 @@ class TenantEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queue_bytes_max: int = 64 << 20
     rings: tuple[Ring, ...] = ()
     """The rings that followed the first one: `rings[0]` is routing epoch 1."""
+    dedupe_horizon_seconds: int = 259_200
+    """How long a QoS 2 publish is remembered that its client does not release."""
 
     @property
     def prg_count(self) -> int:

@@ -201,6 +201,7 @@ def _row(prg: Prg) -> dict[str, Any]:
         "rings": [ring.prg_count for ring in prg.tenant.rings],
         "queue_messages_max": settings.queue_messages_max,
         "queue_bytes_max": settings.queue_bytes_max,
+        "dedupe_horizon_seconds": settings.dedupe_horizon_ms // 1_000,
     }
 
 

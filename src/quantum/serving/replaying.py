@@ -118,4 +118,5 @@ def broker_settings(tenant: TenantEntry, number: int) -> BrokerSettings:
         lambda client_id, count: ring.session_partition(name, ClientId(client_id), count),
         queue_messages_max=tenant.queue_messages_max,
         queue_bytes_max=tenant.queue_bytes_max,
+        dedupe_horizon_ms=1_000 * tenant.dedupe_horizon_seconds,
     )

@@ -124,6 +124,7 @@ def _tenant(settings: Settings) -> TenantEntry:
         settings.tenant_prgs,
         settings.queue_messages_max,
         settings.queue_bytes_max,
+        dedupe_horizon_seconds=settings.dedupe_horizon_seconds,
     )
 
 

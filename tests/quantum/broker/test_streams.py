@@ -217,6 +217,30 @@ def test_a_session_has_so_many_open_exchanges_and_no_more() -> None:
     assert [desk.publish_once(b"c", number, b"a") for number in (1, 2, 3, 2)] == [0, 0, 0x97, 0]
 
 
+def test_an_exchange_is_remembered_up_to_the_horizon_and_no_longer() -> None:
+    """quantumqtt §4.2: 72 hours, unless the client releases it before."""
+    desk = Desk(received_max=2, dedupe_horizon_ms=60_000)
+    desk.attach(expiry=10_000)
+    desk.subscribe(spec(b"a"))
+    assert [desk.publish_once(b"c", number, b"a") for number in (1, 2)] == [0, 0]
+    desk.now_ms += 59_999
+    assert [desk.publish_once(b"c", number, b"a") for number in (1, 3)] == [0, 0x97]
+    assert len(desk.session().outbound) == 2  # the repetition counted once
+    desk.now_ms += 1
+    assert [desk.publish_once(b"c", number, b"a") for number in (1, 3)] == [0, 0]
+    assert len(desk.session().outbound) == 4
+    assert desk.release(b"c", 2) == 0x92  # it made room for the last one
+
+
+def test_what_is_not_accepted_yet_has_no_horizon() -> None:
+    desk = Desk(dedupe_horizon_ms=1_000)
+    desk.attach(expiry=10_000)
+    assert desk.publish_once(b"c", 1, b"far/x") == 0
+    desk.now_ms += 10_000
+    assert desk.publish_once(b"c", 1, b"far/x") == 0
+    assert len(desk.to_there()) == 1
+
+
 def test_a_publish_of_another_epoch_is_refused() -> None:
     desk = Desk()
     assert desk.publish_once(b"nobody", 1, b"a") == 0x80

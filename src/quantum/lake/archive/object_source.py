@@ -111,6 +111,7 @@ class ArchiveSource:
             numbers.queue_messages_max,
             numbers.queue_bytes_max,
             tuple(Ring(count) for count in numbers.rings),
+            numbers.dedupe_horizon_seconds,
         )
 
     def _read(self, prg: PrgId) -> Listing:

@@ -87,7 +87,8 @@ class ClusterSource:
             if row["tenant"] == tenant and "prgs" in row:
                 queue = (int(row["queue_messages_max"]), int(row["queue_bytes_max"]))
                 rings = tuple(Ring(int(count)) for count in row.get("rings", ()))
-                return TenantEntry(tenant, int(row["prgs"]), *queue, rings=rings)
+                horizon = int(row["dedupe_horizon_seconds"])
+                return TenantEntry(tenant, int(row["prgs"]), *queue, rings, horizon)
         return None
 
     # Asking.
