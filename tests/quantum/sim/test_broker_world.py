@@ -21,10 +21,13 @@ Patch: TypeAlias = pytest.MonkeyPatch
 @pytest.mark.parametrize("first", range(0, ORDINARY_SEEDS, BLOCK))
 def test_nothing_is_lost_or_comes_twice_or_overtakes(first: int) -> None:
     """A block of seeds; `quantum sim --broker --seed S --seeds 1` replays one of them."""
+    delivered = 0
     for seed in range(first, first + BLOCK):
         report = run_broker_seed(seed)
         assert report.violation is None, f"{report.replay}\n{report.violation}\n{report.detail}"
-        assert report.acknowledged > 0 and report.events["delivered"] > 0
+        assert report.acknowledged > 0
+        delivered += report.events["delivered"]
+    assert delivered > 0  # where faults delay the subscriptions, one seed may deliver nothing
 
 
 @pytest.mark.soak

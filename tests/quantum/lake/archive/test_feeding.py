@@ -38,9 +38,11 @@ class Bench:
         )
         profile = replace(CONSISTENCY_PROFILE, replication=replication)
         group = SimpleNamespace(replica=node.up, partition_id=PARTITION, storage=Files())
-        numbers = SimpleNamespace(prg_count=1, queue_messages_max=1, queue_bytes_max=1)
+        numbers = SimpleNamespace(
+            prg_count=1, queue_messages_max=1, queue_bytes_max=1, dedupe_horizon_ms=1_000
+        )
         self.prg = cast("Any", _Prg())
-        self.prg.tenant, self.prg.number = SimpleNamespace(name="dev"), 0
+        self.prg.tenant, self.prg.number = SimpleNamespace(name="dev", rings=()), 0
         self.prg.group, self.prg.leader_node = group, 1
         self.prg.broker = SimpleNamespace(settings=numbers)
         self.feeding = Feeding(
