@@ -48,7 +48,7 @@ def up(
     base_port: Annotated[
         int, typer.Option(min=1024, max=PORT_MAX, help="Node i has the ports BASE+10·i and up.")
     ] = 7000,
-    groups: Annotated[int, typer.Option(min=1, max=1024, help="How many Raft groups.")] = 1,
+    groups: Annotated[int, typer.Option(min=1, max=999, help="How many Raft groups.")] = 1,
     tenant_prgs: Annotated[
         int,
         typer.Option(
