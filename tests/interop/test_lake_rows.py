@@ -11,7 +11,7 @@ import pytest
 
 from quantum.archive.types import PrgId
 from quantum.cli.admin_client import fetch
-from quantum.lake.archive import DirectoryKeys, LogSource, open_source
+from quantum.lake.archive import DirectoryKeys, KeyProvider, LogSource, open_source
 from quantum.lake.errors import SourceUnreachable
 from quantum.lake.feed.client import ClusterSource
 from quantum.lake.offsets import Offsets
@@ -40,10 +40,14 @@ def publish(port: int, client: str, count: int, qos: int, *, lasting: bool = Fal
 
 
 def rows(source: LogSource, start: Offsets) -> tuple[pa.Table, Offsets]:
+    batches, end = batches_of(source, start)
+    return pa.Table.from_batches(batches), end
+
+
+def batches_of(source: LogSource, start: Offsets) -> tuple[list[pa.RecordBatch], Offsets]:
     offers = {prg: offer_of(source, prg) for prg in source.prgs()}
     end, tasks = plan(start, offers, Limits(), cutting=Cutting(task_bytes=2_000))
-    batches = [batch for task in tasks for batch in read_task(source, task, COLUMNS)]
-    return pa.Table.from_batches(batches), end
+    return [batch for task in tasks for batch in read_task(source, task, COLUMNS)], end
 
 
 def payloads_of(table: pa.Table) -> Counter[bytes]:
@@ -58,14 +62,16 @@ def way_of(row: dict[str, object]) -> str:
     return "stream" if row["origin_term"] is None else "passed on"
 
 
-def wait_for_archive(broker: BrokerProcess) -> None:
+def wait_for_archive(broker: BrokerProcess, archive: str, keys: KeyProvider, wanted: int) -> None:
+    """Wait for the archive itself: what the broker says of it may be a moment old."""
     deadline = time.monotonic() + 60
-    while True:
-        _, answer = fetch(broker.admin, "/broker/archive")
-        if all(row["behind"] == 0 for row in answer["partitions"]):
-            return
-        assert time.monotonic() < deadline, answer
+    while _count(open_source(archive, keys)) < wanted:
+        assert time.monotonic() < deadline, fetch(broker.admin, "/broker/archive")
         time.sleep(0.02)
+
+
+def _count(source: LogSource) -> int:
+    return sum(batch.num_rows for batch in batches_of(source, Offsets())[0])
 
 
 def test_every_source_gives_the_same_rows(tmp_path: Path) -> None:
@@ -79,7 +85,7 @@ def test_every_source_gives_the_same_rows(tmp_path: Path) -> None:
         assert payloads_of(live) == Counter(sent)
         ways = Counter(map(way_of, live.to_pylist()))
         assert min(ways[way] for way in ("here", "passed on", "stream")) > 3, ways
-        wait_for_archive(broker)
+        wait_for_archive(broker, archive, keys, len(sent))
         assert broker.interrupt() == 0
     order = [("prg", "ascending"), ("raft_index", "ascending"), ("sub_index", "ascending")]
     stopped, _ = rows(open_source(str(var), keys), Offsets())
@@ -92,18 +98,18 @@ def test_a_broker_that_goes_away_is_waited_for_and_named(tmp_path: Path) -> None
     keys = DirectoryKeys(str(tmp_path / "var"))
     with BrokerProcess(tmp_path / "var") as broker:
         sent = publish(broker.mqtt, "one", 20, 1)
-        source = ClusterSource((str(broker.admin),), keys, patience_seconds=0.3)
-        _, end = rows(source, Offsets())
+        patient = ClusterSource((str(broker.admin),), keys)
+        _, end = rows(patient, Offsets())
         sent_later = publish(broker.mqtt, "later", 20, 1)
         prg = PrgId("dev", 0)
-        offer = offer_of(source, prg)
+        offer = offer_of(patient, prg)
         _, tasks = plan(end, {prg: offer}, Limits())
+        source = ClusterSource((str(broker.admin),), keys, patience_seconds=0.3)
         broker.kill()
         with pytest.raises(SourceUnreachable) as caught:
             list(read_task(source, tasks[0], COLUMNS))
         assert caught.value.prg == prg or "answer" in str(caught.value)
         broker.start()
-        patient = ClusterSource((str(broker.admin),), keys)
         table, _ = rows(patient, end)
         assert payloads_of(table) == Counter(sent_later)
         assert payloads_of(rows(patient, Offsets())[0]) == Counter(sent + sent_later)
