@@ -12,7 +12,7 @@ import pytest
 from quantum.archive.types import PrgId
 from quantum.cli.admin_client import fetch
 from quantum.lake.archive import DirectoryKeys, KeyProvider, LogSource, open_source
-from quantum.lake.errors import SourceUnreachable
+from quantum.lake.errors import BadAddress, SourceUnreachable
 from quantum.lake.feed.client import ClusterSource
 from quantum.lake.offsets import Offsets
 from quantum.lake.planner import Cutting, Limits, plan
@@ -71,7 +71,10 @@ def wait_for_archive(broker: BrokerProcess, archive: str, keys: KeyProvider, wan
 
 
 def _count(source: LogSource) -> int:
-    return sum(batch.num_rows for batch in batches_of(source, Offsets())[0])
+    try:
+        return sum(batch.num_rows for batch in batches_of(source, Offsets())[0])
+    except BadAddress:
+        return 0  # not every partition has begun
 
 
 def test_every_source_gives_the_same_rows(tmp_path: Path) -> None:
