@@ -62,10 +62,14 @@ class Message(msgspec.Struct, array_like=True, eq=False, gc=False):
     @property
     def record(self) -> bytes:
         """The message as bytes; `decode_record` is its inverse."""
+        return self.record_with(0)
+
+    def record_with(self, flags: int) -> bytes:
+        """Return the record with more flags than the message itself has."""
         return encode_record(
             self.topic,
             self.payload,
-            self.qos | (RETAIN if self.retain else 0),
+            self.qos | (RETAIN if self.retain else 0) | flags,
             self.properties,
             self.expires_at_ms,
             self.client_id,

@@ -263,8 +263,7 @@ class Inbound:
             self._log(owner, run, [self._begin(owner, 2, self._record(message))])
 
     def _record(self, message: Message) -> bytes:
-        record = message.record
-        return mark_record(record, FROM_V5 if self._connection.is_v5 else BEFORE_V5)
+        return message.record_with(FROM_V5 if self._connection.is_v5 else BEFORE_V5)
 
     def _on_repeat(self, exchange: _Exchange, message: Message, *, is_repeat: bool) -> None:
         """A packet id comes again before it was released: the message is here already.
