@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 
 from clustor.log import KeyRing
 from quantum.archive.types import PrgId
@@ -19,7 +20,7 @@ def key_provider(name: str, where: str) -> KeyProvider:
     """
     kind, _, rest = name.partition(":")
     if kind == "directory":
-        return DirectoryKeys(rest or where)
+        return DirectoryKeys(rest or _directory_of(where))
     if kind == "env":
         return EnvironmentKeys(rest)
     module, _, attribute = rest.rpartition(".")
@@ -32,6 +33,13 @@ def key_provider(name: str, where: str) -> KeyProvider:
     if not hasattr(provider, "keyring"):
         raise BadOption("this is no key provider: it has no keyring()", keys=name)
     return provider  # type: ignore[no-any-return]
+
+
+def _directory_of(where: str) -> str:
+    """Return where the keys of a source are unless somebody says: with a broker's data, or, of a
+    cluster or an archive, where `quantum up` keeps them."""
+    is_elsewhere = where.startswith("cluster:") or "://" in where
+    return str(Path("var").absolute()) if is_elsewhere else where
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from pyspark.sql.datasource import (
@@ -19,6 +20,7 @@ from pyspark.sql.datasource import (
 )
 
 from quantum.archive.types import PrgId
+from quantum.lake.archive import DirectoryKeys
 from quantum.lake.filters import NO_FILTERS
 from quantum.lake.keys_option import NamedKeys, key_provider
 from quantum.lake.offsets import Offsets
@@ -160,3 +162,22 @@ def test_filters_narrow_each_other() -> None:
     )
     assert filters.tenants == frozenset()
     assert filters.index_min == 3
+
+
+@pytest.mark.parametrize(
+    ("where", "directory"),
+    [
+        ("some/var", "some/var"),
+        ("cluster:127.0.0.1:9080", "var"),
+        ("cluster:127.0.0.1:9080+s3://bucket/x", "var"),
+        ("file:///archive", "var"),
+    ],
+)
+def test_keys_are_beside_the_data_or_where_a_broker_keeps_them(
+    where: str, directory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = key_provider("directory", where)
+    wanted = directory if directory == where else str(tmp_path / directory)
+    assert found == DirectoryKeys(wanted)
+    assert key_provider("directory:keys", where) == DirectoryKeys("keys")
