@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +26,20 @@ app = typer.Typer(
     help="Logs as tables: ingest, verify, replay, and what can be asked of them.",
     no_args_is_help=True,
 )
+
+EXTRA = ("pyarrow", "pyspark", "fastavro", "matplotlib")
+
+
+@app.callback()
+def _needs_the_extra() -> None:
+    missing = [name for name in EXTRA if find_spec(name) is None]
+    if missing:
+        fail(
+            f"not installed: {', '.join(missing)}; install the extra 'lake' (quantum-mq[lake]), "
+            "or in a clone run make setup-dev",
+            Exit.FAILED,
+        )
+
 
 Cluster = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="Admin addresses of a running cluster.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from clustor.log.types import EntryKind
 from clustor.replica import decode_batch
 from quantum.archive.types import PrgId
 from quantum.broker import OWN_ORIGIN, encode_publishes
+from quantum.cli import lake
 from quantum.cli.lake import app
 from quantum.lake.table import DirectoryStore, FileKind, Table
 from tests.quantum.lake.jobs.logs import NOON_MS, TENANT, record
@@ -171,3 +173,13 @@ def test_mistakes_get_a_sentence_and_a_code(
     assert done.exit_code == code, done.output
     assert sentence in done.output
     assert done.exception is None or isinstance(done.exception, SystemExit)
+
+
+def test_without_its_packages_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        lake, "find_spec", lambda name: None if name == "pyspark" else find_spec(name)
+    )
+    result = CliRunner().invoke(lake.app, ["usage", "--table", "t"])
+    assert result.exit_code == 1
+    assert "not installed: pyspark" in result.output and "quantum-mq[lake]" in result.output
+    assert CliRunner().invoke(lake.app, ["--help"]).exit_code == 0
