@@ -5,10 +5,39 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from tests.interop.mqtt_places import PLACES, Place
+
+HERE: Final = Path(__file__).parent
+NOTHING_LOST: Final = frozenset(
+    {
+        "test_archive",
+        "test_catch_up",
+        "test_cluster",
+        "test_control_plane",
+        "test_lake",
+        "test_lake_rows",
+        "test_members",
+        "test_mqtt_failover",
+        "test_mqtt_replay",
+        "test_mqtt_restart",
+        "test_mqtt_torture",
+        "test_partitions",
+        "test_rebalance",
+        "test_rotation",
+    }
+)
+"""What counts acknowledged messages is never asked twice: one loss in a thousand runs is a loss."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Ask once more where an election on a busy machine may make a fact late; it is reported."""
+    for item in items:
+        if item.path.is_relative_to(HERE) and item.path.stem not in NOTHING_LOST:
+            item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 @pytest.fixture(autouse=True)
