@@ -155,6 +155,18 @@ class ClusterProcess:
         found: dict[str, Any] = status["groups"][partition - 1]
         return found
 
+    def wait_for_group(self, node: int, partition: int = 1) -> dict[str, Any]:
+        """Return a group as a node sees it, once the node answers."""
+        answers: list[dict[str, Any]] = []
+
+        def answered() -> bool:
+            found = self.group(node, partition)
+            answers.extend([] if found is None else [found])
+            return bool(answers)
+
+        self.until(answered, f"node {node} answers")
+        return answers[0]
+
     def leader(self, partition: int = 1, *, but: int = 0) -> int | None:
         """Return the node that leads in the highest term, if one does."""
         leading: list[tuple[int, int]] = []
