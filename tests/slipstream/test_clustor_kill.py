@@ -100,9 +100,10 @@ async def test_killed_leaders_leave_the_fold_whole(
             )
         no_more.set()
         await writing
-        last = await put_at_last(bucket)
+        last = (await put_at_last(bucket)).as_u64()
+        assert last is not None
         async with asyncio.timeout(WAIT_SECONDS):
-            while fold.cursor.as_u64() < last.as_u64():
+            while (fold.cursor.as_u64() or 0) < last:
                 assert not running.done(), running
                 await asyncio.sleep(0.005)
         stop.set()
