@@ -6,11 +6,14 @@ import asyncio
 import os
 import socket
 import time
+from collections import deque
 from collections.abc import Callable
 
 DEADLINE_SECONDS = 60.0
 _POLL_SECONDS = 0.01
 BLOCK_PORTS = 80
+_ours: deque[int] = deque()
+"""What is left of a block that this process keeps for single ports."""
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
@@ -48,14 +51,20 @@ def free_ports(count: int) -> list[int]:
 
     A port that was bound as 0 and let go is one of those that it gives out, to anybody at all.
     """
-    base = free_base_port(1)
-    assert count <= 8
-    return [base + 10 + role for role in range(count)]
+    found: list[int] = []
+    while len(found) < count:
+        if not _ours:
+            base = free_base_port(0)
+            _ours.extend(range(base + 1, base + BLOCK_PORTS))
+        port = _ours.popleft()
+        if _is_free(port):
+            found.append(port)
+    return found
 
 
 def silent_port() -> int:
     """Find a port where nobody listens, as long as this process lives: it is bound and no more."""
-    return free_base_port(1)
+    return free_base_port(0)
 
 
 def _bound(port: int) -> socket.socket | None:
