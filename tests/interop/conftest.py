@@ -10,6 +10,17 @@ import pytest
 
 from tests.interop.mqtt_places import PLACES, Place
 
+TIMEOUT_SECONDS = 900
+"""For whole clusters on a machine that is busy with something else; each wait in a test has a
+deadline of its own, which says what it waited for."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TIMEOUT_SECONDS))
+
 
 @pytest.fixture(autouse=True)
 def _gives_room_back(tmp_path: Path) -> Iterator[None]:

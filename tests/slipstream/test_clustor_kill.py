@@ -24,6 +24,7 @@ from tests.slipstream.fold_cases import contents
 from tests.slipstream.test_conformance import ALL, brief, cursor_of, take
 
 WAIT_SECONDS = 90.0
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
