@@ -16,7 +16,7 @@ from clustor.runtime.transport import Address
 from quantum.cli.admin_client import AdminUnreachable, fetch
 from tests.clustor.runtime.waiting import free_ports
 
-DEADLINE_SECONDS = 90.0
+DEADLINE_SECONDS = 180.0
 HOST = "127.0.0.1"
 _COMMAND = "from quantum.cli import main; main()"
 
@@ -92,7 +92,7 @@ class BrokerProcess:
         """Press Ctrl-C, and return the exit code."""
         assert self._process is not None
         os.kill(self._process.pid, signal.SIGINT)
-        code = self._process.wait(60)
+        code = self._process.wait(120)
         self._process = None
         return code
 
@@ -100,7 +100,7 @@ class BrokerProcess:
         """End it as a power cut would end its process."""
         assert self._process is not None
         self._process.kill()
-        self._process.wait(60)
+        self._process.wait(120)
         self._process = None
 
     def last_words(self) -> str:

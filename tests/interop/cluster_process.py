@@ -24,7 +24,7 @@ from clustor.runtime.transport import Address
 from quantum.cli.admin_client import AdminUnreachable, fetch_status
 from tests.clustor.runtime.waiting import free_base_port
 
-DEADLINE_SECONDS = 90.0
+DEADLINE_SECONDS = 180.0
 PATIENT = 20
 """Elections after three to six seconds instead of 150 to 300 ms."""
 _NODE_LINE = re.compile(r"node (\d+) pid=(\d+) peer=(\S+) admin=(\S+)")
@@ -106,7 +106,7 @@ class ClusterProcess:
             return 0
         if process.poll() is None:
             process.terminate()
-        code = process.wait(60)
+        code = process.wait(120)
         assert self._reader is not None
         self._reader.join(60)
         assert process.stdout is not None

@@ -36,7 +36,7 @@ from quantum.cli.admin_client import AdminUnreachable, fetch_status
 from tests.clustor.runtime.waiting import free_base_port
 from tests.interop.cluster_process import PATIENT, ClusterProcess
 
-DEADLINE_SECONDS = 90.0
+DEADLINE_SECONDS = 180.0
 ONE = NodeId(1)
 CLUSTER = cluster_id("dev")
 

@@ -72,7 +72,7 @@ def archived(broker: BrokerProcess) -> list[dict[str, Any]]:
 
 
 def until(condition: Callable[[], bool], what: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 180
     while not is_so(condition):
         assert time.monotonic() < deadline, what()
         time.sleep(0.02)

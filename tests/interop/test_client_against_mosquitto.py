@@ -71,7 +71,7 @@ class Mosquitto:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 180
         for port in (self.port, self.tls_port):
             while not answers(port):
                 assert time.monotonic() < deadline and self.process.poll() is None
@@ -118,7 +118,7 @@ def to(topic: str, qos: int = 0) -> Subscription:
 
 async def take(client: MqttClient, count: int) -> list[Publish]:
     taken: list[Publish] = []
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(180):
         async for message in client.messages():
             taken.append(message)
             if len(taken) == count:
@@ -208,7 +208,7 @@ async def test_a_cut_connection_is_opened_again_and_nothing_is_lost(
         assert publisher.reconnects >= 1
         await publisher.publish(topic, b"end", qos=qos)
         seen: list[bytes] = []
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(180):
             async for message in subscriber.messages():
                 if message.payload == b"end":
                     break
@@ -229,7 +229,7 @@ async def test_a_subscriber_comes_back_to_its_subscriptions(tmp_path: Path) -> N
             broker.stop()
             broker.start()
             async with connected(broker, ClientOptions("pusher")) as publisher:
-                async with asyncio.timeout(90):
+                async with asyncio.timeout(180):
                     while not subscriber._messages:
                         await publisher.publish("back", b"again", qos=1)
                         await asyncio.sleep(0.02)

@@ -332,6 +332,6 @@ async def recorded(client: KvClient, voters: tuple[int, ...]) -> None:
 async def until_held(
     client: KvClient, holds: Callable[[Any], bool], kind: type[ControlObject], part: int | str
 ) -> None:
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 180
     while not holds(found := await held(client, kind, part)):
         assert time.monotonic() < deadline, found

@@ -63,14 +63,14 @@ def way_of(row: dict[str, object]) -> str:
 
 def wait_for_archive(broker: BrokerProcess, archive: str, keys: KeyProvider, wanted: int) -> None:
     """Wait for the archive itself: what the broker says of it may be a moment old."""
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 180
     while _count(open_source(archive, keys)) < wanted:
         assert time.monotonic() < deadline, broker.page("/broker/archive")
         time.sleep(0.02)
 
 
 def wait_for_rows(source: LogSource, wanted: int) -> None:
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 180
     while (found := _count(source)) < wanted:
         assert time.monotonic() < deadline, found
         time.sleep(0.02)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.interop.mqtt_places import HOST, Place
 
-DEADLINE_SECONDS = 90.0
+DEADLINE_SECONDS = 180.0
 MISSING = [name for name in ("pub", "sub", "rr") if shutil.which(f"mosquitto_{name}") is None]
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"not installed: mosquitto_{MISSING}")
 

@@ -70,7 +70,7 @@ async def write(client: KvClient, acknowledged: dict[bytes, bytes], stop: asynci
 
 async def more(acknowledged: dict[bytes, bytes], count: int) -> None:
     wanted = len(acknowledged) + count
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(180):
         while len(acknowledged) < wanted:
             await asyncio.sleep(0.01)
 
@@ -141,7 +141,7 @@ async def test_all_certificates_are_replaced_under_writes_and_no_connection_ends
 
 
 async def _connected(port: int, identity: ClientFiles) -> StockClient:
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(180):
         while True:
             with suppress(Refused, OSError):
                 return await Paho().open(Opening("lamp", port, identity=identity))

@@ -23,7 +23,7 @@ from tests.slipstream.conftest import Bucket, ClustorLab, clustor_config
 from tests.slipstream.fold_cases import contents
 from tests.slipstream.test_conformance import ALL, brief, cursor_of, take
 
-WAIT_SECONDS = 90.0
+WAIT_SECONDS = 180.0
 pytestmark = pytest.mark.timeout(900)
 
 

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 180.0
 _POLL_SECONDS = 0.01
 BLOCK_PORTS = 80
 _ours: deque[int] = deque()

@@ -42,7 +42,7 @@ from quantum.mqtt.types import ClientId
 
 V31, V311, V5 = ProtocolVersion.V31, ProtocolVersion.V311, ProtocolVersion.V5
 NONE = Properties()
-DEADLINE_SECONDS = 60.0  # when a broker in another process is given up
+DEADLINE_SECONDS = 120.0  # when a broker in another process is given up
 _PacketT = TypeVar("_PacketT", bound=Packet)
 _numbers = itertools.count(1)
 
