@@ -42,7 +42,7 @@ def prepared(data: Path, *, snapshot_bytes_per_second: int) -> None:
 
 
 async def write(cluster: ClusterProcess, first: int, last: int) -> None:
-    async with KvClient(cluster.admins(), timeout_seconds=60) as client:
+    async with KvClient(cluster.admins(), timeout_seconds=180) as client:
         for start in range(first, last, 100):
             puts = (
                 client.put(b"key-%d" % (number % KEYS), b"%d:" % number + VALUE)
@@ -114,7 +114,7 @@ async def same_everywhere(cluster: ClusterProcess) -> None:
 
 
 async def reads_are_right(cluster: ClusterProcess, written: int) -> None:
-    async with KvClient(cluster.admins(), timeout_seconds=60) as client:
+    async with KvClient(cluster.admins(), timeout_seconds=180) as client:
         for key in range(0, KEYS, 50):
             record = await client.get(b"key-%d" % key)
             newest = max(range(key, written, KEYS))

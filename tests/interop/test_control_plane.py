@@ -77,7 +77,7 @@ def gates_are_open(cluster: ClusterProcess, groups: int) -> bool:
 
 
 def control_client(cluster: ClusterProcess) -> KvClient:
-    return KvClient(cluster.admins(), partition=CONTROL_PARTITION, timeout_seconds=60)
+    return KvClient(cluster.admins(), partition=CONTROL_PARTITION, timeout_seconds=180)
 
 
 async def test_no_answered_call_is_lost_when_each_node_is_killed(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ async def test_data_goes_on_while_the_control_plane_is_gone(tmp_path: Path) -> N
     prepared(data, **numbers, patience=PATIENT, fault_injection=True)
     with ClusterProcess(data) as cluster:
         cluster.until(lambda: all_healthy(cluster, groups=2), "the control plane is there")
-        async with KvClient(cluster.admins(), timeout_seconds=60) as client:
+        async with KvClient(cluster.admins(), timeout_seconds=180) as client:
             for node in (1, 2, 3):
                 pause(cluster, node, paused=True)
             seen = await states_in_order(cluster, client)
@@ -231,7 +231,7 @@ async def test_one_replica_that_hangs_costs_nothing_and_two_cost_calls_only(
         other = leader % 3 + 1
         pause(cluster, other, paused=True)
         cluster.until(lambda: is_refused(cluster, other % 3 + 1), "it is refused")
-        async with KvClient(cluster.admins(), timeout_seconds=60) as client:
+        async with KvClient(cluster.admins(), timeout_seconds=180) as client:
             await client.put(b"data", b"goes on")
         pause(cluster, other, paused=False)
         assert insist(cluster, tenant(2), "two-hang")["outcome"] == "Done"
@@ -273,7 +273,7 @@ async def test_a_directory_from_before_the_control_plane_gets_one(tmp_path: Path
     data = tmp_path / "cluster"
     with ClusterProcess(data) as cluster:
         cluster.until(lambda: all_healthy(cluster, groups=2), "every node is there")
-        async with KvClient(cluster.admins(), timeout_seconds=60) as client:
+        async with KvClient(cluster.admins(), timeout_seconds=180) as client:
             await client.put(b"old", b"data")
     older = msgspec.structs.replace(read_cluster_file(data / CLUSTER_FILE), control_founders=())
     (data / CLUSTER_FILE).write_bytes(encode_cluster_file(older))
@@ -283,7 +283,7 @@ async def test_a_directory_from_before_the_control_plane_gets_one(tmp_path: Path
         (data / f"node-{node}" / "control-copy.bin").unlink(missing_ok=True)
     with ClusterProcess(data) as cluster:
         cluster.until(lambda: all_healthy(cluster, groups=2), "the control plane is there")
-        async with KvClient(cluster.admins(), timeout_seconds=60) as client:
+        async with KvClient(cluster.admins(), timeout_seconds=180) as client:
             record = await client.get(b"old")
             assert record is not None and record.value == b"data"
 

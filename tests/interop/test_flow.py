@@ -104,7 +104,7 @@ async def test_a_stopped_follower_costs_credits_and_no_memory_and_comes_back(
         async def seen(condition: Callable[[], bool], what: str) -> None:
             await asyncio.to_thread(cluster.until, condition, what)
 
-        async with KvClient(cluster.admins(), timeout_seconds=60) as client:
+        async with KvClient(cluster.admins(), timeout_seconds=180) as client:
             await write(client, 24, at_once=12)
             await seen(partial(is_calm, cluster), "nothing is slowed")
             with stopped(cluster.pid(away)):

@@ -50,7 +50,7 @@ def voters(found: dict[str, Any]) -> list[list[int]]:
 @asynccontextmanager
 async def loaded(cluster: ClusterProcess) -> AsyncIterator[Load]:
     """Load the cluster while the context lasts, and judge what happened at its end."""
-    async with KvClient(cluster.admins(), timeout_seconds=60) as client:
+    async with KvClient(cluster.admins(), timeout_seconds=180) as client:
         load = Load(client)
         workers = [asyncio.create_task(load.run(worker)) for worker in range(WORKERS)]
         await goes_on(load)
@@ -91,7 +91,7 @@ async def test_nodes_join_lead_die_and_leave_under_load(tmp_path: Path) -> None:
         cluster.nodes = 4
         cluster.until(lambda: listed(cluster) == [[2, 3, 4]] * 2, "both groups as they were")
         cluster.until(lambda: sorted(cluster.pids) == [2, 3, 4], "these are started")
-        async with KvClient(cluster.admins(), timeout_seconds=60) as client:
+        async with KvClient(cluster.admins(), timeout_seconds=180) as client:
             assert (await client.range(b"own-", b"own.", 1000)).records
 
 
@@ -131,5 +131,5 @@ async def test_a_group_is_not_shrunk_below_what_survives_without_a_word(tmp_path
         cluster.until(lambda: listed(cluster) == [[1, 2, 3]], "all are there still")
         removed = command(cluster, "remove-node", "3", "--force", "one node is sold", *PATIENTLY)
         assert voters(removed) == [[1, 2]]
-        async with KvClient(cluster.admins(), timeout_seconds=60) as client:
+        async with KvClient(cluster.admins(), timeout_seconds=180) as client:
             await client.put(b"key", b"value")

@@ -64,7 +64,7 @@ class Field:
             load.stopping = True
             await asyncio.gather(*workers)
             await self.eventually(self.nodes.agree, "all nodes agree")
-        async with KvClient(self.nodes.admins(), timeout_seconds=60) as patient:
+        async with KvClient(self.nodes.admins(), timeout_seconds=180) as patient:
             await load.check(patient)
 
     async def goes_on(self, load: Load) -> None:

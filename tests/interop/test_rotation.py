@@ -102,7 +102,7 @@ async def test_all_certificates_are_replaced_under_writes_and_no_connection_ends
         identity = issue_client(data, "lamp", utc_now())
         stock = await _connected(mqtts, identity)
         await stock.subscribe(Wish("news", 1))
-        clients = KvClient(cluster.admins(), timeout_seconds=60)
+        clients = KvClient(cluster.admins(), timeout_seconds=180)
         acknowledged: dict[bytes, bytes] = {}
         stop = asyncio.Event()
         writing = asyncio.create_task(write(clients, acknowledged, stop))
@@ -192,7 +192,7 @@ async def test_a_new_data_key_under_writes_and_a_node_that_starts_again(tmp_path
     data = tmp_path / "data"
     with ClusterProcess(data) as cluster:
         await until(lambda: cluster.leader() is not None, "a leader", cluster)
-        client = KvClient(cluster.admins(), timeout_seconds=60)
+        client = KvClient(cluster.admins(), timeout_seconds=180)
         acknowledged: dict[bytes, bytes] = {}
         stop = asyncio.Event()
         writing = asyncio.create_task(write(client, acknowledged, stop))
