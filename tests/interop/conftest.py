@@ -12,6 +12,9 @@ import pytest
 from tests.interop.mqtt_places import PLACES, Place
 
 HERE: Final = Path(__file__).parent
+TIMEOUT_SECONDS: Final = 900
+"""For whole clusters on a machine that is busy with something else; each wait in a test has a
+deadline of its own, which says what it waited for."""
 NOTHING_LOST: Final = frozenset(
     {
         "test_archive",
@@ -36,8 +39,12 @@ NOTHING_LOST: Final = frozenset(
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Ask once more where an election on a busy machine may make a fact late; it is reported."""
     for item in items:
-        if item.path.is_relative_to(HERE) and item.path.stem not in NOTHING_LOST:
+        if not item.path.is_relative_to(HERE):
+            continue
+        if item.path.stem not in NOTHING_LOST:
             item.add_marker(pytest.mark.flaky(reruns=1))
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TIMEOUT_SECONDS))
 
 
 @pytest.fixture(autouse=True)
