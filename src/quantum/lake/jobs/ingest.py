@@ -34,7 +34,7 @@ from quantum.lake.offsets import Offsets
 from quantum.lake.planner import Cutting, Limits, Offer, OnGap, Task, admit, cut
 from quantum.lake.reader import confirm_gone
 from quantum.lake.rows import gap_row
-from quantum.lake.schema import NAMES, SCHEMA_VERSION
+from quantum.lake.schema import NAMES, SCHEMA_VERSION, check_version
 from quantum.lake.table import (
     EMPTY_ROOT,
     DataFile,
@@ -106,6 +106,7 @@ class _Batch:
     tasks: tuple[Task, ...]
     ranges: dict[StreamName, Range]
     states: dict[PrgId, DataFile]
+    version: int
 
 
 def ingest(
@@ -131,6 +132,7 @@ def ingest(
     runner = runner_of(spark)
     store = open_store(table) if isinstance(table, str) else table
     opened = Table.open_or_create(store, schema_version=SCHEMA_VERSION, at_ms=_now_ms())
+    check_version(opened.state.schema_version)
     opened.show()
     report, failures = IngestReport(), 0
     while not should_stop():
@@ -167,7 +169,8 @@ def _one_batch(  # noqa: PLR0917
     if not batch.tasks:
         return False
     written = runner.run(
-        partial(write_task, batch.source, table.store, settings, batch.states), _named(batch.tasks)
+        partial(write_task, batch.source, table.store, settings, batch.states, batch.version),
+        _named(batch.tasks),
     )
     proposal = proposal_of(table.state, batch.ranges, written)
     try:
@@ -225,14 +228,15 @@ def plan_batch(source: LogSource, state: TableState, settings: IngestSettings) -
     moved = {
         stream_of(prg): Range(start[prg] + 1, end[prg]) for prg in end if end[prg] > start[prg]
     }
-    return _Batch(source, tasks, moved, states)
+    return _Batch(source, tasks, moved, states, state.schema_version)
 
 
-def write_task(
+def write_task(  # noqa: PLR0917
     source: LogSource,
     store: TableStore,
     settings: IngestSettings,
     states: dict[PrgId, DataFile],
+    version: int,
     named: tuple[Task, bool],
 ) -> Written:
     """Write the rows of one task to files that no commit names yet. Runs where Spark says."""
@@ -240,12 +244,12 @@ def write_task(
     sink = RowSink(store, task.prg)
     if task.is_gap:
         confirm_gone(source, task)
-        sink.write(gap_row(task.prg, task.first, task.last, NAMES))
+        sink.write(gap_row(task.prg, task.first, task.last, NAMES, version))
         return Written(task.prg, 1, tuple(sink.finish()))
     views = ViewWriter(store, task.prg, settings.views)
     judge = judge_of(source, task, _saved(store, states.get(task.prg), task.anchor))
     rows = 0
-    for batch in batches_of(source, task, judge):
+    for batch in batches_of(source, task, judge, version):
         sink.write(batch)
         views.write(batch)
         rows += batch.num_rows
@@ -307,7 +311,7 @@ def proposal_of(
     digests = {stream_of(each.prg): each.digest for each in written if each.digest}
     return Proposal(
         Operation.INGEST,
-        SCHEMA_VERSION,
+        state.schema_version,
         ranges,
         digests,
         (*files, *kept),
