@@ -35,6 +35,7 @@ class ClusterProcess:
         restart: bool = True,
         spare_nodes: int = 0,
         tenant_prgs: int = 0,
+        archive: str | None = None,
     ) -> None:
         self.data = data
         self.nodes = nodes
@@ -43,6 +44,7 @@ class ClusterProcess:
         self._arguments += ["--base-port", str(self.base_port), "--groups", str(groups)]
         self._arguments += ["--tenant-prgs", str(tenant_prgs)]
         self._arguments += [] if restart else ["--no-restart"]
+        self._arguments += [] if archive is None else ["--archive", archive]
         self.pids: dict[int, int] = {}
         self.starts: dict[int, int] = {}
         self.lines: list[str] = []
