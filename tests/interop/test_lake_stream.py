@@ -108,6 +108,12 @@ def spark(tmp_path: Path) -> Iterator[SparkSession]:
     session.stop()
 
 
+def began(query: StreamingQuery) -> StreamingQuery:
+    """Wait until a query does something, or has failed."""
+    until(lambda: not query.isActive or query.lastProgress is not None, lambda: query)
+    return query
+
+
 class Stream:
     """A query from a cluster into Parquet, by name: the same name goes on where it stopped."""
 
@@ -118,11 +124,9 @@ class Stream:
 
     def start(self, *, now: bool = False) -> StreamingQuery:
         """Start it; where nothing but a slow start of Spark's own worker fails, again."""
-        while True:
-            query = self._start(now=now)
-            until(lambda: not query.isActive or query.lastProgress is not None, lambda: query)
-            if not isinstance(error := query.exception(), Exception) or CROWDED not in str(error):
-                return query
+        while CROWDED in str((query := began(self._start(now=now))).exception()):
+            pass
+        return query
 
     def _start(self, *, now: bool) -> StreamingQuery:
         frame = self._spark.readStream.format("quantum").options(**self._options).load()

@@ -1,6 +1,7 @@
 """The lake's jobs, for a notebook by one import: each is what `quantum lake JOB` runs."""
 
 from quantum.lake.jobs.audit import Audited, Question, audit, audit_frame
+from quantum.lake.jobs.backfill import Backfilled, backfill
 from quantum.lake.jobs.compact import Compacted, clean, compact
 from quantum.lake.jobs.delta import mirror_to_delta
 from quantum.lake.jobs.errors import BadView, JobError, PackageMissing, SparkFailed, StateUnknown
@@ -25,6 +26,7 @@ from quantum.lake.jobs.views import View, read_views
 
 __all__ = [
     "Audited",
+    "Backfilled",
     "BadView",
     "Compacted",
     "Divergence",
@@ -49,6 +51,7 @@ __all__ = [
     "View",
     "audit",
     "audit_frame",
+    "backfill",
     "breaches",
     "clean",
     "compact",

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 from quantum.archive.types import PrgId
 from quantum.lake.archive import KeyProvider, LogSource
 from quantum.lake.errors import SourceUnreachable
+from quantum.lake.jobs.backfill import backfill, digests_of
 from quantum.lake.jobs.errors import SparkFailed, StateUnknown
 from quantum.lake.jobs.log_reading import batches_of, judge_of, offer_with
 from quantum.lake.jobs.progress import Progress, Step, silence
@@ -128,7 +129,7 @@ def ingest(
     `where` is what `open_source` takes, or a source. Raises LakeError and TableError; whatever is
     raised, the table holds whole batches, and the next call goes on behind them.
     """
-    checked(settings.views)
+    views = checked(settings.views)
     runner = runner_of(spark)
     store = open_store(table) if isinstance(table, str) else table
     opened = Table.open_or_create(store, schema_version=SCHEMA_VERSION, at_ms=_now_ms())
@@ -137,6 +138,7 @@ def ingest(
     report, failures = IngestReport(), 0
     while not should_stop():
         try:
+            backfill(opened, views, spark=runner, progress=progress)
             source = open_logs(where, keys, broker)
             moved = _one_batch(source, opened, runner, settings, report, progress)
             failures = 0
@@ -172,7 +174,7 @@ def _one_batch(  # noqa: PLR0917
         partial(write_task, batch.source, table.store, settings, batch.states, batch.version),
         _named(batch.tasks),
     )
-    proposal = proposal_of(table.state, batch.ranges, written)
+    proposal = proposal_of(table.state, batch.ranges, written, digests_of(settings.views))
     try:
         commit = table.commit(proposal, at_ms=_now_ms())
     except RangeTaken as taken:
@@ -298,7 +300,10 @@ def _keep(store: TableStore, task: Task, machine: ReplayJudge, bytes_max: int) -
 
 
 def proposal_of(
-    state: TableState, ranges: dict[StreamName, Range], written: Sequence[Written]
+    state: TableState,
+    ranges: dict[StreamName, Range],
+    written: Sequence[Written],
+    views: dict[str, str] | None = None,
 ) -> Proposal:
     """Make one commit of what all tasks wrote."""
     files = [file for each in written for file in each.files]
@@ -316,6 +321,7 @@ def proposal_of(
         digests,
         (*files, *kept),
         tuple(old),
+        views=views or {},
     )
 
 
