@@ -197,7 +197,9 @@ def test_a_stream_over_a_running_cluster(spark: SparkSession, tmp_path: Path) ->
         admins = ",".join(map(str, cluster.admins()))
         keys = DirectoryKeys(str(data))
         live = {"cluster": admins, "keys": f"directory:{data}"}
-        both = {**live, "path": archive, "maxRecordsPerTrigger": "4"}
+        seen = tmp_path / "seen"  # where this reader has the archive mounted
+        seen.symlink_to(tmp_path / "archive")
+        both = {**live, "path": seen.as_uri(), "maxRecordsPerTrigger": "4"}
         publisher, stream = Publisher(ports), Stream(spark, tmp_path / "both", **both)
 
         # Micro-batches, while clients publish and brokers are killed.
@@ -220,14 +222,14 @@ def test_a_stream_over_a_running_cluster(spark: SparkSession, tmp_path: Path) ->
         publisher.publish(numbered(b"compacted", 90))
         feed = open_source(f"cluster:{admins}", keys)
         until(lambda: feed.bounds(PRG).first > read + 1, lambda: feed.bounds(PRG))
-        (tmp_path / "archive").rename(tmp_path / "away")
+        seen.unlink()
         with pytest.raises(PySparkException) as caught:
             stream.run()
         assert "SourceUnreachable" in str(caught.value) and "dev/0" in str(caught.value)
         rows_only = Stream(spark, tmp_path / "both", **both, onGap="row")
         with pytest.raises(PySparkException, match="SourceUnreachable"):
             rows_only.run()  # an archive that is away is no gap
-        (tmp_path / "away").rename(tmp_path / "archive")
+        seen.symlink_to(tmp_path / "archive")
         stream.run()
         assert agree(stream.names(), publisher)
         assert {row[3] for row in stream.rows()} == {MESSAGE}

@@ -5,6 +5,7 @@ from quantum.lake.jobs.backfill import Backfilled, backfill
 from quantum.lake.jobs.compact import Compacted, clean, compact
 from quantum.lake.jobs.delta import mirror_to_delta
 from quantum.lake.jobs.errors import BadView, JobError, PackageMissing, SparkFailed, StateUnknown
+from quantum.lake.jobs.iceberg import mirror_to_iceberg
 from quantum.lake.jobs.ingest import IngestReport, IngestSettings, ingest
 from quantum.lake.jobs.progress import Progress, Step, silence
 from quantum.lake.jobs.reading import read_dead_letters, read_table, read_view
@@ -58,6 +59,7 @@ __all__ = [
     "find_divergences",
     "ingest",
     "mirror_to_delta",
+    "mirror_to_iceberg",
     "read_dead_letters",
     "read_limits",
     "read_table",
