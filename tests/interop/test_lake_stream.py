@@ -42,7 +42,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # Spark's own, of its dependencies
     pytest.mark.timeout(900),  # a minute on an idle machine, many on a crowded one
 ]
-DEADLINE_SECONDS = 240.0
+DEADLINE_SECONDS = 240
 PRG = PrgId("dev", 0)
 PADDING = bytes(8_000)
 CROWDED = "Python worker failed to connect back"

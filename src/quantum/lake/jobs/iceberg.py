@@ -119,7 +119,7 @@ def _table_of(store: TableStore, number: int) -> IcebergTable:
         metadata,
         location,
         load_file_io(_io_properties(), location),
-        _catalog(store, number),
+        StoreCatalog(store, number),
     )
 
 
@@ -129,34 +129,35 @@ def _io_properties() -> dict[str, str]:
     return {} if endpoint is None else {"s3.endpoint": endpoint}
 
 
-def _catalog(store: TableStore, number: int) -> Any:
-    """Return what a commit of the metadata after `number` goes through."""
-    from pyiceberg.catalog.noop import NoopCatalog
-    from pyiceberg.exceptions import CommitFailedException
-    from pyiceberg.table import CommitTableResponse
-    from pyiceberg.table.update import update_table_metadata
+class StoreCatalog:
+    """As much of a catalog as a commit needs: the next metadata file, which only one can create."""
 
-    class StoreCatalog(NoopCatalog):
-        """Commits by creating the next metadata file, which only one writer can."""
+    def __init__(self, store: TableStore, number: int) -> None:
+        self._store = store
+        self._number = number
 
-        at = number
+    def commit_table(self, table: Any, requirements: Any, updates: Any) -> Any:
+        """Raises CommitFailedException where another writer was first."""
+        from pyiceberg.exceptions import CommitFailedException
+        from pyiceberg.table import CommitTableResponse
+        from pyiceberg.table.update import update_table_metadata
 
-        def commit_table(self, table: Any, requirements: Any, updates: Any) -> Any:
-            for requirement in requirements:
-                requirement.validate(table.metadata)
-            updated = update_table_metadata(
-                table.metadata, updates, metadata_location=table.metadata_location
-            )
-            name = metadata_name(self.at + 1)
-            if not store.create(name, updated.model_dump_json().encode()):
-                raise CommitFailedException(f"{name} is there already")
-            self.at += 1
-            _hint(store, self.at)
-            return CommitTableResponse(
-                **{"metadata": updated, "metadata-location": _location(store, name)}
-            )
+        for requirement in requirements:
+            requirement.validate(table.metadata)
+        updated = update_table_metadata(
+            table.metadata, updates, metadata_location=table.metadata_location
+        )
+        name = metadata_name(self._number + 1)
+        if not self._store.create(name, updated.model_dump_json().encode()):
+            raise CommitFailedException(f"{name} is there already")
+        self._number += 1
+        _hint(self._store, self._number)
+        return CommitTableResponse(
+            **{"metadata": updated, "metadata-location": _location(self._store, name)}
+        )
 
-    return StoreCatalog("quantum")
+    def _delete_old_metadata(self, *_: object) -> None:
+        """Keep it: a reader may be on its way through it."""
 
 
 def _hint(store: TableStore, number: int) -> None:
