@@ -44,6 +44,7 @@ class ClusterProcess:
         spare_nodes: int = 0,
         tenant_prgs: int = 0,
         patience: int = 1,
+        archive: str | None = None,
     ) -> None:
         """Describe it. A patient one elects no leader while its machine is only slow: for tests
         whose subject is not an election."""
@@ -56,6 +57,7 @@ class ClusterProcess:
         self._arguments += [] if restart else ["--no-restart"]
         self._groups = groups
         self._patience = patience
+        self._arguments += [] if archive is None else ["--archive", archive]
         self.pids: dict[int, int] = {}
         self.starts: dict[int, int] = {}
         self.lines: list[str] = []
