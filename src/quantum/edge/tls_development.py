@@ -30,6 +30,7 @@ from clustor.runtime.pki import (
     replace_file,
 )
 from clustor.runtime.revocation import revoke_certificate
+from clustor.runtime.rollover import authority_for
 from quantum.edge.errors import CertificatesUnusable
 from quantum.edge.tls import ServerCertificates
 
@@ -42,7 +43,7 @@ SERVER_LIFETIME: Final = timedelta(days=30)
 CLIENT_LIFETIME: Final = timedelta(days=30)
 _RENEW_BEFORE: Final = timedelta(days=10)
 _SERVER_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
-_TRUST_DOMAIN: Final = ClusterId("mqtt")
+TRUST_DOMAIN: Final = ClusterId("mqtt")
 _CLIENT_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 
 
@@ -117,7 +118,7 @@ def revoke_client(data: Path, certificate: Path, now: datetime) -> int:
     directory = pki_directory(data)
     try:
         found = load_certificate(certificate)
-        authority = load_authority(directory, _TRUST_DOMAIN)
+        authority = authority_for(directory, TRUST_DOMAIN, found)
         revoke_certificate(authority, found, directory / REVOCATION_FILE, now)
     except CertificateUnusable as error:
         raise CertificatesUnusable(error.reason, **error.facts) from error
@@ -133,7 +134,7 @@ def client_certificate(data: Path, name: str) -> Path:
 
 def client_identity(name: str) -> str:
     """Return whom a client's development certificate names."""
-    return f"spiffe://{_TRUST_DOMAIN}/client/{name}"
+    return f"spiffe://{TRUST_DOMAIN}/client/{name}"
 
 
 def issue_client(
@@ -178,11 +179,11 @@ def issue_client(
 def _authority(directory: Path, now: datetime) -> Authority:
     path = directory / AUTHORITY_FILE
     if path.exists():
-        authority = load_authority(directory, _TRUST_DOMAIN)
+        authority = load_authority(directory, TRUST_DOMAIN)
         if now < authority.certificate.not_valid_after_utc:
             return authority
         raise CertificateUnusable("the development authority has ended", file=str(path))
-    return create_authority(directory, _TRUST_DOMAIN, now)
+    return create_authority(directory, TRUST_DOMAIN, now)
 
 
 def _is_of_no_use(file: Path, now: datetime, names: frozenset[str]) -> bool:
