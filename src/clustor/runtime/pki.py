@@ -257,7 +257,10 @@ def own_identity(directory: Path) -> PeerIdentity:
 
 def server_context(directory: Path) -> ssl.SSLContext:
     """Return the TLS context for connections that peers open to this node."""
-    return _context(directory, ssl.PROTOCOL_TLS_SERVER)
+    context = _context(directory, ssl.PROTOCOL_TLS_SERVER)
+    # A resumed session is not asked for its certificate again, so it could outlive it.
+    context.num_tickets = 0
+    return context
 
 
 def admin_context(directory: Path) -> ssl.SSLContext:
@@ -326,8 +329,6 @@ def _context(directory: Path, protocol: int) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False  # the SPIFFE URI is the name; see `check_peer`
     context.verify_mode = ssl.CERT_REQUIRED
-    # A resumed session is not asked for its certificate again, so it could outlive it.
-    context.num_tickets = 0
     try:
         context.load_cert_chain(directory / CERTIFICATE_FILE, directory / KEY_FILE)
         context.load_verify_locations(directory / AUTHORITY_FILE)

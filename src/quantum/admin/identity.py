@@ -54,10 +54,13 @@ def serial_name(number: int) -> str:
 
 def is_revoked(store: Reading, peer: Peer) -> bool:
     """Say whether the cluster's trust bundle revokes this certificate."""
+    return peer.serial in revoked_serials(store)
+
+
+def revoked_serials(store: Reading) -> frozenset[str]:
+    """Return what the cluster's trust bundle revokes, spelled as `serial_name` does."""
     bundle = find(store, CertificateBundle, CLUSTER)
-    if bundle is None:
-        return False
-    return peer.serial in {each.lower().lstrip("0") for each in bundle.revoked}
+    return frozenset(each.lower().lstrip("0") for each in bundle.revoked) if bundle else frozenset()
 
 
 def holds_token(store: Reading, identity: str, token_id: str) -> bool:

@@ -7,6 +7,8 @@ must not be able to pass for one.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -30,7 +32,15 @@ from clustor.runtime.pki import (
     replace_file,
 )
 from clustor.runtime.revocation import revoke_certificate
-from clustor.runtime.rollover import authority_for
+from clustor.runtime.rollover import (
+    Phase,
+    authority_for,
+    begin_rollover,
+    finish_rollover,
+    phase_of,
+    switch_rollover,
+)
+from clustor.runtime.rollover_development import Standing, standing_of
 from quantum.edge.errors import CertificatesUnusable
 from quantum.edge.tls import ServerCertificates
 
@@ -123,6 +133,46 @@ def revoke_client(data: Path, certificate: Path, now: datetime) -> int:
     except CertificateUnusable as error:
         raise CertificatesUnusable(error.reason, **error.facts) from error
     return found.serial_number
+
+
+def clients_standing(data: Path) -> Standing:
+    """Look at the authority of the listener and its clients. Raises CertificatesUnusable."""
+    directory = pki_directory(data)
+    files = {"listener": directory / SERVER_FILE}
+    for file in sorted((directory / CLIENTS_DIRECTORY).glob("*.pem")):
+        files[file.stem] = file
+    with _telling():
+        there = {name: file for name, file in files.items() if file.exists()}
+        return standing_of(directory, there)
+
+
+def begin_clients(data: Path, now: datetime) -> None:
+    """Let the listener trust the next authority too."""
+    with _telling():
+        begin_rollover(pki_directory(data), TRUST_DOMAIN, now)
+
+
+def switch_clients(data: Path, now: datetime) -> None:
+    """Let the next authority sign, and renew the listener's certificate."""
+    with _telling():
+        if phase_of(pki_directory(data)) is not Phase.SWITCHED:
+            switch_rollover(pki_directory(data), TRUST_DOMAIN)
+    if (pki_directory(data) / SERVER_FILE).exists():
+        renew_server(data, now)
+
+
+def finish_clients(data: Path) -> None:
+    """Let the listener trust the new authority alone."""
+    with _telling():
+        finish_rollover(pki_directory(data), TRUST_DOMAIN)
+
+
+@contextmanager
+def _telling() -> Iterator[None]:
+    try:
+        yield
+    except CertificateUnusable as error:
+        raise CertificatesUnusable(error.reason, **error.facts) from error
 
 
 def client_certificate(data: Path, name: str) -> Path:
