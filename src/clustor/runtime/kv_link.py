@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncGenerator
 from typing import Final, cast
 
@@ -42,13 +43,13 @@ class KvLink(asyncio.Protocol):
         self._draining = False
 
     @classmethod
-    async def open(cls, address: Address) -> KvLink:
-        """Connect and upgrade; raises OSError."""
+    async def open(cls, address: Address, tls: ssl.SSLContext | None = None) -> KvLink:
+        """Connect, under TLS where a context is given, and upgrade; raises OSError."""
         loop = asyncio.get_running_loop()
         link = cls(address)
         try:
             async with asyncio.timeout(_OPEN_SECONDS_MAX):
-                await loop.create_connection(lambda: link, address.host, address.port)
+                await loop.create_connection(lambda: link, address.host, address.port, ssl=tls)
                 await link._upgraded
         except BaseException as error:
             link.abort()  # a node that took the connection may still never answer it
@@ -182,11 +183,11 @@ class KvLink(asyncio.Protocol):
             self.close()
 
 
-async def admin_addresses(address: Address) -> list[Address]:
+async def admin_addresses(address: Address, tls: ssl.SSLContext | None = None) -> list[Address]:
     """Ask a node for the admin addresses of its cluster; none where it does not answer."""
     with contextlib.suppress(OSError, TimeoutError, msgspec.DecodeError, ValueError, KeyError):
         async with asyncio.timeout(_OPEN_SECONDS_MAX):
-            reader, writer = await asyncio.open_connection(address.host, address.port)
+            reader, writer = await asyncio.open_connection(address.host, address.port, ssl=tls)
             try:
                 writer.write(f"GET /status HTTP/1.1\r\nHost: {address}\r\n\r\n".encode())
                 answer = await reader.read()

@@ -13,7 +13,13 @@ from clustor.runtime.development import NODES_MAX, PORT_MAX, prepare_cluster
 from clustor.runtime.errors import NodeError
 from clustor.runtime.pki import cluster_id, utc_now
 from quantum.cli import members
-from quantum.cli.admin_client import AdminUnreachable, cluster_status, parse_address
+from quantum.cli.admin_client import (
+    AdminUnreachable,
+    cluster_status,
+    fail_unreachable,
+    parse_address,
+)
+from quantum.cli.credentials import speaking
 from quantum.cli.exits import Exit, fail
 from quantum.cli.node_exits import exit_of_node
 from quantum.cli.status_table import status_lines
@@ -90,6 +96,7 @@ def up(
 
 
 @app.command()
+@speaking
 def status(
     admin: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="The admin address of any node.")
@@ -136,4 +143,4 @@ def _statuses(admin: str | None, data: Path | None) -> dict[str, Any]:
     except NodeError as error:
         fail(str(error), exit_of_node(error))
     except AdminUnreachable as error:
-        fail(str(error), Exit.UNREACHABLE)
+        fail_unreachable(error)
