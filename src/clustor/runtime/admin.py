@@ -41,6 +41,8 @@ _SWITCHING: Final = (
     f"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {UPGRADE}\r\n\r\n"
 ).encode()
 
+_TLS_HANDSHAKE: Final = 0x16
+
 StatusOf: TypeAlias = Callable[[], object]
 
 
@@ -176,6 +178,9 @@ class AdminConnection(asyncio.Protocol):
     # HTTP
 
     def _on_head(self) -> None:
+        if self._buffer[0] == _TLS_HANDSHAKE:  # at once: it would wait for an answer to that
+            self._refuse(400, "this port speaks plaintext")
+            return
         end = self._buffer.find(b"\r\n\r\n")
         if end < 0 and len(self._buffer) <= HEAD_BYTES_MAX:
             return

@@ -142,6 +142,8 @@ class KvClient:
 
     async def __aexit__(self, *_: object) -> None:
         self.close()
+        if self._link is not None:
+            await self._link.wait_closed()
 
     def close(self) -> None:
         """End the connection; open requests fail, and so do later ones."""

@@ -21,6 +21,7 @@ from clustor.runtime.transport import Address
 
 _HEAD_BYTES_MAX: Final = 8 << 10
 _OPEN_SECONDS_MAX: Final = 2.0
+_CLOSE_SECONDS_MAX: Final = 1.0
 _ID_LIMIT: Final = 1 << 32
 
 
@@ -41,6 +42,7 @@ class KvLink(asyncio.Protocol):
         self._next_id = 0
         self._staged: list[bytes] = []
         self._draining = False
+        self._gone = asyncio.Event()
 
     @classmethod
     async def open(cls, address: Address, tls: ssl.SSLContext | None = None) -> KvLink:
@@ -106,6 +108,13 @@ class KvLink(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    async def wait_closed(self) -> None:
+        """Wait a little until the other end has heard of it: TLS says goodbye."""
+        if self._transport is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_CLOSE_SECONDS_MAX):
+                    await self._gone.wait()
+
     def abort(self) -> None:
         """Drop the connection without waiting for the other side: it may be half-dead."""
         self._draining = True
@@ -131,6 +140,7 @@ class KvLink(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._gone.set()
         if not self._upgraded.done():
             self._upgraded.set_exception(exc or ConnectionError(f"{self.address} hung up"))
         for future in self._waiting.values():

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlencode
 
+from clustor.runtime.admin_caller import Credentials
 from clustor.runtime.transport import Address
 from quantum.cli.admin_client import exchange
 
@@ -32,6 +33,8 @@ class AdminApi:
     """The API of one node."""
 
     address: Address
+    credentials: Credentials | None = None
+    """As whom it is asked; None: as whom the command speaks."""
 
     def ask(
         self,
@@ -49,6 +52,12 @@ class AdminApi:
         if content is not None:
             fields["Content-Type"] = "application/json"
         answer = exchange(
-            self.address, method, target, content, headers=fields, seconds=TIMEOUT_SECONDS
+            self.address,
+            method,
+            target,
+            content,
+            headers=fields,
+            seconds=TIMEOUT_SECONDS,
+            credentials=self.credentials,
         )
         return Told(*answer)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NoReturn
 
 from clustor.runtime.admin_caller import (
+    Credentials,
     CredentialsUnusable,
     DoorRefused,
     explain_silence,
@@ -79,13 +80,14 @@ def exchange(
     *,
     headers: Mapping[str, str],
     seconds: float,
+    credentials: Credentials | None = None,
 ) -> tuple[int, Any, dict[str, str]]:
-    """Ask once, as whoever calls; return the code, the JSON and the headers of the answer.
+    """Ask once, as these or as whom the command speaks; return the answer's code, JSON, headers.
 
     Raises AdminUnreachable; AdminDoorShut where TLS is what stands between us.
     """
     try:
-        connection = open_http(address, chosen(), seconds=seconds)
+        connection = open_http(address, credentials or chosen(), seconds=seconds)
     except (CredentialsUnusable, DoorRefused) as error:
         raise AdminDoorShut(str(error)) from error
     except OSError as error:
