@@ -205,11 +205,19 @@ def issue_certificate(
     *,
     now: datetime,
     lifetime: timedelta,
+    skew: timedelta = _SKEW,
 ) -> Issued:
     """Sign a certificate for a new key, for the caller to keep."""
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = sign_key(
-        authority, key.public_key(), common_name, names, usages, now=now, lifetime=lifetime
+        authority,
+        key.public_key(),
+        common_name,
+        names,
+        usages,
+        now=now,
+        lifetime=lifetime,
+        skew=skew,
     )
     return Issued(_pem(certificate), key_pem(key), certificate.not_valid_after_utc)
 
@@ -223,12 +231,13 @@ def sign_key(
     *,
     now: datetime,
     lifetime: timedelta,
+    skew: timedelta = _SKEW,
 ) -> x509.Certificate:
     """Sign a certificate for a key whose private half somebody else keeps."""
     issuer = authority.certificate.subject
     signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
     return (
-        _unsigned(_name(common_name), issuer, key, now, lifetime)
+        _unsigned(_name(common_name), issuer, key, now, lifetime, skew)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
@@ -342,12 +351,13 @@ def _context(directory: Path, protocol: int) -> ssl.SSLContext:
     return context
 
 
-def _unsigned(
+def _unsigned(  # noqa: PLR0917  # what stands in every certificate
     subject: x509.Name,
     issuer: x509.Name,
     key: ec.EllipticCurvePublicKey,
     now: datetime,
     lifetime: timedelta,
+    skew: timedelta = _SKEW,
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
@@ -355,7 +365,7 @@ def _unsigned(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _SKEW)
+        .not_valid_before(now - skew)
         .not_valid_after(now + lifetime)
     )
 

@@ -29,6 +29,7 @@ from quantum.cli.admin_asking import (
     fail_told,
     telling,
 )
+from quantum.cli.admin_break_glass import forget_used, glass_certificate
 from quantum.cli.admin_client import parse_address
 from quantum.cli.admin_options import (
     EXPECTED,
@@ -108,6 +109,8 @@ class _Command:
             fail(str(error), Exit.USAGE)
         if not told.is_done:
             fail_told(told)
+        if wants_token(self._route):
+            forget_used(cert)
         if as_json:
             typer.echo(json.dumps(told.body))
         else:
@@ -237,6 +240,7 @@ def build() -> typer.Typer:
         tree.add_typer(subtree, name=noun)
     tree.command("openapi")(openapi)
     tree.command("certificate")(issue)
+    nouns["break-glass"].command("certificate")(glass_certificate)
     nouns["roles"].command("bind")(bind)
     nouns["roles"].command("unbind")(unbind)
     return tree
