@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import subprocess
 import sys
@@ -14,24 +15,32 @@ from typing import Any
 
 import msgspec
 import pytest
+import typer
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
+from typer.testing import CliRunner
 
+from clustor.runtime.admin_caller import Credentials
 from clustor.runtime.audit_writer import AUDIT_DIRECTORY
 from clustor.runtime.cluster_file import CLUSTER_FILE, encode_cluster_file
 from clustor.runtime.control_records import operator_of
 from clustor.runtime.development import node_directory, prepare_cluster
+from clustor.runtime.kv_client import KvClient, KvUnavailable
 from clustor.runtime.pki import (
     AUTHORITY_FILE,
     PKI_DIRECTORY,
     NodeId,
     cluster_id,
+    create_authority,
     issue_certificate,
     load_authority,
+    load_certificate,
     utc_now,
 )
 from clustor.runtime.transport import Address
-from quantum.cli.admin_api import AdminApi, Credentials, Told
+from quantum.cli import audit, kv
+from quantum.cli import cluster as cluster_cli
+from quantum.cli.admin_api import AdminApi, Told
 from quantum.cli.admin_client import AdminUnreachable, fetch_status
 from tests.clustor.runtime.waiting import free_base_port
 from tests.interop.cluster_process import PATIENT, ClusterProcess
@@ -214,3 +223,94 @@ def test_a_node_under_tls_knows_its_callers_by_their_certificates(tmp_path: Path
     signed = b"".join(file.read_bytes() for file in kept.rglob("*") if file.is_file())
     assert b"AdminRequestRefused" in signed
     assert b"spiffe://dev/stranger" in signed
+
+
+def run(tree: typer.Typer, *arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(tree, [str(each) for each in arguments])
+    return result.exit_code, result.output
+
+
+async def test_commands_and_streams_under_tls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = TlsNode(tmp_path / "var")
+    pem = place.issue(operator_of(CLUSTER).identity)
+    operator = place.api(pem)
+    process = place.start()
+    try:
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while not served(operator):
+            assert process.poll() is None
+            assert time.monotonic() < deadline, (tmp_path / "var" / "node-1.log").read_text()
+            await asyncio.sleep(0.02)
+        await asyncio.to_thread(_check_commands, place, pem, tmp_path, monkeypatch)
+        await _check_stream(place, pem.rename(tmp_path / "first.pem"), deadline)
+    finally:
+        process.terminate()
+        process.wait(30)
+    where = node_directory(tmp_path / "var", ONE)
+    assert "REVOKED" in run(audit.app, "show", where, "--what", "AdminConnectionEnded")[1]
+
+
+def _check_commands(
+    place: TlsNode, pem: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_operator = ("--cert", pem, "--ca", place.authority)
+    asks = ("status", "--admin", place.admin)
+    code, output = run(cluster_cli.app, *asks)
+    assert code == 9 and "wants TLS: give --cert and --ca" in output
+    code, output = run(kv.app, "get", "colour", "--cluster", place.admin, "--timeout", 1)
+    assert code == 9 and "wants TLS: give --cert and --ca" in output
+    stranger = create_authority(tmp_path / "elsewhere", CLUSTER, utc_now())
+    assert stranger.certificate is not None
+    code, output = run(cluster_cli.app, *asks, "--ca", tmp_path / "elsewhere" / AUTHORITY_FILE)
+    assert code == 9 and "is not believed" in output
+    code, output = run(cluster_cli.app, *asks, "--ca", tmp_path / "missing.pem")
+    assert code == 9 and "cannot use these credentials" in output
+    code, output = run(cluster_cli.app, *asks, *as_operator)
+    assert code == 0, output
+    spoken = ("colour", "--cluster", place.admin, *as_operator)
+    assert run(kv.app, "put", *spoken, "blue")[0] == 0
+    assert run(kv.app, "get", *spoken)[1].strip() == "blue"
+    monkeypatch.setenv("QUANTUM_CERT", str(pem))
+    monkeypatch.setenv("QUANTUM_CA", str(place.authority))
+    assert run(cluster_cli.app, *asks)[0] == 0
+    monkeypatch.delenv("QUANTUM_CERT")
+    monkeypatch.delenv("QUANTUM_CA")
+    monkeypatch.setenv("QUANTUM_DATA", str(place._root))
+    code, output = run(cluster_cli.app, *asks)
+    assert code == 12 and "answered 401" in output  # it has the authority, and no certificate
+    beside = place._root / PKI_DIRECTORY / "operator-ada.pem"
+    beside.write_bytes(pem.read_bytes())
+    assert run(cluster_cli.app, *asks)[0] == 0
+    beside.with_name("operator-bob.pem").write_bytes(pem.read_bytes())
+    code, output = run(cluster_cli.app, *asks)
+    assert code == 9 and "more than one certificate is there" in output
+
+
+async def _check_stream(place: TlsNode, pem: Path, deadline: float) -> None:
+    """A stream of a certificate that the control plane revokes ends; others go on."""
+    second = place.issue(operator_of(CLUSTER).identity)
+    tls = Credentials(pem, None, place.authority).context()
+    other = Credentials(second, None, place.authority).context()
+    async with (
+        KvClient([place.admin], tls=tls, timeout_seconds=4.0) as goes,
+        KvClient([place.admin], tls=other) as stays,
+    ):
+        await goes.put(b"a", b"1")
+        await stays.put(b"b", b"2")
+        opened = stays.links_opened
+        serial = f"{load_certificate(pem).serial_number:x}"
+        body = {"expected_version": 0, "roots": [], "revoked": [serial]}
+        told = await asyncio.to_thread(
+            place.api(second).ask, "PUT", "/v1/certificates/cluster", body=body
+        )
+        assert told.code == 200, told.body
+        while goes.is_connected:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.02)
+        assert stays.is_connected
+        await stays.put(b"b", b"3")
+        assert stays.links_opened == opened
+        with pytest.raises(KvUnavailable):
+            await goes.put(b"a", b"4")

@@ -16,17 +16,15 @@ import pytest
 from clustor.control import AuditRecord, scan
 from clustor.runtime import admin
 from clustor.runtime.admin import AdminServer
-from clustor.runtime.errors import CertificateUnusable
+from clustor.runtime.admin_trust import AdminTrust
 from clustor.runtime.http_head import BODY_BYTES_MAX, Request, Response
 from clustor.runtime.pki import (
     AUTHORITY_FILE,
     Issued,
     NodeId,
-    admin_context,
     cluster_id,
     create_authority,
     issue_node,
-    renew_context,
 )
 from clustor.runtime.transport import Address
 from quantum.admin import AdminPages, ErrorBody
@@ -46,10 +44,10 @@ class Place:
         pages: AdminPages,
         host: Host,
         directory: Path,
-        tls: ssl.SSLContext,
+        door: AdminTrust,
     ) -> None:
         self.address = address
-        self.tls = tls
+        self.door = door
         self.pages = pages
         self.host = host
         self._directory = directory
@@ -83,9 +81,14 @@ class Place:
 def place(tmp_path: Path) -> Iterator[Place]:
     issue_node(authority(), NodeId(1), tmp_path, NOW)
     host = Host(settled_plane())
-    tls = admin_context(tmp_path)
-    with served(host, tls=tls) as (address, pages):
-        yield Place(address, pages, host, tmp_path, tls)
+    doors: list[AdminTrust] = []
+
+    def door(server: AdminServer) -> ssl.SSLContext:
+        doors.append(AdminTrust(tmp_path, server, None))
+        return doors[0].context
+
+    with served(host, door=door) as (address, pages):
+        yield Place(address, pages, host, tmp_path, doors[0])
 
 
 def test_who_calls_is_the_certificates_spiffe_uri(place: Place) -> None:
@@ -154,11 +157,10 @@ def test_a_renewed_certificate_is_used_for_connections_to_come(
     issue_node(authority(), NodeId(1), tmp_path, NOW)
     fresh_key = (tmp_path / "node.key").read_bytes()
     (tmp_path / "node.key").write_bytes((tmp_path / "old.key").read_bytes())
-    with pytest.raises(CertificateUnusable):
-        renew_context(place.tls, tmp_path)  # one file of the pair was replaced, not yet the other
+    place.door.look()  # one file of the pair was replaced, not yet the other
     assert shown() == before
     (tmp_path / "node.key").write_bytes(fresh_key)
-    renew_context(place.tls, tmp_path)
+    place.door.look()
     assert shown() not in (None, before)
     assert place.ask("GET", "/v1/nodes", by=issue(OPERATOR))[0] == 200
 

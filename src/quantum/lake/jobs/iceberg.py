@@ -14,7 +14,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 import pyarrow as pa
@@ -119,7 +119,7 @@ def _table_of(store: TableStore, number: int) -> IcebergTable:
         metadata,
         location,
         load_file_io(_io_properties(), location),
-        StoreCatalog(store, number),
+        cast("Any", StoreCatalog(store, number)),
     )
 
 
@@ -152,9 +152,11 @@ class StoreCatalog:
             raise CommitFailedException(f"{name} is there already")
         self._number += 1
         _hint(self._store, self._number)
-        return CommitTableResponse(
-            **{"metadata": updated, "metadata-location": _location(self._store, name)}
-        )
+        answer: dict[str, Any] = {
+            "metadata": updated,
+            "metadata-location": _location(self._store, name),
+        }
+        return CommitTableResponse(**answer)
 
     def _delete_old_metadata(self, *_: object) -> None:
         """Keep it: a reader may be on its way through it."""
