@@ -158,6 +158,10 @@ class StoreCatalog:
         }
         return CommitTableResponse(**answer)
 
+    def supports_server_side_planning(self) -> bool:
+        """Files are planned where they are read: nobody serves this."""
+        return False
+
     def _delete_old_metadata(self, *_: object) -> None:
         """Keep it: a reader may be on its way through it."""
 
