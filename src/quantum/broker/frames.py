@@ -107,6 +107,15 @@ class FrozenPressure(_Frame, tag=8):
     turned_away: list[tuple[bytes, int, int]] = []  # not in older snapshots
 
 
+class FrozenHoldings(_Frame, tag=12):
+    """Not in snapshots before version 4: their partitions have an equal part of the defaults."""
+
+    shares: tuple[int, ...]
+    ceilings: tuple[int, ...]
+    graces: list[tuple[int, int]]
+    full_stores: list[int]
+
+
 class End(_Frame, tag=9):
     """Nothing is missing: so many frames came before."""
 
@@ -145,6 +154,7 @@ Frame: TypeAlias = (
     | FrozenPressure
     | FrozenMove
     | FrozenHeld
+    | FrozenHoldings
     | End
 )
 

@@ -35,14 +35,17 @@ from quantum.broker.commands import (
     Release,
     RemoveSession,
     RoutesFlushed,
+    SetShares,
     Subscribe,
     Unsubscribe,
     decode_command,
 )
-from quantum.broker.congestion import lift_congestion
+from quantum.broker.congestion import RETAINING, lift_congestion
 from quantum.broker.effects import Effect
 from quantum.broker.errors import BrokerMisuse
 from quantum.broker.frames import decode_frames, encode_frames, encode_frames_later
+from quantum.broker.holdings import SESSION_BYTES
+from quantum.broker.limiting import apply_set_shares, check_store
 from quantum.broker.publishing import apply_publish_once, apply_publishes, apply_release
 from quantum.broker.rebalancing import advance, apply_begin_rebalance, apply_routes_flushed
 from quantum.broker.receiving import (
@@ -97,9 +100,13 @@ class Broker:
         for command in commands:
             replies.append(self._apply(command))
             ends.append(len(effects))
-        if state.congested and state.routes.version != self._lifted_at:
+        if state.congested and (
+            state.routes.version != self._lifted_at or RETAINING in state.congested
+        ):
             lift_congestion(state)
             self._lifted_at = state.routes.version
+        if state.full_stores or state.queued.amount > state.holdings.shares[SESSION_BYTES]:
+            check_store(state)
         return replies
 
     def _apply(self, data: bytes) -> bytes:
@@ -142,6 +149,8 @@ class Broker:
                 return apply_begin_rebalance(state, command)
             case RoutesFlushed():
                 return apply_routes_flushed(state, command)
+            case SetShares():
+                return apply_set_shares(state, command)
             case _:
                 assert_never(command)
 

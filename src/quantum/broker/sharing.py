@@ -19,7 +19,7 @@ _NOT_RETAINED = False
 
 def share_out(state: State, group: ShareGroup, message: Message) -> None:
     """Give a message to the member whose turn it is."""
-    member = group.pick(state.channels.full())
+    member = group.pick(state.channels.full() | state.full_stores)
     if member is None:
         state.dropped += 1
         return

@@ -7,8 +7,10 @@ from typing import Final
 
 from quantum.broker.channels import Channels
 from quantum.broker.effects import Effect
+from quantum.broker.holdings import Holdings
 from quantum.broker.message import Message
 from quantum.broker.move import Move
+from quantum.broker.outbound import Total
 from quantum.broker.routes import Routes
 from quantum.broker.session import Session
 from quantum.broker.settings import BrokerSettings
@@ -34,12 +36,15 @@ class State:
         "effects",
         "epoch",
         "filters",
+        "full_stores",
         "groups",
+        "holdings",
         "is_open",
         "leaving",
         "move",
         "now_ms",
         "prg_count",
+        "queued",
         "refusing",
         "replaying",
         "retained",
@@ -89,6 +94,12 @@ class State:
         """What all retained messages weigh; it follows from them."""
         self.subscription_count = 0
         """How many subscriptions all sessions have; it follows from them."""
+        self.queued = Total()
+        """What is on its way to all sessions weighs together; it follows from them."""
+        self.holdings = Holdings(settings)
+        """What may be held here of the tenant's quotas."""
+        self.full_stores: set[int] = set()
+        """Partitions whose queues hold all that they may, this one included."""
         self.replaying: dict[bytes, None] = {}
         """Clients for whom the next page of what is retained here can be sent."""
         self.turned_away = TurnedAway()

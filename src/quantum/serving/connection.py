@@ -498,6 +498,11 @@ class Connection:
             if self.phase is Phase.ATTACHING:
                 self._refuse(ReasonCode.SERVER_UNAVAILABLE, "the session moved")
             return
+        if attached.refused:
+            if self.phase is Phase.ATTACHING:
+                self.home.guard.note("SESSION_OVER_QUOTA", self.client_id, self.identity)
+                self._refuse(ReasonCode.QUOTA_EXCEEDED, "the tenant has too many sessions")
+            return
         if attached.is_bound:
             if self.phase is Phase.ATTACHING:
                 self._refuse_binding()

@@ -37,11 +37,13 @@ from quantum.broker import (
     encode_publishes,
 )
 from quantum.broker.items import Item
+from quantum.broker.limiting import is_over_quota
 from quantum.broker.types import TRANSFER
 from quantum.mqtt import ReasonCode
 from quantum.serving.backpressure import BACKLOG_BYTES_MAX, Level
 from quantum.serving.delivery import Outgoing
 from quantum.serving.publishing import Done, Forwards, OpenRuns, Run, cuts
+from quantum.serving.quota_keeper import QuotaKeeper
 from quantum.serving.ring_keeper import RingKeeper
 from quantum.serving.streams import StreamIn, StreamOut
 
@@ -103,6 +105,7 @@ class Prg:
         self.forward_wait_ticks = 0
         """For how many ticks, added up, other partitions were waited for."""
         self.ring = RingKeeper(self)
+        self.quotas = QuotaKeeper(self)
 
     @property
     def is_open(self) -> bool:
@@ -123,6 +126,11 @@ class Prg:
         machine = self.group.replica.machine
         assert isinstance(machine, Broker)
         return machine
+
+    @property
+    def is_over_quota(self) -> bool:
+        """Whether it stores more than its part of the tenant's quota: publishers are slowed."""
+        return is_over_quota(self.broker.state)
 
     @property
     def leader_node(self) -> int | None:
@@ -390,7 +398,7 @@ class Prg:
         self._stalled.clear()
         self.backlog.clear()
         self.busy_clients = {}
-        self.ring = RingKeeper(self)
+        self.ring, self.quotas = RingKeeper(self), QuotaKeeper(self)
         for connection in connections.values():
             connection.partition_moved(why)
         self.tenant.leadership_changed(self.number)
@@ -603,6 +611,7 @@ class Prg:
                 self.tenant.touch(self)
         if self.tenant.rings:
             self.ring.on_tick()
+        self.quotas.on_tick()
         if self._ticks % _ELAPSE_TICKS == 0 and not self._elapsing:
             due_ms = self.broker.next_deadline_ms()
             if due_ms is not None and due_ms <= self.now_ms():

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 ACK_BYTES: Final = 4
 COMMAND_BYTES_MAX: Final = 256 << 10
 """Where one command of packed publishes ends and the next begins."""
+_BYTE: Final = 0xFF
 
 Refusals: TypeAlias = "list[tuple[int, int]]"
 """(number of the publish, reason) of those that were refused."""
@@ -58,7 +59,10 @@ class Run:
         self.connection.release_answers()
 
     def refuse(self, number: int, reason: int) -> None:
-        """Note that one of the publishes was refused."""
+        """Note that one of the publishes was refused; its connection may end with that (§11.2)."""
+        if reason > _BYTE:
+            reason &= _BYTE
+            self.connection.end_soon(ReasonCode(reason), "the tenant is over its quota for long")
         self.connection.service.meters.refuse("PUBLISH", reason)
         if self.refused is None:
             self.refused = []
