@@ -196,15 +196,16 @@ class RoutesFlushed(_Command, tag=14):
     routing_epoch: Count
 
 
-class SetShares(_Command, tag=15):
+class SetPolicy(_Command, tag=15):
     """What this partition may hold of its tenant's quotas, and the most of each during a grace.
 
-    In the order of `quantum.tenancy.HELD`.
+    In the order of `quantum.tenancy.HELD`. And how shared subscriptions share (C12).
     """
 
     now_ms: Stamp
     shares: list[Amount]
     ceilings: list[Amount]
+    hashes_shares: bool = False
 
 
 Command: TypeAlias = (
@@ -222,7 +223,7 @@ Command: TypeAlias = (
     | RemoveSession
     | BeginRebalance
     | RoutesFlushed
-    | SetShares
+    | SetPolicy
 )
 
 # What an acknowledgement says: MQTT's own packet types.

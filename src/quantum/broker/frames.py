@@ -114,6 +114,7 @@ class FrozenHoldings(_Frame, tag=12):
     ceilings: tuple[int, ...]
     graces: list[tuple[int, int]]
     full_stores: list[int]
+    hashes_shares: bool
 
 
 class End(_Frame, tag=9):

@@ -1,6 +1,6 @@
 """A partition's part of its tenant's quotas, and where each of them is on the ladder (§11.2).
 
-The bounds are state: `SetShares` puts the partition's part of each quota into its log, and the
+The bounds are state: `SetPolicy` puts the partition's part of each quota into its log, and the
 grace runs on the time of commands, so every replica refuses the same. Until the first one a
 partition has an equal part of the specification's quotas.
 """

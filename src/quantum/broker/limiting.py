@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from quantum.broker.commands import SetShares
+from quantum.broker.commands import SetPolicy
 from quantum.broker.holdings import (
     RETAINED_BYTES,
     RETAINED_TOPICS,
@@ -71,9 +71,10 @@ def is_over_quota(state: State) -> bool:
     )
 
 
-def apply_set_shares(state: State, command: SetShares) -> bytes:
+def apply_set_policy(state: State, command: SetPolicy) -> bytes:
     """Put another part of the tenant's quotas in force; what is held beyond it is in grace."""
     state.see_time(command.now_ms)
+    state.hashes_shares = command.hashes_shares
     if len(command.shares) != len(HELD) or len(command.ceilings) != len(HELD):
         return b""
     holdings = state.holdings

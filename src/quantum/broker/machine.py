@@ -35,7 +35,7 @@ from quantum.broker.commands import (
     Release,
     RemoveSession,
     RoutesFlushed,
-    SetShares,
+    SetPolicy,
     Subscribe,
     Unsubscribe,
     decode_command,
@@ -45,7 +45,7 @@ from quantum.broker.effects import Effect
 from quantum.broker.errors import BrokerMisuse
 from quantum.broker.frames import decode_frames, encode_frames, encode_frames_later
 from quantum.broker.holdings import SESSION_BYTES
-from quantum.broker.limiting import apply_set_shares, check_store
+from quantum.broker.limiting import apply_set_policy, check_store
 from quantum.broker.publishing import apply_publish_once, apply_publishes, apply_release
 from quantum.broker.rebalancing import advance, apply_begin_rebalance, apply_routes_flushed
 from quantum.broker.receiving import (
@@ -149,8 +149,8 @@ class Broker:
                 return apply_begin_rebalance(state, command)
             case RoutesFlushed():
                 return apply_routes_flushed(state, command)
-            case SetShares():
-                return apply_set_shares(state, command)
+            case SetPolicy():
+                return apply_set_policy(state, command)
             case _:
                 assert_never(command)
 

@@ -166,6 +166,7 @@ def _restore_table(
         case FrozenHoldings():
             state.holdings.restore(frame.shares, frame.ceilings, frame.graces)
             state.full_stores.update(frame.full_stores)
+            state.hashes_shares = frame.hashes_shares
         case _:
             assert_never(frame)
 

@@ -84,7 +84,7 @@ def _frames(state: State) -> Iterator[Frame]:
         list(state.replaying),
         state.turned_away.frozen(),
     )
-    yield FrozenHoldings(*state.holdings.frozen(), sorted(state.full_stores))
+    yield FrozenHoldings(*state.holdings.frozen(), sorted(state.full_stores), state.hashes_shares)
 
 
 def _move_frames(state: State) -> Iterator[Frame]:

@@ -38,6 +38,7 @@ class State:
         "filters",
         "full_stores",
         "groups",
+        "hashes_shares",
         "holdings",
         "is_open",
         "leaving",
@@ -98,6 +99,8 @@ class State:
         """What is on its way to all sessions weighs together; it follows from them."""
         self.holdings = Holdings(settings)
         """What may be held here of the tenant's quotas."""
+        self.hashes_shares = False
+        """Whether shared subscriptions share by the messages' keys, not in turn (C12)."""
         self.full_stores: set[int] = set()
         """Partitions whose queues hold all that they may, this one included."""
         self.replaying: dict[bytes, None] = {}

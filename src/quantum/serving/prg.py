@@ -38,12 +38,13 @@ from quantum.broker import (
 )
 from quantum.broker.items import Item
 from quantum.broker.limiting import is_over_quota
+from quantum.broker.sharing import share_key
 from quantum.broker.types import TRANSFER
 from quantum.mqtt import ReasonCode
 from quantum.serving.backpressure import BACKLOG_BYTES_MAX, Level
 from quantum.serving.delivery import Outgoing
+from quantum.serving.policy_keeper import PolicyKeeper
 from quantum.serving.publishing import Done, Forwards, OpenRuns, Run, cuts
-from quantum.serving.quota_keeper import QuotaKeeper
 from quantum.serving.ring_keeper import RingKeeper
 from quantum.serving.streams import StreamIn, StreamOut
 
@@ -105,7 +106,7 @@ class Prg:
         self.forward_wait_ticks = 0
         """For how many ticks, added up, other partitions were waited for."""
         self.ring = RingKeeper(self)
-        self.quotas = QuotaKeeper(self)
+        self.policy = PolicyKeeper(self)
 
     @property
     def is_open(self) -> bool:
@@ -398,7 +399,7 @@ class Prg:
         self._stalled.clear()
         self.backlog.clear()
         self.busy_clients = {}
-        self.ring, self.quotas = RingKeeper(self), QuotaKeeper(self)
+        self.ring, self.policy = RingKeeper(self), PolicyKeeper(self)
         for connection in connections.values():
             connection.partition_moved(why)
         self.tenant.leadership_changed(self.number)
@@ -472,7 +473,7 @@ class Prg:
         for prg in route.remotes:
             self.tenant.deliver_unlogged(self.number, prg, message)
         for group in route.shares:
-            member = group.pick_unlogged()
+            member = group.pick_unlogged(share_key(self.broker.state, message))
             if member is not None:
                 self.tenant.deliver_to_member(member, message)
 
@@ -611,7 +612,7 @@ class Prg:
                 self.tenant.touch(self)
         if self.tenant.rings:
             self.ring.on_tick()
-        self.quotas.on_tick()
+        self.policy.on_tick()
         if self._ticks % _ELAPSE_TICKS == 0 and not self._elapsing:
             due_ms = self.broker.next_deadline_ms()
             if due_ms is not None and due_ms <= self.now_ms():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quantum.broker import PUBACK, PublishOnce, SetShares, decode_refusals
+from quantum.broker import PUBACK, PublishOnce, SetPolicy, decode_refusals
 from quantum.broker.holdings import (
     GROUPS,
     RETAINED_BYTES,
@@ -28,7 +28,7 @@ def bound(desk: Desk, nth: int, quota: int, ceiling: int | None = None) -> None:
     shares, ceilings = [PLENTY] * len(HELD), [PLENTY] * len(HELD)
     shares[nth] = quota
     ceilings[nth] = quota * 3 // 2 if ceiling is None else ceiling
-    desk.do(SetShares(desk.now_ms, shares, ceilings))
+    desk.do(SetPolicy(desk.now_ms, shares, ceilings))
 
 
 def test_retained_topics_are_admitted_throttled_rejected_and_at_last_disconnected() -> None:
@@ -175,7 +175,7 @@ def test_a_partition_that_is_told_so_refuses_qos_2_to_be_retained_elsewhere() ->
 def test_shares_of_another_length_change_nothing(length: int) -> None:
     desk = Desk()
     before = desk.leader.state.holdings.shares
-    desk.do(SetShares(desk.now_ms, [1] * length, [1] * len(HELD)))
+    desk.do(SetPolicy(desk.now_ms, [1] * length, [1] * len(HELD)))
     assert desk.leader.state.holdings.shares == before
 
 

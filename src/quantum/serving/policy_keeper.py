@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from quantum.broker import SetShares, encode_command
+from quantum.broker import SetPolicy, encode_command
 from quantum.broker.limiting import held
-from quantum.tenancy import is_stale, plan_shares
+from quantum.tenancy import SharedDistribution, is_stale, plan_shares
 
 if TYPE_CHECKING:
     from quantum.serving.prg import Prg
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _LOOK_TICKS: Final = 50
 
 
-class QuotaKeeper:
+class PolicyKeeper:
     """Of one partition, while it leads."""
 
     __slots__ = ("_asked", "_prg", "_ticks")
@@ -38,15 +38,19 @@ class QuotaKeeper:
         prg, state = self._prg, self._prg.broker.state
         if not state.is_open:
             return
-        quotas = prg.tenant.guard.description.policy.quotas
+        policy = prg.tenant.guard.description.policy
+        quotas, hashes = policy.quotas, policy.shared_distribution is SharedDistribution.HASH
         amounts = [held(each.broker.state) for each in prg.tenant.prgs]
         shares, ceilings = plan_shares(quotas, amounts, prg.number, state.prg_count)
         holdings, own = state.holdings, amounts[prg.number]
-        if is_stale(quotas, own, holdings.shares, shares) or is_stale(
-            quotas, own, holdings.ceilings, ceilings
+        is_other = hashes != state.hashes_shares
+        if (
+            is_other
+            or is_stale(quotas, own, holdings.shares, shares)
+            or is_stale(quotas, own, holdings.ceilings, ceilings)
         ):
             self._asked = True
-            command = SetShares(prg.now_ms(), list(shares), list(ceilings))
+            command = SetPolicy(prg.now_ms(), list(shares), list(ceilings), hashes)
             prg.propose(encode_command(command), self._done)
 
     def _done(self, _reply: bytes | None) -> None:
