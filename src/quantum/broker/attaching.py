@@ -237,6 +237,7 @@ def fence_leaving(state: State) -> None:
 def apply_leader_started(state: State, command: LeaderStarted) -> bytes:
     """Every connection of older leaders is gone: disconnect all, as if their networks broke."""
     state.see_time(command.now_ms)
+    state.parts.forget()
     gone = [session for session in state.sessions.values() if session.connected]
     for session in gone:  # all of them first: no message is given to the next one to go
         _yield_turns(state, session)

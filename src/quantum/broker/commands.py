@@ -208,6 +208,14 @@ class SetPolicy(_Command, tag=15):
     hashes_shares: bool = False
 
 
+class Part(_Command, tag=16):
+    """One of `count` parts of a command that is larger than an entry (`parts.py`)."""
+
+    number: Count
+    count: Count
+    data: bytes
+
+
 Command: TypeAlias = (
     Attach
     | Detach
@@ -224,6 +232,7 @@ Command: TypeAlias = (
     | BeginRebalance
     | RoutesFlushed
     | SetPolicy
+    | Part
 )
 
 # What an acknowledgement says: MQTT's own packet types.

@@ -117,6 +117,12 @@ class FrozenHoldings(_Frame, tag=12):
     hashes_shares: bool
 
 
+class FrozenPart(_Frame, tag=13):
+    """The next part of a command that has not wholly come yet."""
+
+    data: bytes
+
+
 class End(_Frame, tag=9):
     """Nothing is missing: so many frames came before."""
 
@@ -156,6 +162,7 @@ Frame: TypeAlias = (
     | FrozenMove
     | FrozenHeld
     | FrozenHoldings
+    | FrozenPart
     | End
 )
 

@@ -31,6 +31,7 @@ from quantum.broker.commands import (
     Detach,
     Elapse,
     LeaderStarted,
+    Part,
     PublishOnce,
     Release,
     RemoveSession,
@@ -39,6 +40,7 @@ from quantum.broker.commands import (
     Subscribe,
     Unsubscribe,
     decode_command,
+    encode_command,
 )
 from quantum.broker.congestion import RETAINING, lift_congestion
 from quantum.broker.effects import Effect
@@ -53,6 +55,7 @@ from quantum.broker.receiving import (
     apply_channel_acked,
     apply_channel_items,
 )
+from quantum.broker.refusals import NOT_COUNTED
 from quantum.broker.restoring import restore_state
 from quantum.broker.routes import Route
 from quantum.broker.settings import BrokerSettings
@@ -149,10 +152,19 @@ class Broker:
                 return apply_begin_rebalance(state, command)
             case RoutesFlushed():
                 return apply_routes_flushed(state, command)
+            case Part():
+                return self._take_part(command)
             case SetPolicy():
                 return apply_set_policy(state, command)
             case _:
                 assert_never(command)
+
+    def _take_part(self, part: Part) -> bytes:
+        """Apply a command with its last part; NOT_COUNTED where a part of it is missing."""
+        whole = self.state.parts.take(part)
+        if whole is None or whole.startswith(_PART_HEAD):
+            return NOT_COUNTED
+        return self._apply(whole) if whole else b""
 
     def _elapse(self, command: Elapse) -> bytes:
         reply = apply_elapse(self.state, command)
@@ -217,3 +229,5 @@ class Broker:
 
 
 assert PUBLISHES == 0
+_PART_HEAD = encode_command(Part(0, 0, b""))[:2]
+"""How every part begins: parts of parts are no commands."""

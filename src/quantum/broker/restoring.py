@@ -18,6 +18,7 @@ from quantum.broker.frames import (
     FrozenInterests,
     FrozenMove,
     FrozenOutbox,
+    FrozenPart,
     FrozenPlaces,
     FrozenPressure,
     FrozenRetained,
@@ -132,7 +133,8 @@ def _restore_table(
     | FrozenPressure
     | FrozenMove
     | FrozenHeld
-    | FrozenHoldings,
+    | FrozenHoldings
+    | FrozenPart,
 ) -> None:
     match frame:
         case FrozenGroup():
@@ -163,6 +165,8 @@ def _restore_table(
             if state.move is None:
                 raise SnapshotUnusable("messages that wait for no move")
             state.move.held += frame.held
+        case FrozenPart():
+            state.parts.add(frame.data)
         case FrozenHoldings():
             state.holdings.restore(frame.shares, frame.ceilings, frame.graces)
             state.full_stores.update(frame.full_stores)

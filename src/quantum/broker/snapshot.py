@@ -21,6 +21,7 @@ from quantum.broker.frames import (
     FrozenInterests,
     FrozenMove,
     FrozenOutbox,
+    FrozenPart,
     FrozenPlaces,
     FrozenPressure,
     FrozenRetained,
@@ -85,6 +86,8 @@ def _frames(state: State) -> Iterator[Frame]:
         state.turned_away.frozen(),
     )
     yield FrozenHoldings(*state.holdings.frozen(), sorted(state.full_stores), state.hashes_shares)
+    for data in state.parts.pieces:
+        yield FrozenPart(data)
 
 
 def _move_frames(state: State) -> Iterator[Frame]:

@@ -11,6 +11,7 @@ from quantum.broker.holdings import Holdings
 from quantum.broker.message import Message
 from quantum.broker.move import Move
 from quantum.broker.outbound import Total
+from quantum.broker.parts import Parts
 from quantum.broker.routes import Routes
 from quantum.broker.session import Session
 from quantum.broker.settings import BrokerSettings
@@ -44,6 +45,7 @@ class State:
         "leaving",
         "move",
         "now_ms",
+        "parts",
         "prg_count",
         "queued",
         "refusing",
@@ -99,6 +101,8 @@ class State:
         """What is on its way to all sessions weighs together; it follows from them."""
         self.holdings = Holdings(settings)
         """What may be held here of the tenant's quotas."""
+        self.parts = Parts()
+        """A command that has not wholly come yet."""
         self.hashes_shares = False
         """Whether shared subscriptions share by the messages' keys, not in turn (C12)."""
         self.full_stores: set[int] = set()

@@ -35,9 +35,11 @@ from quantum.broker import (
     decode_refusals,
     encode_command,
     encode_publishes,
+    split_command,
 )
 from quantum.broker.items import Item
 from quantum.broker.limiting import is_over_quota
+from quantum.broker.parts import PART_BYTES_MAX
 from quantum.broker.sharing import share_key
 from quantum.broker.types import TRANSFER
 from quantum.mqtt import ReasonCode
@@ -231,6 +233,10 @@ class Prg:
         self, command: bytes, completion: Completion | None = None, *, asks: bool = False
     ) -> None:
         """Give a command to the group. `asks`: a publish, which the group's admission may delay."""
+        if len(command) > PART_BYTES_MAX:
+            *first, command = split_command(command)
+            for part in first:
+                self._submit(part, asks=asks)
         self.backlog.add(len(command))
         self._sequence += 1
         if self._stalled or (asks and not self.group.admission.admit(len(command))):
@@ -276,13 +282,9 @@ class Prg:
     def _submit_once(self, now_ms: int) -> None:
         records, self._once = self._once, []
         owners, self._once_from = self._once_from, []
-
-        def taken(reply: bytes | None) -> None:
-            for number, reason in (decode_refusals(reply) or ()) if reply else ():
-                connection, packet_id = owners[number]
-                connection.answer_pubrec(packet_id, reason)
-
-        self._submit(encode_command(PublishOnce(now_ms, records)), taken, asks=True)
+        for begin, end in cuts(records):
+            command = encode_command(PublishOnce(now_ms, records[begin:end]))
+            self._submit(command, _once_taken(owners[begin:end]), asks=True)
 
     def _submit_records(self, now_ms: int) -> None:
         records, self._records = self._records, []
@@ -621,6 +623,15 @@ class Prg:
 
     def _elapsed(self, _reply: bytes | None) -> None:
         self._elapsing = False
+
+
+def _once_taken(owners: list[tuple[Connection, int]]) -> Completion:
+    def taken(reply: bytes | None) -> None:
+        for number, reason in (decode_refusals(reply) or ()) if reply else ():
+            connection, packet_id = owners[number]
+            connection.answer_pubrec(packet_id, reason)
+
+    return taken
 
 
 def _passed_done(first: int, last: int, done: Done) -> Completion:
