@@ -52,6 +52,7 @@ from quantum.mqtt.primitives import encode_variable
 from quantum.serving.authentication import Accepted, Challenge, Talk, Verdict
 from quantum.serving.conversation import Conversation
 from quantum.serving.delivery import Outgoing
+from quantum.serving.large_packets import LARGE_BYTES
 from quantum.serving.outward import Outward, answer_stray_pubrec
 from quantum.serving.permit import Permit
 from quantum.serving.policy import identity_digest
@@ -108,6 +109,7 @@ class Connection:
         "_expiry_seconds",
         "_gracefully",
         "_holds",
+        "_is_large",
         "_is_paused",
         "_keep_alive_ms",
         "_new_expiry_seconds",
@@ -167,6 +169,7 @@ class Connection:
         self._gracefully = False  # its will is not wanted
         self._permit: Permit | None = None
         self._entered = False  # it is counted among its tenant's connections
+        self._is_large = False  # a large packet is on its way, or waits for that
         self._holds = 0  # for how many reasons it is not read
         self._is_paused = False
         self.queued_bytes = 0
@@ -185,6 +188,8 @@ class Connection:
         if self.phase is Phase.LIVE:
             self._reader.receive(data)
             self._pull()
+            if self._is_large or self._reader.awaited_bytes > LARGE_BYTES:
+                self._note_large()
         elif self._relay is not None:
             self._relay.received(data)
         elif self.phase is Phase.NEW:
@@ -195,11 +200,21 @@ class Connection:
         elif self.phase is not Phase.CLOSED:
             self._hold(data)
 
+    def _note_large(self) -> None:
+        """Be counted while a large packet comes; there may be no room for it now."""
+        size, large = self._reader.awaited_bytes, self.service.large
+        if self.phase is Phase.LIVE and size > LARGE_BYTES:
+            self._is_large = True
+            large.begin(self, size, self.service.tick_ms)
+        elif self._is_large:
+            self._is_large = False
+            large.end(self, self.service.tick_ms)
+
     def _hold(self, data: bytes) -> None:
-        """Keep what a client sends before its CONNACK; a client in good faith sends little."""
+        """Keep what a client sends before its CONNACK, and leave the rest of it unread."""
         self._reader.receive(data)
-        if self._reader.buffered_bytes > self.limits.packet_bytes_max:
-            self.disconnect(ReasonCode.PACKET_TOO_LARGE, "too much before CONNACK")
+        if self._reader.buffered_bytes > LARGE_BYTES and not self._holds:
+            self.hold()
 
     def hold(self) -> None:
         """Stop reading; each call needs its `let_go`."""
@@ -402,6 +417,9 @@ class Connection:
         assigned = b"" if self._connect.client_id else self.client_id
         self._early, self._connect, self._deadline_ms = b"", None, _NEVER_MS
         self._permit = None
+        if self._holds:
+            self._holds, self._is_paused = 0, False
+            self._wire.resume_reading()
         self._relay = self.service.open_relay(self._wire, self._peer, prg, node, assigned, data)
 
     # Who the client is. The node that serves it asks, before anything of its session is touched.
@@ -508,6 +526,11 @@ class Connection:
             if self.phase is Phase.ATTACHING:
                 self._refuse(ReasonCode.SERVER_UNAVAILABLE, "the session moved")
             return
+        if attached.refused:
+            if self.phase is Phase.ATTACHING:
+                self.home.guard.note("SESSION_OVER_QUOTA", self.client_id, self.identity)
+                self._refuse(ReasonCode.QUOTA_EXCEEDED, "the tenant has too many sessions")
+            return
         if attached.is_bound:
             if self.phase is Phase.ATTACHING:
                 self._refuse_binding()
@@ -525,7 +548,9 @@ class Connection:
         self._deadline_ms = _NEVER_MS
         self.send(Connack(present, ReasonCode.SUCCESS, self._announce(connect)))
         self._end_forbidden()
-        if self._reader.buffered_bytes:
+        if self._holds:
+            self.let_go()
+        elif self._reader.buffered_bytes:
             self._pull()
 
     def _announce(self, connect: Connect) -> Properties:
@@ -659,6 +684,8 @@ class Connection:
             return
         self.phase = Phase.CLOSED
         self.service.left(self)
+        if self._is_large:
+            self._note_large()
         if self._tenant is not None:
             self.note_queued(0)
             if self._entered:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from quantum.broker import PUBACK, PUBCOMP, PUBREC, Subscribed, encode_command
+from quantum.broker.reasons import QUOTA_EXHAUSTED
 from quantum.broker.receiving import REFUSED
 from quantum.mqtt import (
     Auth,
@@ -229,6 +230,9 @@ class Conversation:
                 found = _decode_subscribed(reply)
                 connection.learn_session(found)
                 suback = plan.answer(found.reasons)
+                if QUOTA_EXHAUSTED in found.reasons:
+                    why = "the tenant is over its quota for long"
+                    connection.end_soon(ReasonCode.QUOTA_EXCEEDED, why)
                 self._answer_when_taken(found, suback)
                 self._answer_system(plan, suback)
 

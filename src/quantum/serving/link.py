@@ -147,12 +147,18 @@ Said: TypeAlias = (
 
 
 class Frame(msgspec.Struct, array_like=True):
+    """What was said in a turn; or, if that is too long, the next piece of it."""
+
     incarnation: int
     number: int
     said: list[Said]
+    piece: bytes = b""
+    at: int = 0  # where in the whole the piece begins
+    is_last: bool = True
 
 
 _decoder = msgspec.msgpack.Decoder(Frame)
+_said_decoder: msgspec.msgpack.Decoder[list[Said]] = msgspec.msgpack.Decoder(list[Said])
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -176,10 +182,21 @@ class LinkOut:
         self._bytes += size
 
     def _close_frame(self) -> None:
-        self._number += 1
-        frame = Frame(self._incarnation, self._number, self._said)
-        self._frames.append(_encoder.encode(frame))
+        if self._bytes <= 2 * _FRAME_BYTES_MAX:
+            self._append(Frame(self._incarnation, self._number + 1, self._said))
+        else:
+            whole = _encoder.encode(self._said)
+            for begin in range(0, len(whole), _FRAME_BYTES_MAX):
+                end = begin + _FRAME_BYTES_MAX
+                is_last = end >= len(whole)
+                number = self._number + 1
+                piece = whole[begin:end]
+                self._append(Frame(self._incarnation, number, [], piece, begin, is_last))
         self._said, self._bytes = [], 0
+
+    def _append(self, frame: Frame) -> None:
+        self._number += 1
+        self._frames.append(_encoder.encode(frame))
 
     def take(self) -> list[bytes]:
         """Return the frames of this turn."""
@@ -198,11 +215,12 @@ class LinkOut:
 class LinkIn:
     """What one peer says, as long as nothing is missing."""
 
-    __slots__ = ("_incarnation", "_number")
+    __slots__ = ("_incarnation", "_number", "_pieces")
 
     def __init__(self) -> None:
         self._incarnation = -1
         self._number = 0
+        self._pieces = bytearray()
 
     def receive(self, data: bytes) -> tuple[list[Said], bool]:
         """Return what was said, and whether something before it was lost.
@@ -213,7 +231,21 @@ class LinkIn:
         is_next = frame.incarnation == self._incarnation and frame.number == self._number + 1
         first_ever = self._incarnation < 0 and frame.number == 1
         self._incarnation, self._number = frame.incarnation, frame.number
-        return frame.said, not (is_next or first_ever)
+        if not (is_next or first_ever):
+            self._pieces = bytearray()
+        return self._said(frame), not (is_next or first_ever)
+
+    def _said(self, frame: Frame) -> list[Said]:
+        """Return what a frame says; of one in pieces nothing before the last, or if one is lost."""
+        if not frame.piece:
+            return frame.said
+        if frame.at != len(self._pieces):
+            return []
+        self._pieces += frame.piece
+        if not frame.is_last:
+            return []
+        whole, self._pieces = self._pieces, bytearray()
+        return _said_decoder.decode(whole)
 
 
 _FRAME_BYTES_MAX = 1 << 20

@@ -35,12 +35,17 @@ from quantum.broker import (
     decode_refusals,
     encode_command,
     encode_publishes,
+    split_command,
 )
 from quantum.broker.items import Item
+from quantum.broker.limiting import is_over_quota
+from quantum.broker.parts import PART_BYTES_MAX
+from quantum.broker.sharing import share_key
 from quantum.broker.types import TRANSFER
 from quantum.mqtt import ReasonCode
 from quantum.serving.backpressure import BACKLOG_BYTES_MAX, Level
 from quantum.serving.delivery import Outgoing
+from quantum.serving.policy_keeper import PolicyKeeper
 from quantum.serving.publishing import Done, Forwards, OpenRuns, Run, cuts
 from quantum.serving.ring_keeper import RingKeeper
 from quantum.serving.streams import StreamIn, StreamOut
@@ -103,6 +108,7 @@ class Prg:
         self.forward_wait_ticks = 0
         """For how many ticks, added up, other partitions were waited for."""
         self.ring = RingKeeper(self)
+        self.policy = PolicyKeeper(self)
 
     @property
     def is_open(self) -> bool:
@@ -123,6 +129,11 @@ class Prg:
         machine = self.group.replica.machine
         assert isinstance(machine, Broker)
         return machine
+
+    @property
+    def is_over_quota(self) -> bool:
+        """Whether it stores more than its part of the tenant's quota: publishers are slowed."""
+        return is_over_quota(self.broker.state)
 
     @property
     def leader_node(self) -> int | None:
@@ -222,6 +233,10 @@ class Prg:
         self, command: bytes, completion: Completion | None = None, *, asks: bool = False
     ) -> None:
         """Give a command to the group. `asks`: a publish, which the group's admission may delay."""
+        if len(command) > PART_BYTES_MAX:
+            *first, command = split_command(command)
+            for part in first:
+                self._submit(part, asks=asks)
         self.backlog.add(len(command))
         self._sequence += 1
         if self._stalled or (asks and not self.group.admission.admit(len(command))):
@@ -267,13 +282,9 @@ class Prg:
     def _submit_once(self, now_ms: int) -> None:
         records, self._once = self._once, []
         owners, self._once_from = self._once_from, []
-
-        def taken(reply: bytes | None) -> None:
-            for number, reason in (decode_refusals(reply) or ()) if reply else ():
-                connection, packet_id = owners[number]
-                connection.answer_pubrec(packet_id, reason)
-
-        self._submit(encode_command(PublishOnce(now_ms, records)), taken, asks=True)
+        for begin, end in cuts(records):
+            command = encode_command(PublishOnce(now_ms, records[begin:end]))
+            self._submit(command, _once_taken(owners[begin:end]), asks=True)
 
     def _submit_records(self, now_ms: int) -> None:
         records, self._records = self._records, []
@@ -390,7 +401,7 @@ class Prg:
         self._stalled.clear()
         self.backlog.clear()
         self.busy_clients = {}
-        self.ring = RingKeeper(self)
+        self.ring, self.policy = RingKeeper(self), PolicyKeeper(self)
         for connection in connections.values():
             connection.partition_moved(why)
         self.tenant.leadership_changed(self.number)
@@ -464,7 +475,7 @@ class Prg:
         for prg in route.remotes:
             self.tenant.deliver_unlogged(self.number, prg, message)
         for group in route.shares:
-            member = group.pick_unlogged()
+            member = group.pick_unlogged(share_key(self.broker.state, message))
             if member is not None:
                 self.tenant.deliver_to_member(member, message)
 
@@ -603,6 +614,7 @@ class Prg:
                 self.tenant.touch(self)
         if self.tenant.rings:
             self.ring.on_tick()
+        self.policy.on_tick()
         if self._ticks % _ELAPSE_TICKS == 0 and not self._elapsing:
             due_ms = self.broker.next_deadline_ms()
             if due_ms is not None and due_ms <= self.now_ms():
@@ -611,6 +623,15 @@ class Prg:
 
     def _elapsed(self, _reply: bytes | None) -> None:
         self._elapsing = False
+
+
+def _once_taken(owners: list[tuple[Connection, int]]) -> Completion:
+    def taken(reply: bytes | None) -> None:
+        for number, reason in (decode_refusals(reply) or ()) if reply else ():
+            connection, packet_id = owners[number]
+            connection.answer_pubrec(packet_id, reason)
+
+    return taken
 
 
 def _passed_done(first: int, last: int, done: Done) -> Completion:

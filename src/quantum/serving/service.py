@@ -30,6 +30,7 @@ from quantum.serving.backpressure import TurnShare
 from quantum.serving.broker_file import BrokerFile, RingsFile, TenantEntry
 from quantum.serving.connection import Connection
 from quantum.serving.groups import group_of
+from quantum.serving.large_packets import LargePackets
 from quantum.serving.limits import MqttLimits
 from quantum.serving.policy import TenantsFile, server_name_owners
 from quantum.serving.prg import Prg
@@ -87,6 +88,7 @@ class BrokerService:
         self.meters = BrokerMeters()
         self.recent = Recent(self.now_ms)
         """What happened to clients lately, for who asks why."""
+        self.large = LargePackets()
         self.connections = 0
         self.references: dict[int, dict[Transport, str]] = {}
         """Where other nodes serve clients, where that is known."""
@@ -201,6 +203,7 @@ class BrokerService:
             prg.on_tick()
         for tenant in self.tenants.values():
             tenant.on_tick()
+        self.large.on_tick(self.tick_ms)
         self._next_slice = (self._next_slice + 1) % _CHECK_SLICES
         if self._next_slice % _WAITING_TICKS == 0:
             for tenant in self.tenants.values():

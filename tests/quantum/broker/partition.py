@@ -39,6 +39,7 @@ from quantum.broker import (
     encode_publishes,
 )
 from quantum.broker.items import Deliver, Item, decode_item, encode_item
+from quantum.broker.sharing import share_key
 from quantum.broker.types import TRANSFER
 
 if TYPE_CHECKING:
@@ -149,6 +150,7 @@ class Partition:
         self.term += 1
         self.broker.collect(wanted=True)
         self.propose(LeaderStarted(self.world.now_ms, self.term))
+        self.propose(self.world.plan.policy(self.world.now_ms))
         self.commit()
 
     # The log.
@@ -273,7 +275,7 @@ class Partition:
         for prg in [self.number, *route.remotes]:
             self.world.partitions[prg].fan_out_unlogged(message)
         for group in route.shares:
-            member = group.pick_unlogged()
+            member = group.pick_unlogged(share_key(self.broker.state, message))
             if member is not None:
                 connections = self.world.partitions[member.prg].connections
                 connection = connections.get(member.client_id)
