@@ -80,6 +80,15 @@ from clustor.control.draft import (
     find,
     scan,
 )
+from clustor.control.durability import (
+    DurabilityState,
+    ModeFacts,
+    ModeStep,
+    RecordDurabilityMode,
+    durability_transition,
+    is_settled,
+    plan_mode_step,
+)
 from clustor.control.errors import (
     ControlError,
     ControlMisuse,
@@ -230,7 +239,6 @@ from clustor.control.signing import (
 )
 from clustor.control.steering import (
     MembershipFacts,
-    durability_transition,
     membership_report,
     membership_request,
 )
@@ -332,6 +340,7 @@ __all__ = [
     "DrFence",
     "Draft",
     "DrainNode",
+    "DurabilityState",
     "EnrollNode",
     "Explanation",
     "Feature",
@@ -355,8 +364,10 @@ __all__ = [
     "Members",
     "MembershipFacts",
     "MembershipRecord",
+    "ModeFacts",
     "ModeName",
     "ModeRow",
+    "ModeStep",
     "Moment",
     "NodeIdentity",
     "NodeSpec",
@@ -387,6 +398,7 @@ __all__ = [
     "ReadRule",
     "Reader",
     "Reading",
+    "RecordDurabilityMode",
     "RecordMembership",
     "RecordOverride",
     "RefusalCode",
@@ -446,10 +458,12 @@ __all__ = [
     "feature_is_on",
     "find",
     "is_call",
+    "is_settled",
     "judge",
     "key_of",
     "membership_report",
     "membership_request",
+    "plan_mode_step",
     "proof_of",
     "proof_verifies",
     "rbac_rule",

@@ -17,6 +17,7 @@ from clustor.control import (
     audit,
     bundles,
     configuration,
+    durability,
     features,
     fences,
     genesis,
@@ -106,6 +107,13 @@ KINDS: Final = (
     CommandKind(moves.SetDurabilityMode, moves.on_set_durability_mode, _OPERATOR, _FRESH),
     CommandKind(moves.SetFollowerReads, moves.on_set_follower_reads, _OPERATOR, _FRESH),
     CommandKind(moves.RecordMembership, moves.on_record_membership, _NODE, _ANY, _BY_NODES),
+    CommandKind(
+        durability.RecordDurabilityMode,
+        durability.on_record_durability_mode,
+        _NODE,
+        _ANY,
+        _BY_NODES,
+    ),
     CommandKind(
         quarantine.ReportQuarantine, quarantine.on_report_quarantine, _EITHER, _ANY, _BY_NODES
     ),

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from clustor.raft.profiles import CONSISTENCY_PROFILE, Profile
+from clustor.raft.profiles import CONSISTENCY_PROFILE, PROFILES, Profile
 from clustor.runtime.admission import FlowNumbers
 from clustor.runtime.errors import DataDirectoryRefused
 from clustor.runtime.pki import ClusterId, NodeId
@@ -71,23 +71,29 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cache_fresh_ms: int = CONSISTENCY_PROFILE.control_plane.cache_fresh_ms
     cache_grace_ms: int = CONSISTENCY_PROFILE.control_plane.cache_grace_ms
     admin_tls: bool = False  # whether the admin port is TLS that asks for certificates and roles
+    profile_name: str = CONSISTENCY_PROFILE.name  # of clustor §5.2
     fault_injection: bool = False  # whether groups can be told to hang: tests and drills only
     format_version: int = 1
+
+    def __post_init__(self) -> None:
+        if self.profile_name not in PROFILES:
+            raise ValueError(f"no such profile: {self.profile_name}")
 
     @property
     def profile(self) -> Profile:
         """The profile of its groups: the specification's, with what this cluster tightens."""
+        profile = PROFILES[self.profile_name]
         numbers = replace(
-            CONSISTENCY_PROFILE.replication,
+            profile.replication,
             snapshot_log_bytes_target=self.snapshot_log_bytes,
             snapshot_bytes_per_second_max=self.snapshot_bytes_per_second,
         )
         control_plane = replace(
-            CONSISTENCY_PROFILE.control_plane,
+            profile.control_plane,
             cache_fresh_ms=self.cache_fresh_ms,
             cache_grace_ms=self.cache_grace_ms,
         )
-        return replace(CONSISTENCY_PROFILE, replication=numbers, control_plane=control_plane)
+        return replace(profile, replication=numbers, control_plane=control_plane)
 
     @property
     def id(self) -> ClusterId:

@@ -79,6 +79,7 @@ _REFRESH_SECONDS_MAX: Final = 2.0
 _CONFIRMED_MS_MAX: Final = 2_500  # a refresh takes a confirmation that others caused
 _TOLD_PER_TURN: Final = 64
 _LOOK_SECONDS: Final = 0.01
+_LOOK_AGAIN_MS: Final = 200  # at groups whose mode is not the placed one
 
 journal = logging.getLogger("clustor.control")
 
@@ -121,6 +122,7 @@ class ControlService:
         self._refreshing = asyncio.Event()
         self._to_tell: dict[PartitionId, None] = {}
         self._seen_revision = -1
+        self._look_again_ms = 0
         self._calls = 0
 
     def _host(self) -> HostedGroup:
@@ -319,6 +321,10 @@ class ControlService:
 
     def on_tick(self) -> None:
         self._proofs.on_tick()
+        if self._steering.unsettled and self._node.now_ms() >= self._look_again_ms:
+            self._look_again_ms = self._node.now_ms() + _LOOK_AGAIN_MS
+            self._to_tell |= dict.fromkeys(self._steering.unsettled)
+            self._steering.unsettled.clear()  # who still leads puts it back
 
     # What the node calls, for every group.
 

@@ -14,6 +14,7 @@ from clustor.control import (
     ConfigVersion,
     ControlObject,
     DrFence,
+    DurabilityState,
     FeatureGate,
     FeatureManifest,
     KeyEpochs,
@@ -106,6 +107,7 @@ class GroupView(Answer, frozen=True, kw_only=True):
 
     group: Count
     placement: Placement | None
+    durability: DurabilityState | None
     proof: ProofTuple | None
     conflict: ProofConflict | None
     quarantines: list[Quarantine]

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
-from clustor.control import Placement, ProofConflict, PublishedProof, Quarantine, find, scan
+from clustor.control import (
+    DurabilityState,
+    Placement,
+    ProofConflict,
+    PublishedProof,
+    Quarantine,
+    find,
+    scan,
+)
 from quantum.admin.answers import (
     GroupView,
     ListPage,
@@ -84,6 +92,7 @@ def _group(api: Api, asked: Asked, number: int) -> GroupView:
     return GroupView(
         group=number,
         placement=find(asked.store, Placement, number),
+        durability=find(asked.store, DurabilityState, number),
         proof=published.proof if published is not None else None,
         conflict=find(asked.store, ProofConflict, number),
         quarantines=list(scan(asked.store, Quarantine, number)),
