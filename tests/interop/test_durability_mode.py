@@ -135,7 +135,11 @@ def in_force(cluster: ClusterProcess, mode: ModeName, epoch: int) -> bool:
     What its disk does may still be Strict: a slow machine overruns a batch's five milliseconds.
     """
     said = group_page(cluster)["durability"]
-    known = (said.get("mode"), int(said.get("durability_mode_epoch", 0)), said.get("refused_clause"))
+    known = (
+        said.get("mode"),
+        int(said.get("durability_mode_epoch", 0)),
+        said.get("refused_clause"),
+    )
     return known == (mode.value, epoch, "")
 
 

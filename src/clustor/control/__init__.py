@@ -156,11 +156,12 @@ from clustor.control.nodes import (
     EnrollNode,
     IssueBootstrapToken,
     NodeIdentity,
+    NodeLoad,
+    NodeReport,
     NodeSpec,
     NodeState,
     RegisterNode,
     RemoveNode,
-    ReportNode,
 )
 from clustor.control.objects import (
     ControlObject,
@@ -225,6 +226,14 @@ from clustor.control.refresh import (
     refresh_delay_ms,
     remaining_grace_ms,
 )
+from clustor.control.reports import (
+    REPORT_PERIOD_MS,
+    REPORT_STALE_MS,
+    ReportNode,
+    is_stale,
+    report_is_due,
+    utilization_of,
+)
 from clustor.control.retirement import (
     RetirePartition,
 )
@@ -284,6 +293,8 @@ __all__ = [
     "POLICY_WRITES_MAX",
     "READ_AVAILABILITY",
     "REASON_OF_CLAUSE",
+    "REPORT_PERIOD_MS",
+    "REPORT_STALE_MS",
     "RING_RECORDS_MAX",
     "TENANTS_HARD_MAX",
     "TENANTS_MAX",
@@ -370,6 +381,8 @@ __all__ = [
     "ModeStep",
     "Moment",
     "NodeIdentity",
+    "NodeLoad",
+    "NodeReport",
     "NodeSpec",
     "NodeState",
     "OverrideContent",
@@ -459,6 +472,7 @@ __all__ = [
     "find",
     "is_call",
     "is_settled",
+    "is_stale",
     "judge",
     "key_of",
     "membership_report",
@@ -470,12 +484,14 @@ __all__ = [
     "refresh_delay_ms",
     "rehearse",
     "remaining_grace_ms",
+    "report_is_due",
     "scan",
     "sign",
     "sign_proofs",
     "signed_bytes",
     "signed_command",
     "unavailable_reason",
+    "utilization_of",
     "verdicts_of",
     "verifies",
 ]

@@ -26,11 +26,15 @@ from clustor.control import (
     ControlCache,
     ControlMachine,
     Moment,
+    NodeReport,
     ProofPublisher,
     Reading,
     call_refusal,
     decode_answer,
     find,
+    is_stale,
+    report_is_due,
+    scan,
 )
 from clustor.control.commands import KIND_OF
 from clustor.control.objects import canonical
@@ -51,6 +55,7 @@ from clustor.runtime.control_records import (
     members_of,
     steward_of,
 )
+from clustor.runtime.control_reports import LOOK_SECONDS, build_version, report_of
 from clustor.runtime.control_steering import Steering, epoch_above
 from clustor.runtime.control_steward import Steward
 from clustor.runtime.control_wire import (
@@ -66,7 +71,7 @@ from clustor.runtime.errors import ControlUnavailable
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.kv_service import KvService
 from clustor.runtime.pki import NodeId
-from clustor.runtime.status import ControlStatus, group_status
+from clustor.runtime.status import ControlStatus, ReportStatus, group_status
 
 if TYPE_CHECKING:
     from clustor.runtime.node import Node
@@ -139,7 +144,12 @@ class ControlService:
         """Begin to refresh, to publish and, where this node leads, to see to the records."""
         self._node.watch_groups(self)
         self._tell_all()
-        for loop in (self._refresh_always(), self._steward.run(), self._save_always()):
+        for loop in (
+            self._refresh_always(),
+            self._steward.run(),
+            self._save_always(),
+            self._report_always(),
+        ):
             self._spawn(loop)
 
     async def close(self) -> None:
@@ -241,7 +251,20 @@ class ControlService:
             calls_led=self._desk.counts.calls,
             publications_led=self._desk.counts.publications,
             confirmations_led=self._desk.counts.confirmations,
+            reports=self._reports(),
         )
+
+    def _reports(self) -> list[ReportStatus]:
+        now_ms = self._now().unix_ms
+        return [
+            ReportStatus(
+                each.node_id,
+                max(0, now_ms - each.reported_at),
+                is_stale(each, now_ms),
+                each.load.utilization,
+            )
+            for each in scan(self.state(), NodeReport)
+        ]
 
     def ensure(self, plan: Plan) -> None:
         """Let the leader call what a plan finds missing: now, and at each new leadership."""
@@ -430,6 +453,19 @@ class ControlService:
         while True:
             await asyncio.sleep(SAVE_SECONDS)
             await self._copy.save()
+
+    async def _report_always(self) -> None:
+        """Say how this node is, once a period and when that changed; one word for all its groups.
+
+        Its disk is asked in the loop: one call, that a hanging disk would hang with everything.
+        """
+        version = build_version()
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            report = report_of(self._node, version)
+            if report_is_due(self.state(), report, self._now().unix_ms):
+                with contextlib.suppress(ControlUnavailable):
+                    await self._call_for_node(report)
 
     def _cluster(self, store: Reading) -> list[Command]:
         """Plan the cluster as its file and its groups are now."""
