@@ -84,7 +84,7 @@ _REFRESH_SECONDS_MAX: Final = 2.0
 _CONFIRMED_MS_MAX: Final = 2_500  # a refresh takes a confirmation that others caused
 _TOLD_PER_TURN: Final = 64
 _LOOK_SECONDS: Final = 0.01
-_LOOK_AGAIN_MS: Final = 200  # at groups whose mode is not the placed one
+_LOOK_AGAIN_MS: Final = 200  # at groups that are not as they are placed
 
 journal = logging.getLogger("clustor.control")
 
@@ -231,6 +231,11 @@ class ControlService:
     def epoch_above(self, group: HostedGroup) -> RoutingEpoch:
         """Return an epoch for a change of members that is ordered at the group itself."""
         return epoch_above(group, self.cache)
+
+    def request_id(self) -> str:
+        """Return a request id that nobody used, for a call of this node's own."""
+        self._calls += 1
+        return f"{self._incarnation}-c{self._calls}"
 
     def status(self) -> ControlStatus:
         """Say how the control plane stands, as this node sees it."""
@@ -483,6 +488,4 @@ class ControlService:
         return await self._call_as(Caller(identity=self._node.identity), command)
 
     async def _call_as(self, caller: Caller, command: Command) -> Answer:
-        self._calls += 1
-        request_id = f"{self._incarnation}-c{self._calls}"
-        return await self._pass(command, caller, request_id, CALL_SECONDS_MAX)
+        return await self._pass(command, caller, self.request_id(), CALL_SECONDS_MAX)

@@ -145,7 +145,7 @@ class Steering:
         self._call_as_steward = call_as_steward
         self._under_way: set[PartitionId] = set()
         self.unsettled: set[PartitionId] = set()
-        """Led groups whose placed mode is not in force yet: look at them again soon."""
+        """Led groups whose placed mode or members are not there yet: look at them again soon."""
 
     def steer(self, group: HostedGroup, store: Reading) -> Coroutine[None, None, None] | None:
         """Begin a change that is placed, or return what must be told: it counts as under way."""
@@ -173,7 +173,7 @@ class Steering:
     ) -> Step | ModeStep | None:
         partition = group.partition_id
         state = find(store, DurabilityState, partition)
-        if is_settled(placement, state):
+        if is_settled(placement, state) and placement.previous is None:
             self.unsettled.discard(partition)
         else:
             self.unsettled.add(partition)
