@@ -22,6 +22,7 @@ from clustor.control import (
     fences,
     genesis,
     key_epochs,
+    key_grants,
     moves,
     nodes,
     overrides,
@@ -95,6 +96,10 @@ KINDS: Final = (
     CommandKind(
         key_epochs.ReportZeroization, key_epochs.on_report_zeroization, _NODE, _ANY, _BY_NODES
     ),
+    CommandKind(key_grants.GrantDek, key_grants.on_grant_dek, _OPERATOR),
+    CommandKind(key_grants.ReportDekReady, key_grants.on_report_dek_ready, _NODE, _ANY, _BY_NODES),
+    CommandKind(key_grants.ActivateDek, key_grants.on_activate_dek, _OPERATOR),
+    CommandKind(key_grants.ForgetDek, key_grants.on_forget_dek, _OPERATOR),
     # Nodes and placements.
     CommandKind(nodes.RegisterNode, nodes.on_register_node, _OPERATOR),
     CommandKind(nodes.IssueBootstrapToken, nodes.on_issue_bootstrap_token, _OPERATOR),

@@ -17,6 +17,7 @@ from clustor.runtime.admission import FlowNumbers
 from clustor.runtime.errors import DataDirectoryRefused
 from clustor.runtime.pki import ClusterId, NodeId
 from clustor.runtime.transport import Address
+from clustor.security.key_registry import DEK_PERIOD_MS
 
 CLUSTER_FILE: Final = "cluster.json"
 LOOPBACK: Final = "127.0.0.1"
@@ -72,12 +73,15 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cache_grace_ms: int = CONSISTENCY_PROFILE.control_plane.cache_grace_ms
     admin_tls: bool = False  # whether the admin port is TLS that asks for certificates and roles
     profile_name: str = CONSISTENCY_PROFILE.name  # of clustor §5.2
+    dek_period_ms: int = DEK_PERIOD_MS  # data keys: a week at the most (clustor §12.2)
     fault_injection: bool = False  # whether groups can be told to hang: tests and drills only
     format_version: int = 1
 
     def __post_init__(self) -> None:
         if self.profile_name not in PROFILES:
             raise ValueError(f"no such profile: {self.profile_name}")
+        if not 0 < self.dek_period_ms <= DEK_PERIOD_MS:
+            raise ValueError("data keys are rotated every week at the latest")
 
     @property
     def profile(self) -> Profile:

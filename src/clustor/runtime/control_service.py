@@ -29,6 +29,7 @@ from clustor.control import (
     NodeReport,
     ProofPublisher,
     Reading,
+    Refused,
     call_refusal,
     decode_answer,
     find,
@@ -39,6 +40,7 @@ from clustor.control import (
 from clustor.control.commands import KIND_OF
 from clustor.control.objects import canonical
 from clustor.kv import Limits, StoreId
+from clustor.log.errors import LogError
 from clustor.log.types import PartitionId
 from clustor.raft.control_plane import CacheState
 from clustor.raft.types import ReplicaId, RoutingEpoch
@@ -71,7 +73,9 @@ from clustor.runtime.errors import ControlUnavailable
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.kv_service import KvService
 from clustor.runtime.pki import NodeId
+from clustor.runtime.rotation_grants import KeyGrants
 from clustor.runtime.status import ControlStatus, ReportStatus, group_status
+from clustor.security import SecurityError
 
 if TYPE_CHECKING:
     from clustor.runtime.node import Node
@@ -128,6 +132,7 @@ class ControlService:
         self._to_tell: dict[PartitionId, None] = {}
         self._seen_revision = -1
         self._look_again_ms = 0
+        self._complaint = ""
         self._calls = 0
 
     def _host(self) -> HostedGroup:
@@ -149,6 +154,7 @@ class ControlService:
             self._steward.run(),
             self._save_always(),
             self._report_always(),
+            self._rotate_always(),
         ):
             self._spawn(loop)
 
@@ -471,6 +477,38 @@ class ControlService:
             if report_is_due(self.state(), report, self._now().unix_ms):
                 with contextlib.suppress(ControlUnavailable):
                     await self._call_for_node(report)
+
+    async def _rotate_always(self) -> None:
+        """Take granted keys, say what this node has, and, as the leader, see to what is due."""
+        node = self._node
+        period_ms = node.cluster.dek_period_ms
+        grants = KeyGrants(node.keys_directory, node.settings.keys, node.node_id, period_ms)
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            with contextlib.suppress(ControlUnavailable):
+                await self._rotate(grants)
+
+    async def _rotate(self, grants: KeyGrants) -> None:
+        try:
+            grants.learn(self.state())
+            reports = grants.reports(self.state())
+            leads = self.group.replica.leads
+            due = grants.due(self.state(), self._now().unix_ms) if leads else None
+        except (LogError, SecurityError, OSError) as error:
+            self._complain(f"the granted keys are left as they are: {error}")
+            return
+        for report in reports:
+            await self._call_for_node(report)
+        if due is not None:
+            answer = await self._call_as_steward(due)
+            if isinstance(answer, Refused):
+                self._complain(f"the control plane refused {type(due).__name__}: {answer.reason}")
+
+    def _complain(self, line: str) -> None:
+        """Say something once, until something else is said."""
+        if line != self._complaint:
+            self._complaint = line
+            journal.warning("%s", line)
 
     def _cluster(self, store: Reading) -> list[Command]:
         """Plan the cluster as its file and its groups are now."""

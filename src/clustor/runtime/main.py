@@ -175,6 +175,7 @@ async def serve_node(
         settings.keys,
         lambda: epochs_in_use(data.root / STATE_DIRECTORY),
         audit=node.audit,
+        granted=bool(cluster.control_founders),
     )
     watches = [Repeated(trust.look), Repeated(lambda: keep_keys(keeper))]
     kv = KvService(node)

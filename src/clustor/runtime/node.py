@@ -136,6 +136,11 @@ class Node:
         return self._data.root
 
     @property
+    def keys_directory(self) -> Path:
+        """Where this node's keys are."""
+        return self._data.keys
+
+    @property
     def identity(self) -> str:
         """Who this node is to others, as its certificate says it."""
         return spiffe_uri(self.cluster.id, self.node_id)
