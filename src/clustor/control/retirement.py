@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from clustor.control.calls import Command
 from clustor.control.draft import Draft, Refuse
+from clustor.control.durability import DurabilityState
 from clustor.control.objects import ControlObject
 from clustor.control.placement import (
     MembershipRecord,
@@ -23,6 +24,7 @@ from clustor.control.types import Count, RefusalCode
 _BY_PARTITION: Final[tuple[type[ControlObject], ...]] = (
     Placement,
     MembershipRecord,
+    DurabilityState,
     PublishedProof,
     ProofConflict,
     ConflictCleared,

@@ -27,6 +27,7 @@ _OF_PARTITIONS: Final = (
     b"proof_conflict_cleared/",
     b"placement/",
     b"membership/",
+    b"durability/",
 )
 _OF_ALL: Final = (b"key/", b"key_epochs/")
 
