@@ -288,7 +288,9 @@ class Connection:
             self._refuse(ReasonCode.NOT_AUTHORIZED, "no such tenant")
             return
         self._tenant = tenant
-        if self._check_connect(connect) and self._check_rules(connect):
+        if tenant.shut:
+            self._refuse(ReasonCode.BANNED, tenant.shut)
+        elif self._check_connect(connect) and self._check_rules(connect):
             self.phase = Phase.ROUTING
             self._route()
 
@@ -309,6 +311,10 @@ class Connection:
         return self._check_method(connect.properties.authentication_method)
 
     def _check_rules(self, connect: Connect) -> bool:
+        if not self.home.guard.may_connect(self.identity, self.client_id):
+            self.home.guard.note("CONNECT_REFUSED", self.client_id, self.identity)
+            self._refuse(ReasonCode.NOT_AUTHORIZED, "the rules of the tenant let it not connect")
+            return False
         self._permit = Permit(self, self.home)
         will = connect.will
         if will is None or self._permit.may_publish(will.topic):
@@ -325,6 +331,9 @@ class Connection:
 
     def policy_changed(self) -> None:
         """Go on under other rules of the tenant; what they forbid ends."""
+        if not self.home.guard.may_connect(self.identity, self.client_id):
+            self.sent_away("the rules of the tenant let it not connect any more")
+            return
         self._permit = Permit(self, self.home)
         self._end_forbidden()
 
@@ -446,6 +455,9 @@ class Connection:
         connect = self._connect
         assert connect is not None
         self._early = b""
+        if self.home.shut:
+            self._refuse(ReasonCode.BANNED, self.home.shut)
+            return
         self.phase = Phase.ATTACHING
         older = prg.connections.get(self.client_id)
         if older is not None and older.identity not in (None, self.identity):
@@ -583,6 +595,15 @@ class Connection:
         """Another connection has the client's id ([MQTT-3.1.4-3]); no will then (§10.3)."""
         self._gracefully = True
         self.disconnect(ReasonCode.SESSION_TAKEN_OVER, "session taken over")
+
+    def sent_away(self, why: str) -> None:
+        """An operator does not want this client any more; no will then (§10.3)."""
+        self._gracefully = True
+        self.note_refused("ClientSentAway", why)
+        if self._connect is not None:
+            self._refuse(ReasonCode.BANNED, why)
+        else:
+            self.disconnect(ReasonCode.ADMINISTRATIVE_ACTION, why)
 
     def partition_moved(self, why: str) -> None:
         """The partition is led elsewhere: the client finds its session there (C10)."""

@@ -21,6 +21,8 @@ from quantum.types import ClientId, TenantId
 
 if TYPE_CHECKING:
     from quantum.serving.broker_file import Ring
+    from quantum.serving.connection import Connection
+    from quantum.serving.control_words import ConnectRules
     from quantum.serving.prg import Prg
 
 OWNERS_CACHED_MAX: Final = 65_536
@@ -45,8 +47,12 @@ class Links(Protocol):
 class Tenant:
     """The partitions of one tenant. Nothing of another tenant is reachable from here."""
 
-    def __init__(self, name: str, links: Links, ring: HashRing) -> None:
+    def __init__(self, name: str, links: Links, ring: HashRing, life: str | None = None) -> None:
         self.name = name
+        self.life = name if life is None else life
+        """Its name between nodes and in archives: one that was made again has another one."""
+        self.shut = ""
+        """Why nobody may connect; empty: clients are served."""
         self._links = links
         self._ring = ring
         self.prgs: list[Prg] = []
@@ -108,12 +114,26 @@ class Tenant:
     def uptime_seconds(self) -> int:
         return self._links.uptime_seconds
 
-    def obey(self, description: TenantDescription) -> None:
+    def obey(
+        self, description: TenantDescription, connects: ConnectRules | None = None
+    ) -> None:  # fmt: skip
         """Put another policy in force, for those who are connected too."""
         self.guard.change(description, self._links.tick_ms)
-        for prg in self.prgs:
-            for connection in list(prg.connections.values()):
-                connection.policy_changed()
+        self.guard.connects = connects
+        for connection in self.connected():
+            connection.policy_changed()
+
+    def connected(self) -> list[Connection]:
+        """Return the connections of the sessions that are served here."""
+        return [each for prg in self.prgs for each in prg.connections.values()]
+
+    def shut_out(self, why: str) -> int:
+        """Send every client away, and let nobody in; what is kept stays. Returns how many went."""
+        self.shut = why
+        clients = self.connected()
+        for connection in clients:
+            connection.sent_away(why)
+        return len(clients)
 
     def count_fault(self, fault: PeerFault) -> None:
         self.faults[fault.reason] = self.faults.get(fault.reason, 0) + 1
@@ -202,7 +222,7 @@ class Tenant:
         for begin, end in cuts(records):
             piece = records[begin:end]
             said = link.Forwarded(
-                self.name, origin.number, owner, origin.term, first + begin, piece
+                self.life, origin.number, owner, origin.term, first + begin, piece
             )
             self._links.say(node, said, sum(map(len, piece)) + 64)
         return True
@@ -227,7 +247,7 @@ class Tenant:
         encoded = [encode_item(item) for item in items]
         for begin, end in cuts(encoded):
             piece = encoded[begin:end]
-            said = link.Items(self.name, origin, number, first + begin, piece, base)
+            said = link.Items(self.life, origin, number, first + begin, piece, base)
             self._links.say(node, said, sum(map(len, piece)) + 64)
         return True
 
@@ -241,7 +261,7 @@ class Tenant:
             return
         node = prg.leader_node
         if node is not None and not self._links.is_local(node):
-            self._links.say(node, link.ItemsTaken(self.name, number, peer, through), 64)
+            self._links.say(node, link.ItemsTaken(self.life, number, peer, through), 64)
 
     def publish_unlogged(self, message: Message) -> None:
         """Let a QoS 0 message go to everyone who is there; it may be lost."""
@@ -251,7 +271,7 @@ class Tenant:
             return
         node = prg.leader_node
         if node is not None and not self._links.is_local(node):
-            said = link.Unlogged(self.name, prg.number, [message.record])
+            said = link.Unlogged(self.life, prg.number, [message.record])
             self._links.say(node, said, len(message.record) + 32)
 
     def deliver_unlogged(self, origin: int, number: int, message: Message) -> None:
@@ -262,7 +282,7 @@ class Tenant:
             return
         node = prg.leader_node
         if node is not None and not self._links.is_local(node):
-            said = link.UnloggedDeliver(self.name, origin, number, [message.record])
+            said = link.UnloggedDeliver(self.life, origin, number, [message.record])
             self._links.say(node, said, len(message.record) + 32)
 
     def deliver_to_member(self, member: Member, message: Message) -> None:
@@ -274,7 +294,7 @@ class Tenant:
         node = prg.leader_node
         if node is not None and not self._links.is_local(node):
             said = link.UnloggedMember(
-                self.name,
+                self.life,
                 member.prg,
                 member.client_id,
                 member.epoch,
