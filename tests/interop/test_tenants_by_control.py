@@ -117,7 +117,9 @@ async def come(port: int, client_id: str, version: int = 5, **more: Any) -> Stoc
     deadline = time.monotonic() + DEADLINE_SECONDS
     while True:
         try:
-            return await Paho().open(Opening(port=port, client_id=client_id, version=version, **more))
+            return await Paho().open(
+                Opening(port=port, client_id=client_id, version=version, **more)
+            )
         except (ConnectionError, Refused, OSError, TimeoutError):
             assert time.monotonic() < deadline, f"{client_id} never came in"
             await asyncio.sleep(0.02)
@@ -240,8 +242,10 @@ def test_a_node_that_was_killed_serves_what_it_last_heard_without_the_control_pl
         site.acls("survivor", ("Allow", "Any", "open/#"))
         revision = site.ask("GET", "/v1/cluster/state")["revision"]
         site.cluster.until(
-            lambda: (told := control(site.cluster, 3)) is not None
-            and told["cache_saved_revision"] >= int(revision),
+            lambda: (
+                (told := control(site.cluster, 3)) is not None
+                and told["cache_saved_revision"] >= int(revision)
+            ),
             "node 3 keeps it",
         )
         for node in (1, 2):

@@ -47,7 +47,7 @@ from quantum.mqtt import (
 )
 from quantum.mqtt.hot import PUBCOMP as PUBCOMP_BYTE
 from quantum.mqtt.hot import PUBREL as PUBREL_BYTE
-from quantum.mqtt.hot import encode_ack, scan
+from quantum.mqtt.hot import SLOW, Row, encode_ack, scan
 from quantum.mqtt.primitives import encode_variable
 from quantum.serving.authentication import Accepted, Challenge, Talk, Verdict
 from quantum.serving.conversation import Conversation
@@ -55,6 +55,7 @@ from quantum.serving.delivery import Outgoing
 from quantum.serving.outward import Outward, answer_stray_pubrec
 from quantum.serving.permit import Permit
 from quantum.serving.policy import identity_digest
+from quantum.serving.standing import Operation
 from quantum.serving.terms import Terms, agree, announce, refuse_will, will_spec
 from quantum.tenancy import Rate
 from quantum.tenancy import Verdict as TenantVerdict
@@ -78,6 +79,12 @@ _AUTHENTICATION: Final = frozenset(
     }
 )
 """Refusals that the audit log tells of."""
+_ASKS: Final = {
+    PacketType.PUBLISH.value: Operation.PUBLISH,
+    PacketType.SUBSCRIBE.value: Operation.SUBSCRIBE,
+    PacketType.AUTH.value: Operation.AUTHENTICATE,
+}
+"""What a packet asks for that may be closed."""
 _decode_attached = msgspec.msgpack.Decoder(Attached).decode
 
 
@@ -99,6 +106,7 @@ class Connection:
     __slots__ = (
         "_arrived",
         "_attachment",
+        "_closed",
         "_connect",
         "_conversation",
         "_deadline_ms",
@@ -165,6 +173,7 @@ class Connection:
         self._arrived = False  # another node sent this connection here
         self._ended = False
         self._gracefully = False  # its will is not wanted
+        self._closed = ""  # why it is not let in yet
         self._permit: Permit | None = None
         self._entered = False  # it is counted among its tenant's connections
         self._holds = 0  # for how many reasons it is not read
@@ -382,12 +391,31 @@ class Connection:
         prg = self.home.session_prg(self.client_id)
         node = prg.leader_node
         if prg.serves(self.client_id):
+            self._closed = self._is_closed(prg)
+            if self._closed:
+                self.home.when_led(prg.number, self._route)
+                return
             self.prg = prg
             self._authenticate(prg)
         elif node is not None and self.service.reaches(node) and not self._arrived:
             self._relay_to(prg, node)
         else:
             self.home.when_led(prg.number, self._route)
+
+    def _is_closed(self, prg: Prg) -> str:
+        """Say why the partition may let nobody in like this client now (quantumqtt §10.6)."""
+        if not prg.closed:
+            return ""
+        connect = self._connect
+        assert connect is not None
+        operations = [Operation.START]
+        if self.client_id in prg.broker.state.sessions and not connect.clean_start:
+            operations.append(Operation.RESUME)
+        if connect.will is not None or self.home.guard.connects is not None:
+            operations.append(Operation.START_WITH_RULES)
+        if self._talk is not None:
+            operations.append(Operation.AUTHENTICATE)
+        return next((prg.closed[each] for each in operations if each in prg.closed), "")
 
     def arrived(self, client_id: bytes) -> None:
         """Note that another node sent this connection here, with the id that it assigned."""
@@ -714,7 +742,7 @@ class Connection:
         if now_ms >= self._deadline_ms:
             self._deadline_ms = _NEVER_MS
             if self._connect is not None:
-                self._refuse(ReasonCode.SERVER_UNAVAILABLE, "no leader in time")
+                self._refuse(ReasonCode.SERVER_UNAVAILABLE, self._closed or "no leader in time")
             else:
                 self._drop("no CONNECT in time")
         elif (
@@ -736,6 +764,8 @@ class Connection:
                     return
                 buffer, start = window
                 rows, end = scan(buffer, start, reader.packet_bytes_max, self.is_v5)
+                if self.prg is not None and self.prg.closed:
+                    rows, end = self._open_rows(self.prg, buffer, rows, end)
                 reader.consume(end)
                 if self.permit.gate is None:
                     self._talk_on().on_rows(buffer, rows)
@@ -747,6 +777,24 @@ class Connection:
             self.service.count_fault(fault)
             self.home.count_fault(fault)
             self.disconnect(fault.reason_code, fault.reason)
+
+    def _open_rows(
+        self, prg: Prg, buffer: bytes, rows: list[Row], end: int
+    ) -> tuple[list[Row], int]:
+        """Cut off what is closed now, with all behind it: it waits unread until it is open."""
+        for number, row in enumerate(rows):
+            first_byte = buffer[row[2]] if row[0] == SLOW else row[0]
+            operation = _ASKS.get(first_byte >> 4)
+            if operation is not None and operation in prg.closed:
+                self.home.fence(self, operation)
+                return rows[:number], row[2]
+        return rows, end
+
+    def fenced_off(self, why: str) -> None:
+        """End because the way stays closed; no will then (§10.3)."""
+        self._gracefully = True
+        self.note_refused("PERMANENT_DURABILITY", why)
+        self.disconnect(ReasonCode.SERVER_BUSY, why)
 
     def on_auth(self, packet: Auth) -> None:
         if self._talk is None:  # [MQTT-4.12.0-6]

@@ -172,9 +172,10 @@ def known_tenants(store: Reading) -> Iterator[str]:
         yield spec.tenant_id
 
 
-def quarantines(store: Reading) -> dict[tuple[int, int], str]:
-    """Return why a replica (partition, node) must not write, for those that must not."""
-    return {(each.partition_id, each.node_id): each.cause.value for each in scan(store, Quarantine)}
+def find_quarantine(store: Reading, partition: int, node: int) -> str:
+    """Say why a replica must not write; empty: it may."""
+    held = find(store, Quarantine, partition, node)
+    return "" if held is None else held.cause.value
 
 
 def settings_of(store: Reading, *scopes: Scope) -> dict[str, Value]:

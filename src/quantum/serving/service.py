@@ -35,6 +35,7 @@ from quantum.serving.policy import TenantsFile, server_name_owners
 from quantum.serving.prg import Prg
 from quantum.serving.relay import RelayEntry, RelayExit
 from quantum.serving.replaying import broker_settings
+from quantum.serving.standing import Standing
 from quantum.serving.telemetry import BrokerMeters, Recent
 from quantum.serving.tenant import Tenant
 from quantum.tenancy import TenantDescription
@@ -42,6 +43,7 @@ from quantum.tenancy import TenantDescription
 _CHECK_SLICES: Final = 50
 """Each connection's time is looked at once in so many ticks: half a second."""
 _WAITING_TICKS: Final = 10
+_REVIEW_TICKS: Final = 5
 _MOVED_CHECKS: Final = 2
 """A relay to a node that leads no more ends after half a second to a second."""
 
@@ -107,6 +109,8 @@ class BrokerService:
         self._seats: dict[str, Sequence[Seat]] = {}
         self._by_life: dict[str, Tenant] = {}
         """Tenants by their names between nodes."""
+        self.standing: Callable[[Prg], Standing] | None = None
+        """Says how a partition stands with the control plane; None where there is none."""
         self.keeper: Follower | None = None
         """What follows the control plane's word on tenants; None: the files are all there is."""
         self.on_hosted: Callable[[Prg], None] | None = None
@@ -193,6 +197,18 @@ class BrokerService:
             tenant.obey(described.get(name, TenantDescription()))
         self.server_names = server_name_owners(described)
 
+    def standing_of(self, prg: Prg) -> Standing | None:
+        """Say how a partition stands; None: nobody says, and nothing is closed."""
+        return None if self.standing is None else self.standing(prg)
+
+    def _review(self) -> None:
+        """Look how every partition stands that is led here."""
+        for tenant in self.tenants.values():
+            for prg in tenant.prgs:
+                if prg.leading:
+                    tenant.look_at(prg)
+            tenant.review_fenced()
+
     def new_connection(self) -> Connection:
         """Make the handler of a new connection."""
         return Connection(self)
@@ -233,6 +249,8 @@ class BrokerService:
         for tenant in self.tenants.values():
             tenant.on_tick()
         self._next_slice = (self._next_slice + 1) % _CHECK_SLICES
+        if self.standing is not None and self._next_slice % _REVIEW_TICKS == 0:
+            self._review()
         if self._next_slice % _WAITING_TICKS == 0:
             for tenant in self.tenants.values():
                 tenant.ask_again()
@@ -407,6 +425,10 @@ class BrokerService:
                 self._on_forwarded(peer, said)
             case link.ForwardsDone():
                 self._on_forwards_done(said)
+            case link.ForwardsHeld():
+                prg = self._prg(said.tenant, said.origin)
+                if prg is not None and prg.leading:
+                    prg.note_held(said.owner, said.reason)
             case link.Unlogged():
                 prg = self._prg(said.tenant, said.owner)
                 if prg is not None and prg.leading:
@@ -442,6 +464,8 @@ class BrokerService:
         prg = self._prg(said.tenant, said.owner)
         if prg is None or not prg.leading:
             return  # its sender sends again when it knows who leads
+        if prg.held:
+            self.say(peer, link.ForwardsHeld(said.tenant, said.origin, said.owner, prg.held), 64)
 
         def done(first: int, through: int, refused: list[tuple[int, int]]) -> None:
             answer = link.ForwardsDone(

@@ -43,7 +43,9 @@ class StreamOut:
         self._sent = max(self._sent, outbox.acked_through)
         if outbox.last == self._sent:
             return
-        items = outbox.after(self._sent, ITEMS_PER_TURN)
+        items = self._prg.unheld(outbox.after(self._sent, ITEMS_PER_TURN))
+        if not items:
+            return
         base = max(self.taken, outbox.acked_through)
         if self._prg.tenant.send_items(self._prg.number, self.peer, self._sent + 1, items, base):
             self._sent += len(items)

@@ -16,6 +16,7 @@ from quantum.serving import link
 from quantum.serving.backpressure import QUEUED_BYTES_MAX, Held, Level, TurnShare
 from quantum.serving.policy import TenantGuard
 from quantum.serving.publishing import Done, cuts
+from quantum.serving.standing import Operation, Standing
 from quantum.tenancy import TenantDescription
 from quantum.types import ClientId, TenantId
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from quantum.serving.control_words import ConnectRules
     from quantum.serving.prg import Prg
 
+FENCED_MS_MAX: Final = 5_000
+"""For how long a client may wait for what is closed before it must go."""
 OWNERS_CACHED_MAX: Final = 65_536
 _SLOW_MS_MAX: Final = 5_000
 """For how long slow subscribers may stop a tenant's publishers before the slowest must go."""
@@ -38,6 +41,7 @@ class Links(Protocol):
     def say(self, node: int, said: link.Said, size: int) -> None: ...
     def is_local(self, node: int | None) -> bool: ...
     def soon(self, call: Callable[[], None]) -> None: ...
+    def standing_of(self, prg: Prg) -> Standing | None: ...
     @property
     def tick_ms(self) -> int: ...
     @property
@@ -73,6 +77,8 @@ class Tenant:
         self._resting: list[tuple[int, int, Held]] = []
         """A heap of connections that are too fast, and when they are read again."""
         self._rests = 0
+        self._fenced: dict[Connection, tuple[int, Operation]] = {}
+        """Connections that ask for what is closed, since when, and for what."""
         self.throttled = 0
         """How often a connection was left unread because it, or its tenant, was too fast."""
         self.dropped = 0
@@ -146,6 +152,38 @@ class Tenant:
         """How many subscriptions all its sessions have, as far as this node's replicas know."""
         return sum(prg.broker.state.subscription_count for prg in self.prgs)
 
+    # What the control plane's copy closes.
+
+    def look_at(self, prg: Prg) -> None:
+        """Ask how a partition stands that began to lead here."""
+        standing = self._links.standing_of(prg)
+        if standing is not None:
+            prg.stand(standing)
+
+    def fence(self, connection: Connection, operation: Operation) -> None:
+        """Leave a connection unread that asks for what is closed now (C11)."""
+        if connection not in self._fenced:
+            self._fenced[connection] = (self._links.tick_ms, operation)
+            connection.hold()
+
+    def fenced_for(self, connection: Connection) -> str:
+        """Return why a connection is fenced; empty: it is not."""
+        _, operation = self._fenced.get(connection, (0, None))
+        prg = connection.prg
+        return "" if operation is None or prg is None else prg.closed.get(operation, "")
+
+    def review_fenced(self) -> None:
+        """Read on where the way is open again; end what waited too long."""
+        for connection, (since_ms, operation) in list(self._fenced.items()):
+            prg = connection.prg
+            why = prg.closed.get(operation) if prg is not None else None
+            if connection.is_live and why is not None:
+                if self._links.tick_ms - since_ms < FENCED_MS_MAX:
+                    continue
+                connection.fenced_off(why)
+            del self._fenced[connection]
+            connection.let_go()
+
     def rest(self, held: Held, until_ms: int) -> None:
         """Leave a connection unread until then."""
         self._rests += 1
@@ -214,6 +252,8 @@ class Tenant:
         """Pass publishes on to the leader of the partition that owns their topics."""
         prg = self.prgs[owner]
         if prg.leading and prg.is_open:
+            if prg.held:
+                origin.note_held(owner, prg.held)
             prg.publish_passed(origin.number, origin.term, first, records, done)
             return True
         node = prg.leader_node

@@ -22,6 +22,7 @@ from quantum.serving.control_words import (
     TenantWord,
     connect_rules,
     describe,
+    find_quarantine,
     joined_sizes,
     known_tenants,
     settings_of,
@@ -30,12 +31,15 @@ from quantum.serving.control_words import (
 from quantum.serving.groups import Seat, seats_of
 from quantum.serving.limits import MqttLimits
 from quantum.serving.policy import server_name_owners
+from quantum.serving.standing import Standing
 from quantum.serving.tenant_pages import is_settled
 from quantum.serving.tenant_records import PLACED_SUFFIX, record_tenants
 from quantum.tenancy import TenantDescription
 
 if TYPE_CHECKING:
+    from clustor.runtime.control_service import ControlService
     from clustor.runtime.node import Node
+    from quantum.serving.prg import Prg
     from quantum.serving.service import BrokerService
     from quantum.serving.tenant import Tenant
 
@@ -243,6 +247,21 @@ class TenantKeeper:
         return {name: owner for name, owner in owners.items() if not name.endswith(PLACED_SUFFIX)}
 
 
+def standing_in(node: Node, control: ControlService) -> Callable[[Prg], Standing]:
+    """Return what says how a partition stands that this node leads."""
+
+    def standing(prg: Prg) -> Standing:
+        group = prg.group.replica.group
+        return Standing(
+            control.cache_state(),
+            group.fallback.blocking,
+            group.standing_clause(),
+            find_quarantine(control.cache, prg.group.partition_id, node.node_id),
+        )
+
+    return standing
+
+
 def keep_tenants(node: Node, service: BrokerService, filed: BrokerFile) -> TenantKeeper | None:
     """Let a broker follow its node's copy of the control plane, if there is one.
 
@@ -264,6 +283,7 @@ def keep_tenants(node: Node, service: BrokerService, filed: BrokerFile) -> Tenan
         keeper = TenantKeeper(service, lambda: control.cache, node.node_id, filed)
         keeper.look = control.on_cluster_changed
         service.keeper = keeper
+        service.standing = standing_in(node, control)
     service.on_described = grew
     record_tenants(node, filed, settled)
     return keeper
