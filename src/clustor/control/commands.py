@@ -151,7 +151,7 @@ KINDS: Final = (
     # Tenants and configuration.
     CommandKind(tenants.CreateTenant, tenants.on_create_tenant, _OPERATOR),
     CommandKind(tenants.UpdateTenant, tenants.on_update_tenant, _OPERATOR),
-    CommandKind(tenants.DeleteTenant, tenants.on_delete_tenant, _OPERATOR),
+    CommandKind(tenants.DeleteTenant, retirement.on_delete_tenant, _OPERATOR),
     CommandKind(tenants.SetQuotas, tenants.on_set_quotas, _TENANT, _FRESH, is_policy=True),
     CommandKind(tenants.SetAcls, tenants.on_set_acls, _OPERATOR, _FRESH, is_policy=True),
     CommandKind(tenants.SetTrust, tenants.on_set_trust, _OPERATOR, _FRESH, is_policy=True),

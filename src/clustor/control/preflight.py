@@ -167,6 +167,7 @@ def on_place_partition(
         and held.follower_read_snapshot_capability,
         override_ref=command.override_ref,
         previous=held.members if held is not None else None,
+        founders=held.founding if held is not None else msgspec.UNSET,
     )
     draft.put(fresh)
     advance_ring(draft, command.tenant_id)

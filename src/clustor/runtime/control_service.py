@@ -129,6 +129,8 @@ class ControlService:
         )
         self._steward.add(self._cluster)
         self._refreshing = asyncio.Event()
+        self._saving = asyncio.Event()
+        self._seen_tenants = 0
         self._to_tell: dict[PartitionId, None] = {}
         self._seen_revision = -1
         self._look_again_ms = 0
@@ -253,6 +255,7 @@ class ControlService:
             cache_state=str(self.cache_state()),
             cache_age_ms=self.local_age(),
             cache_revision=cache.cursor.revision if cache.cursor is not None else 0,
+            cache_saved_revision=self._copy.saved_revision,
             cache_expiry_total=cache.cache_expiry_total,
             strict_fallback_state=str(fallback.state),
             proofs_published=self._proofs.published,
@@ -401,6 +404,10 @@ class ControlService:
                 self._to_tell[partition] = None
         if self._to_tell:
             self._node.turn_soon()
+        if self.cache.tenants_revision != self._seen_tenants:
+            self._seen_tenants = self.cache.tenants_revision
+            self._saving.set()  # what brokers act on outlives the process
+            self._steward.look()
 
     def _tell_all(self) -> None:
         self._to_tell |= dict.fromkeys(self._node.groups)
@@ -462,7 +469,10 @@ class ControlService:
 
     async def _save_always(self) -> None:
         while True:
-            await asyncio.sleep(SAVE_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SAVE_SECONDS):
+                    await self._saving.wait()
+            self._saving.clear()
             await self._copy.save()
 
     async def _report_always(self) -> None:

@@ -96,6 +96,7 @@ class ControlStatus(msgspec.Struct, frozen=True):
     cache_state: str  # Fresh, Cached, Stale or Expired (clustor §14.2)
     cache_age_ms: int | None  # None: never confirmed
     cache_revision: int
+    cache_saved_revision: int
     cache_expiry_total: int
     strict_fallback_state: str  # of the control plane's own group
     proofs_published: int  # of the groups that this node leads
