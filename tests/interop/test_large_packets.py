@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from dataclasses import dataclass
+from typing import Any, cast
 
 import paho.mqtt.client as paho
 import pytest
@@ -52,7 +53,7 @@ class Reader:
 def reader(port: int, topic: str, *, lasting: bool) -> Reader:
     client = paho.Client(CallbackAPIVersion.VERSION2, unique("reader"), clean_session=not lasting)
     found = Reader(client, [], threading.Event())
-    client.on_connect = lambda *_: client.subscribe(topic, 2)
+    client.on_connect = cast("Any", lambda *_: client.subscribe(topic, 2))
     client.on_subscribe = lambda *_: found.ready.set()
     client.on_message = lambda _c, _u, message: found.got.append(
         (message.topic, message.qos, hashlib.sha256(message.payload).hexdigest())

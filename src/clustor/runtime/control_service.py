@@ -26,15 +26,21 @@ from clustor.control import (
     ControlCache,
     ControlMachine,
     Moment,
+    NodeReport,
     ProofPublisher,
     Reading,
+    Refused,
     call_refusal,
     decode_answer,
     find,
+    is_stale,
+    report_is_due,
+    scan,
 )
 from clustor.control.commands import KIND_OF
 from clustor.control.objects import canonical
 from clustor.kv import Limits, StoreId
+from clustor.log.errors import LogError
 from clustor.log.types import PartitionId
 from clustor.raft.control_plane import CacheState
 from clustor.raft.types import ReplicaId, RoutingEpoch
@@ -51,6 +57,7 @@ from clustor.runtime.control_records import (
     members_of,
     steward_of,
 )
+from clustor.runtime.control_reports import LOOK_SECONDS, build_version, report_of
 from clustor.runtime.control_steering import Steering, epoch_above
 from clustor.runtime.control_steward import Steward
 from clustor.runtime.control_wire import (
@@ -66,7 +73,9 @@ from clustor.runtime.errors import ControlUnavailable
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.kv_service import KvService
 from clustor.runtime.pki import NodeId
-from clustor.runtime.status import ControlStatus, group_status
+from clustor.runtime.rotation_grants import KeyGrants
+from clustor.runtime.status import ControlStatus, ReportStatus, group_status
+from clustor.security import SecurityError
 
 if TYPE_CHECKING:
     from clustor.runtime.node import Node
@@ -79,6 +88,7 @@ _REFRESH_SECONDS_MAX: Final = 2.0
 _CONFIRMED_MS_MAX: Final = 2_500  # a refresh takes a confirmation that others caused
 _TOLD_PER_TURN: Final = 64
 _LOOK_SECONDS: Final = 0.01
+_LOOK_AGAIN_MS: Final = 200  # at groups that are not as they are placed
 
 journal = logging.getLogger("clustor.control")
 
@@ -119,8 +129,12 @@ class ControlService:
         )
         self._steward.add(self._cluster)
         self._refreshing = asyncio.Event()
+        self._saving = asyncio.Event()
+        self._seen_tenants = 0
         self._to_tell: dict[PartitionId, None] = {}
         self._seen_revision = -1
+        self._look_again_ms = 0
+        self._complaint = ""
         self._calls = 0
 
     def _host(self) -> HostedGroup:
@@ -137,7 +151,13 @@ class ControlService:
         """Begin to refresh, to publish and, where this node leads, to see to the records."""
         self._node.watch_groups(self)
         self._tell_all()
-        for loop in (self._refresh_always(), self._steward.run(), self._save_always()):
+        for loop in (
+            self._refresh_always(),
+            self._steward.run(),
+            self._save_always(),
+            self._report_always(),
+            self._rotate_always(),
+        ):
             self._spawn(loop)
 
     async def close(self) -> None:
@@ -220,6 +240,11 @@ class ControlService:
         """Return an epoch for a change of members that is ordered at the group itself."""
         return epoch_above(group, self.cache)
 
+    def request_id(self) -> str:
+        """Return a request id that nobody used, for a call of this node's own."""
+        self._calls += 1
+        return f"{self._incarnation}-c{self._calls}"
+
     def status(self) -> ControlStatus:
         """Say how the control plane stands, as this node sees it."""
         cache, fallback = self.cache, self.group.replica.group.fallback
@@ -230,6 +255,7 @@ class ControlService:
             cache_state=str(self.cache_state()),
             cache_age_ms=self.local_age(),
             cache_revision=cache.cursor.revision if cache.cursor is not None else 0,
+            cache_saved_revision=self._copy.saved_revision,
             cache_expiry_total=cache.cache_expiry_total,
             strict_fallback_state=str(fallback.state),
             proofs_published=self._proofs.published,
@@ -239,7 +265,20 @@ class ControlService:
             calls_led=self._desk.counts.calls,
             publications_led=self._desk.counts.publications,
             confirmations_led=self._desk.counts.confirmations,
+            reports=self._reports(),
         )
+
+    def _reports(self) -> list[ReportStatus]:
+        now_ms = self._now().unix_ms
+        return [
+            ReportStatus(
+                each.node_id,
+                max(0, now_ms - each.reported_at),
+                is_stale(each, now_ms),
+                each.load.utilization,
+            )
+            for each in scan(self.state(), NodeReport)
+        ]
 
     def ensure(self, plan: Plan) -> None:
         """Let the leader call what a plan finds missing: now, and at each new leadership."""
@@ -319,6 +358,10 @@ class ControlService:
 
     def on_tick(self) -> None:
         self._proofs.on_tick()
+        if self._steering.unsettled and self._node.now_ms() >= self._look_again_ms:
+            self._look_again_ms = self._node.now_ms() + _LOOK_AGAIN_MS
+            self._to_tell |= dict.fromkeys(self._steering.unsettled)
+            self._steering.unsettled.clear()  # who still leads puts it back
 
     # What the node calls, for every group.
 
@@ -361,6 +404,10 @@ class ControlService:
                 self._to_tell[partition] = None
         if self._to_tell:
             self._node.turn_soon()
+        if self.cache.tenants_revision != self._seen_tenants:
+            self._seen_tenants = self.cache.tenants_revision
+            self._saving.set()  # what brokers act on outlives the process
+            self._steward.look()
 
     def _tell_all(self) -> None:
         self._to_tell |= dict.fromkeys(self._node.groups)
@@ -422,8 +469,56 @@ class ControlService:
 
     async def _save_always(self) -> None:
         while True:
-            await asyncio.sleep(SAVE_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SAVE_SECONDS):
+                    await self._saving.wait()
+            self._saving.clear()
             await self._copy.save()
+
+    async def _report_always(self) -> None:
+        """Say how this node is, once a period and when that changed; one word for all its groups.
+
+        Its disk is asked in the loop: one call, that a hanging disk would hang with everything.
+        """
+        version = build_version()
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            report = report_of(self._node, version)
+            if report_is_due(self.state(), report, self._now().unix_ms):
+                with contextlib.suppress(ControlUnavailable):
+                    await self._call_for_node(report)
+
+    async def _rotate_always(self) -> None:
+        """Take granted keys, say what this node has, and, as the leader, see to what is due."""
+        node = self._node
+        period_ms = node.cluster.dek_period_ms
+        grants = KeyGrants(node.keys_directory, node.settings.keys, node.node_id, period_ms)
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            with contextlib.suppress(ControlUnavailable):
+                await self._rotate(grants)
+
+    async def _rotate(self, grants: KeyGrants) -> None:
+        try:
+            grants.learn(self.state())
+            reports = grants.reports(self.state())
+            leads = self.group.replica.leads
+            due = grants.due(self.state(), self._now().unix_ms) if leads else None
+        except (LogError, SecurityError, OSError) as error:
+            self._complain(f"the granted keys are left as they are: {error}")
+            return
+        for report in reports:
+            await self._call_for_node(report)
+        if due is not None:
+            answer = await self._call_as_steward(due)
+            if isinstance(answer, Refused):
+                self._complain(f"the control plane refused {type(due).__name__}: {answer.reason}")
+
+    def _complain(self, line: str) -> None:
+        """Say something once, until something else is said."""
+        if line != self._complaint:
+            self._complaint = line
+            journal.warning("%s", line)
 
     def _cluster(self, store: Reading) -> list[Command]:
         """Plan the cluster as its file and its groups are now."""
@@ -441,6 +536,4 @@ class ControlService:
         return await self._call_as(Caller(identity=self._node.identity), command)
 
     async def _call_as(self, caller: Caller, command: Command) -> Answer:
-        self._calls += 1
-        request_id = f"{self._incarnation}-c{self._calls}"
-        return await self._pass(command, caller, request_id, CALL_SECONDS_MAX)
+        return await self._pass(command, caller, self.request_id(), CALL_SECONDS_MAX)

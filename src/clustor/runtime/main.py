@@ -35,6 +35,7 @@ from clustor.runtime.audit_control import ControlFollower
 from clustor.runtime.audit_desk import open_desk
 from clustor.runtime.audit_writer import AUDIT_DIRECTORY
 from clustor.runtime.cluster_file import ClusterFile, read_cluster_file
+from clustor.runtime.control_orders import GroupOrders
 from clustor.runtime.control_pages import ControlPages
 from clustor.runtime.control_service import ControlService
 from clustor.runtime.data_directory import STATE_DIRECTORY, DataDirectory, open_data_directory
@@ -175,6 +176,7 @@ async def serve_node(
         settings.keys,
         lambda: epochs_in_use(data.root / STATE_DIRECTORY),
         audit=node.audit,
+        granted=bool(cluster.control_founders),
     )
     watches = [Repeated(trust.look), Repeated(lambda: keep_keys(keeper))]
     kv = KvService(node)
@@ -191,7 +193,8 @@ async def serve_node(
         kv.host(PartitionId(number))
     if cluster.control_founders:
         node.control = ControlService(node, kv)
-        admin.calls = ControlPages(node.control, cluster.id)
+        orders = GroupOrders(node, node.control)
+        admin.calls = ControlPages(node.control, cluster.id, orders)
         calls = ControlFollower(node.control.state, node.audit, data.root / AUDIT_DIRECTORY)
         watches.append(Repeated(calls.look))
     close = await extend(node, admin, file) if extend is not None else None

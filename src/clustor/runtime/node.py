@@ -136,6 +136,11 @@ class Node:
         return self._data.root
 
     @property
+    def keys_directory(self) -> Path:
+        """Where this node's keys are."""
+        return self._data.keys
+
+    @property
     def identity(self) -> str:
         """Who this node is to others, as its certificate says it."""
         return spiffe_uri(self.cluster.id, self.node_id)
@@ -444,7 +449,7 @@ class Node:
             self._loop.call_later(
                 delay.delay_ms / 1000, self._write_delayed, group, delay.number, began
             )
-        if output.record_membership is not None:
+        if output.record_membership is not None and self._records_itself(group):
             record_membership(group, output.record_membership)
             self.touch(group)
         if self._watcher is not None and _is_notable(output):
@@ -459,6 +464,10 @@ class Node:
             group.say(note)
         if output.failed is not None:
             journal.error("group %d has stopped: %s", group.partition_id, output.failed)
+
+    def _records_itself(self, group: HostedGroup) -> bool:
+        """Say whether a group's own log is the record of its members: nobody else keeps one."""
+        return self.control is None or group is self.control.group
 
     def _write_delayed(self, group: HostedGroup, number: int, began: float) -> None:
         group.replica.write_delayed(number, (self._loop.time() - began) * 1000)

@@ -78,14 +78,19 @@ class KeyKeeper:
         *,
         audit: AuditSink | None = None,
         stages: bool = False,
+        granted: bool = False,
         now_ms: Callable[[], int] = wall_ms,
     ) -> None:
-        """`stages`: new keys are made here when they are due: for a node that has no peers."""
+        """`stages`: new keys are made here when they are due: for a node that has no peers.
+
+        `granted`: they come from the control plane (`rotation_grants`), and nobody need be told.
+        """
         self._directory = directory
         self._ring = ring
         self._in_use = in_use
         self._audit = audit
         self._stages = stages
+        self._granted = granted
         self._now_ms = now_ms
         self._look_again_ms = 0
         self._said: set[str] = set()
@@ -173,7 +178,8 @@ class KeyKeeper:
 
     def _stage_due(self, registry: KeyRegistry, step: StageKey) -> KeyRegistry:
         if not self._stages:
-            self.say(f"key epoch {step.epoch} is due: `quantum keys rotate`")
+            if not self._granted:
+                self.say(f"key epoch {step.epoch} is due: `quantum keys rotate`")
             return registry
         wrapped = wrap_key(self._kek(), step.epoch, os.urandom(KEY_BYTES)).wrapped
         file = StagedFile(step.epoch, wrapped, self._now_ms())
@@ -351,6 +357,13 @@ def _snapshot_epoch(file: Path) -> int:
         raise RotationRefused("a snapshot's key cannot be told", file=str(file)) from error
 
 
+def _check_free(directory: Path, file: StagedFile) -> None:
+    """Refuse to put a key in the place of another one: some node may encrypt with it already."""
+    there = read_staged(directory)
+    if there is not None and (there.epoch, there.wrapped) != (file.epoch, file.wrapped):
+        raise RotationRefused("another key is on its way", epoch=there.epoch, at=str(directory))
+
+
 def rotate_everywhere(
     root: Path, nodes: list[Path], in_use: Callable[[], InUse], *, after_ms: int = ACTIVATE_AFTER_MS
 ) -> tuple[int, int]:
@@ -366,6 +379,8 @@ def rotate_everywhere(
         keeper.stage()
     file = read_staged(root)
     assert file is not None
+    for directory in nodes:
+        _check_free(directory, file)
     for directory in nodes:
         write_durably(directory / STAGED_FILE, msgspec.json.encode(file) + b"\n")
     at_ms = wall_ms() + after_ms

@@ -84,7 +84,7 @@ class Api:
         self.groups = groups
         self.refusals = RefusalRing()
         self._sink = sink
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self._draw_id = draw_id
         self._authorities = Authorities()
 
@@ -286,7 +286,7 @@ class Api:
     def _note(self, request: Request, request_id: str, error: ApiError) -> None:
         peer = peer_of(request.certificate) if request.certificate is not None else None
         note = RefusalNote(
-            at=self._now_ms(),
+            at=self.now_ms(),
             identity=peer.identity if peer is not None else None,
             method=request.method,
             path=urlsplit(request.target).path[:256],

@@ -14,6 +14,7 @@ from quantum.admin.answers import (
     Keys,
     LogLevel,
     LogLevels,
+    NodeView,
     Refusals,
     list_page,
 )
@@ -40,24 +41,21 @@ CLUSTER: Final = (
 )
 
 NODES: Final = (
-    list_route(
+    page(
         "/v1/nodes",
-        c.NodeSpec,
+        n.nodes,
+        list_page(NodeView),
         "nodes list",
-        "List the nodes of the cluster.",
-        "node_id",
-        "zone",
-        "address",
-        "capacity",
-        "state",
-        "version",
+        "List the nodes of the cluster, and how full each says it is.",
+        query=BY_NUMBER,
+        columns=("node_id", "zone", "address", "state", "version", "report_state", "load"),
     ),
     page(
         "/v1/nodes/{node_id}",
-        r.item(c.NodeSpec, "node_id"),
-        c.NodeSpec,
+        n.node,
+        NodeView,
         "nodes show",
-        "Show one node.",
+        "Show one node, and what it last said of itself.",
         kinds={"node_id": Count},
         example="4",
     ),

@@ -47,7 +47,7 @@ from quantum.mqtt import (
 )
 from quantum.mqtt.hot import PUBCOMP as PUBCOMP_BYTE
 from quantum.mqtt.hot import PUBREL as PUBREL_BYTE
-from quantum.mqtt.hot import encode_ack, scan
+from quantum.mqtt.hot import SLOW, Row, encode_ack, scan
 from quantum.mqtt.primitives import encode_variable
 from quantum.serving.authentication import Accepted, Challenge, Talk, Verdict
 from quantum.serving.conversation import Conversation
@@ -56,6 +56,7 @@ from quantum.serving.large_packets import LARGE_BYTES
 from quantum.serving.outward import Outward, answer_stray_pubrec
 from quantum.serving.permit import Permit
 from quantum.serving.policy import identity_digest
+from quantum.serving.standing import Operation
 from quantum.serving.terms import Terms, agree, announce, refuse_will, will_spec
 from quantum.tenancy import Rate
 from quantum.tenancy import Verdict as TenantVerdict
@@ -79,6 +80,12 @@ _AUTHENTICATION: Final = frozenset(
     }
 )
 """Refusals that the audit log tells of."""
+_ASKS: Final = {
+    PacketType.PUBLISH.value: Operation.PUBLISH,
+    PacketType.SUBSCRIBE.value: Operation.SUBSCRIBE,
+    PacketType.AUTH.value: Operation.AUTHENTICATE,
+}
+"""What a packet asks for that may be closed."""
 _decode_attached = msgspec.msgpack.Decoder(Attached).decode
 
 
@@ -100,6 +107,7 @@ class Connection:
     __slots__ = (
         "_arrived",
         "_attachment",
+        "_closed",
         "_connect",
         "_conversation",
         "_deadline_ms",
@@ -167,6 +175,7 @@ class Connection:
         self._arrived = False  # another node sent this connection here
         self._ended = False
         self._gracefully = False  # its will is not wanted
+        self._closed = ""  # why it is not let in yet
         self._permit: Permit | None = None
         self._entered = False  # it is counted among its tenant's connections
         self._is_large = False  # a large packet is on its way, or waits for that
@@ -313,7 +322,9 @@ class Connection:
             self._refuse(ReasonCode.NOT_AUTHORIZED, "no such tenant")
             return
         self._tenant = tenant
-        if self._check_connect(connect) and self._check_rules(connect):
+        if tenant.shut:
+            self._refuse(ReasonCode.BANNED, tenant.shut)
+        elif self._check_connect(connect) and self._check_rules(connect):
             self.phase = Phase.ROUTING
             self._route()
 
@@ -334,6 +345,10 @@ class Connection:
         return self._check_method(connect.properties.authentication_method)
 
     def _check_rules(self, connect: Connect) -> bool:
+        if not self.home.guard.may_connect(self.identity, self.client_id):
+            self.home.guard.note("CONNECT_REFUSED", self.client_id, self.identity)
+            self._refuse(ReasonCode.NOT_AUTHORIZED, "the rules of the tenant let it not connect")
+            return False
         self._permit = Permit(self, self.home)
         will = connect.will
         if will is None or self._permit.may_publish(will.topic):
@@ -350,6 +365,9 @@ class Connection:
 
     def policy_changed(self) -> None:
         """Go on under other rules of the tenant; what they forbid ends."""
+        if not self.home.guard.may_connect(self.identity, self.client_id):
+            self.sent_away("the rules of the tenant let it not connect any more")
+            return
         self._permit = Permit(self, self.home)
         self._end_forbidden()
 
@@ -398,12 +416,31 @@ class Connection:
         prg = self.home.session_prg(self.client_id)
         node = prg.leader_node
         if prg.serves(self.client_id):
+            self._closed = self._is_closed(prg)
+            if self._closed:
+                self.home.when_led(prg.number, self._route)
+                return
             self.prg = prg
             self._authenticate(prg)
         elif node is not None and self.service.reaches(node) and not self._arrived:
             self._relay_to(prg, node)
         else:
             self.home.when_led(prg.number, self._route)
+
+    def _is_closed(self, prg: Prg) -> str:
+        """Say why the partition may let nobody in like this client now (quantumqtt §10.6)."""
+        if not prg.closed:
+            return ""
+        connect = self._connect
+        assert connect is not None
+        operations = [Operation.START]
+        if self.client_id in prg.broker.state.sessions and not connect.clean_start:
+            operations.append(Operation.RESUME)
+        if connect.will is not None or self.home.guard.connects is not None:
+            operations.append(Operation.START_WITH_RULES)
+        if self._talk is not None:
+            operations.append(Operation.AUTHENTICATE)
+        return next((prg.closed[each] for each in operations if each in prg.closed), "")
 
     def arrived(self, client_id: bytes) -> None:
         """Note that another node sent this connection here, with the id that it assigned."""
@@ -474,6 +511,9 @@ class Connection:
         connect = self._connect
         assert connect is not None
         self._early = b""
+        if self.home.shut:
+            self._refuse(ReasonCode.BANNED, self.home.shut)
+            return
         self.phase = Phase.ATTACHING
         older = prg.connections.get(self.client_id)
         if older is not None and older.identity not in (None, self.identity):
@@ -619,6 +659,15 @@ class Connection:
         self._gracefully = True
         self.disconnect(ReasonCode.SESSION_TAKEN_OVER, "session taken over")
 
+    def sent_away(self, why: str) -> None:
+        """An operator does not want this client any more; no will then (§10.3)."""
+        self._gracefully = True
+        self.note_refused("ClientSentAway", why)
+        if self._connect is not None:
+            self._refuse(ReasonCode.BANNED, why)
+        else:
+            self.disconnect(ReasonCode.ADMINISTRATIVE_ACTION, why)
+
     def partition_moved(self, why: str) -> None:
         """The partition is led elsewhere: the client finds its session there (C10)."""
         prg, self.epoch, self.prg = self.prg, 0, None
@@ -730,7 +779,7 @@ class Connection:
         if now_ms >= self._deadline_ms:
             self._deadline_ms = _NEVER_MS
             if self._connect is not None:
-                self._refuse(ReasonCode.SERVER_UNAVAILABLE, "no leader in time")
+                self._refuse(ReasonCode.SERVER_UNAVAILABLE, self._closed or "no leader in time")
             else:
                 self._drop("no CONNECT in time")
         elif (
@@ -752,6 +801,8 @@ class Connection:
                     return
                 buffer, start = window
                 rows, end = scan(buffer, start, reader.packet_bytes_max, self.is_v5)
+                if self.prg is not None and self.prg.closed:
+                    rows, end = self._open_rows(self.prg, buffer, rows, end)
                 reader.consume(end)
                 if self.permit.gate is None:
                     self._talk_on().on_rows(buffer, rows)
@@ -763,6 +814,24 @@ class Connection:
             self.service.count_fault(fault)
             self.home.count_fault(fault)
             self.disconnect(fault.reason_code, fault.reason)
+
+    def _open_rows(
+        self, prg: Prg, buffer: bytes, rows: list[Row], end: int
+    ) -> tuple[list[Row], int]:
+        """Cut off what is closed now, with all behind it: it waits unread until it is open."""
+        for number, row in enumerate(rows):
+            first_byte = buffer[row[2]] if row[0] == SLOW else row[0]
+            operation = _ASKS.get(first_byte >> 4)
+            if operation is not None and operation in prg.closed:
+                self.home.fence(self, operation)
+                return rows[:number], row[2]
+        return rows, end
+
+    def fenced_off(self, why: str) -> None:
+        """End because the way stays closed; no will then (§10.3)."""
+        self._gracefully = True
+        self.note_refused("PERMANENT_DURABILITY", why)
+        self.disconnect(ReasonCode.SERVER_BUSY, why)
 
     def on_auth(self, packet: Auth) -> None:
         if self._talk is None:  # [MQTT-4.12.0-6]

@@ -130,6 +130,15 @@ class ItemsTaken(_Said, tag=10):
     through: int
 
 
+class ForwardsHeld(_Said, tag=12):
+    """The owner takes no publishes from `origin` now, and says why (quantumqtt §4.6.1)."""
+
+    tenant: str
+    origin: int
+    owner: int
+    reason: str
+
+
 Said: TypeAlias = (
     RelayOpen
     | RelayData
@@ -143,6 +152,7 @@ Said: TypeAlias = (
     | UnloggedMember
     | Items
     | ItemsTaken
+    | ForwardsHeld
 )
 
 

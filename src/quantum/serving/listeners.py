@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fcntl import LOCK_EX, flock
 from pathlib import Path
 from typing import Final
 
@@ -24,9 +26,12 @@ from quantum.edge import (
 )
 from quantum.edge.errors import EdgeError
 from quantum.edge.listener_files import connections_possible, raise_file_limit
+from quantum.edge.tls import ServerCertificates
 from quantum.edge.tls_development import prepare_server
 from quantum.serving.service import BrokerService
+from quantum.serving.tenant_keeper import Changed, TenantKeeper
 
+_LOCK_FILE: Final = "mqtt-pki.lock"
 _PORT_MAX: Final = 65_535
 _OWN_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -51,8 +56,8 @@ class Doors:
     connections_max: int = 100_000
     connections_per_second: int = 5_000
     first_packet_seconds: int = 10
-    tenants: Mapping[str, Door] = field(default_factory=dict)
-    """Doors for the plaintext clients of single tenants, in development."""
+    port_shift: int = 0
+    """By how much higher the doors of single tenants are here than they are said to be."""
 
 
 def tenant_doors(service: BrokerService, shift: int = 0) -> dict[str, Door]:
@@ -63,7 +68,7 @@ def tenant_doors(service: BrokerService, shift: int = 0) -> dict[str, Door]:
     doors: dict[str, Door] = {}
     for name, tenant in service.tenants.items():
         address = tenant.guard.description.mqtt
-        if address is not None:
+        if address is not None and not tenant.shut:
             host, _, port = address.rpartition(":")
             if not host or not port.isdecimal() or not 0 <= int(port) + shift <= _PORT_MAX:
                 raise DataDirectoryRefused(
@@ -98,6 +103,11 @@ class Listeners:
         self._lobby.on_refusal = self._on_refusal
         self._renewal: Repeated | None = None
         self.open: dict[str, tuple[Listener, Door]] = {}
+        self._tenant_doors: dict[str, Door] = {}  # those that are open, as they were wanted
+        self._tls: TlsListener | None = None
+        self._is_started = False
+        self._following = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def _on_refusal(self, address: str, why: object) -> None:
         kind = type(why).__name__ if isinstance(why, EdgeError) else "ConnectionLate"
@@ -131,8 +141,56 @@ class Listeners:
             return names.get((server_name or "").lower(), self._default)
         return names.get(server_name.lower())
 
+    def follow(self, keeper: TenantKeeper) -> None:
+        """Open and close the doors of tenants from now on, as the keeper says.
+
+        A node that has no tenant yet opens its own doors with the first one.
+        """
+
+        def changed(_changed: Changed) -> None:
+            task = asyncio.get_running_loop().create_task(self._follow())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        keeper.on_changed = changed
+
+    async def _follow(self) -> None:
+        async with self._following:
+            try:
+                if not self._is_started:
+                    await self.start()
+                    return
+                await self._follow_doors()
+                if self._tls is not None:
+                    await asyncio.to_thread(self._prepare)
+                    self._tls.reload()
+            except (EdgeError, DataDirectoryRefused, OSError) as error:
+                journal.error("the doors stay as they were: %s", error)
+
+    async def _follow_doors(self) -> None:
+        wanted = tenant_doors(self._service, self._doors.port_shift)
+        for tenant, door in list(self._tenant_doors.items()):
+            if wanted.get(tenant) != door:
+                self.open.pop(f"mqtt of {tenant}")[0].stop_accepting()
+                del self._tenant_doors[tenant]
+        for tenant, door in wanted.items():
+            if tenant not in self._tenant_doors:
+                name = f"mqtt of {tenant}"
+                require_loopback(name, door.host, development=True)
+                new = self._service.new_connection
+                await self._open(name, Listener(name, self._lobby, new, tenant=tenant), door)
+                self._tenant_doors[tenant] = door
+
+    def _prepare(self) -> ServerCertificates:
+        """Make the server's certificate good for every name; nodes of one directory take turns."""
+        (self._data / _LOCK_FILE).touch()
+        with (self._data / _LOCK_FILE).open("ab") as lock:
+            flock(lock, LOCK_EX)
+            return prepare_server(self._data, utc_now(), frozenset(self._service.server_names))
+
     async def start(self) -> None:
         """Open the doors. Raises EdgeError."""
+        self._is_started = True
         new = self._service.new_connection
         doors = self._doors
         if doors.mqtt is not None:
@@ -140,10 +198,7 @@ class Listeners:
             await self._open(
                 "mqtt", Listener("mqtt", self._lobby, new, tenant=self._default), doors.mqtt
             )
-        for tenant, door in doors.tenants.items():
-            name = f"mqtt of {tenant}"
-            require_loopback(name, door.host, development=True)
-            await self._open(name, Listener(name, self._lobby, new, tenant=tenant), door)
+        await self._follow_doors()
         if doors.ws is not None:
             require_loopback("ws", doors.ws.host, development=True)
             frames = over_websocket(new, WebSocketLimits())
@@ -155,11 +210,10 @@ class Listeners:
                 "mqtts",
                 self._lobby,
                 new,
-                certificates=prepare_server(
-                    self._data, utc_now(), frozenset(self._service.server_names)
-                ),
+                certificates=self._prepare(),
                 tenant_of=self.tenant_of,
             )
+            self._tls = listener
             await self._open("mqtts", listener, doors.mqtts)
             watch = FileWatch(listener.certificates.files, listener.reload, EdgeError)
             watch.look()

@@ -37,6 +37,7 @@ from clustor.control import (
     PublishProofs,
     PublishRbacManifest,
     QuarantineCause,
+    RecordDurabilityMode,
     RecordMembership,
     RegisterKey,
     RegisterNode,
@@ -127,6 +128,9 @@ _all: tuple[Command, ...] = (
     RemoveNode(node_id=4),
     Plane.placing(2, 1, 2, 3),
     RetirePartition(partition_id=1, expected_routing_epoch=1),
+    RecordDurabilityMode(
+        partition_id=1, node_id=1, term=2, mode=ModeName.STRICT, durability_mode_epoch=0
+    ),
     SetRoutingMap(tenant_id="a", partitions=(1,), expected_routing_epoch=0),
     SetDurabilityMode(partition_id=1, mode=ModeName.GROUP_FSYNC, expected_epoch=0),
     SetFollowerReads(partition_id=1, capability=True),
