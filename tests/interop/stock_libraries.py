@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
@@ -17,6 +18,7 @@ from tests.interop.stock_mqttjs import MqttJs, package
 from tests.interop.stock_paho import Paho
 
 NOTHING = Can(0)
+_rooms = itertools.count()
 LIBRARIES: tuple[type[Library], ...] = (Paho, Aiomqtt, Gmqtt, MqttJs)
 
 
@@ -79,7 +81,7 @@ async def room(
 ) -> AsyncIterator[Room]:
     if library is MqttJs and isinstance(missing := package(), str):
         pytest.skip(missing)
-    counted = request.node.nodeid.encode().hex()[-8:]
+    counted = f"{request.node.nodeid.encode().hex()[-8:]}-{next(_rooms)}"  # another one each time
     room = Room(library(), place, f"{request.node.originalname}-{library.name}-{counted}")
     yield room
     await room.shut()

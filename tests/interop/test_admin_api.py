@@ -226,8 +226,12 @@ def test_a_node_under_tls_knows_its_callers_by_their_certificates(tmp_path: Path
 
 
 def run(tree: typer.Typer, *arguments: object) -> tuple[int, str]:
-    result = CliRunner().invoke(tree, [str(each) for each in arguments])
-    return result.exit_code, result.output
+    """Run a command, and again where its node did not answer within the two seconds of a call."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while True:
+        result = CliRunner().invoke(tree, [str(each) for each in arguments])
+        if "timed out" not in result.output or time.monotonic() > deadline:
+            return result.exit_code, result.output
 
 
 async def test_commands_and_streams_under_tls(
@@ -244,10 +248,10 @@ async def test_commands_and_streams_under_tls(
             assert time.monotonic() < deadline, (tmp_path / "var" / "node-1.log").read_text()
             await asyncio.sleep(0.02)
         await asyncio.to_thread(_check_commands, place, pem, tmp_path, monkeypatch)
-        await _check_stream(place, pem.rename(tmp_path / "first.pem"), deadline)
+        await _check_stream(place, pem.rename(tmp_path / "first.pem"))
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(90)
     where = node_directory(tmp_path / "var", ONE)
     assert "REVOKED" in run(audit.app, "show", where, "--what", "AdminConnectionEnded")[1]
 
@@ -259,7 +263,7 @@ def _check_commands(
     asks = ("status", "--admin", place.admin)
     code, output = run(cluster_cli.app, *asks)
     assert code == 9 and "wants TLS: give --cert and --ca" in output
-    code, output = run(kv.app, "get", "colour", "--cluster", place.admin, "--timeout", 1)
+    code, output = run(kv.app, "get", "colour", "--cluster", place.admin, "--timeout", 60)
     assert code == 9 and "wants TLS: give --cert and --ca" in output
     stranger = create_authority(tmp_path / "elsewhere", CLUSTER, utc_now())
     assert stranger.certificate is not None
@@ -288,14 +292,14 @@ def _check_commands(
     assert code == 9 and "more than one certificate is there" in output
 
 
-async def _check_stream(place: TlsNode, pem: Path, deadline: float) -> None:
+async def _check_stream(place: TlsNode, pem: Path) -> None:
     """A stream of a certificate that the control plane revokes ends; others go on."""
     second = place.issue(operator_of(CLUSTER).identity)
     tls = Credentials(pem, None, place.authority).context()
     other = Credentials(second, None, place.authority).context()
     async with (
-        KvClient([place.admin], tls=tls, timeout_seconds=4.0) as goes,
-        KvClient([place.admin], tls=other) as stays,
+        KvClient([place.admin], tls=tls, timeout_seconds=60) as goes,
+        KvClient([place.admin], tls=other, timeout_seconds=60) as stays,
     ):
         await goes.put(b"a", b"1")
         await stays.put(b"b", b"2")
@@ -306,11 +310,13 @@ async def _check_stream(place: TlsNode, pem: Path, deadline: float) -> None:
             place.api(second).ask, "PUT", "/v1/certificates/cluster", body=body
         )
         assert told.code == 200, told.body
+        deadline = time.monotonic() + DEADLINE_SECONDS
         while goes.is_connected:
             assert time.monotonic() < deadline
             await asyncio.sleep(0.02)
         assert stays.is_connected
         await stays.put(b"b", b"3")
         assert stays.links_opened == opened
+    async with KvClient([place.admin], tls=tls, timeout_seconds=4.0) as comes_again:
         with pytest.raises(KvUnavailable):
-            await goes.put(b"a", b"4")
+            await comes_again.put(b"a", b"4")

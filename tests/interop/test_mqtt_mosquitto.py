@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import subprocess
@@ -18,13 +19,15 @@ DEADLINE_SECONDS = 180.0
 MISSING = [name for name in ("pub", "sub", "rr") if shutil.which(f"mosquitto_{name}") is None]
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"not installed: mosquitto_{MISSING}")
 
+_topics = itertools.count()
 VERSIONS = pytest.mark.parametrize("version", ["mqttv31", "mqttv311", "mqttv5"])
 
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
     """Nobody else publishes here."""
-    return "mosquitto/" + "".join(each if each.isalnum() else "-" for each in request.node.name)
+    name = "".join(each if each.isalnum() else "-" for each in request.node.name)
+    return f"mosquitto/{name}-{next(_topics)}"
 
 
 def publish(place: Place, *arguments: str, stdin: str = "", check: bool = True) -> int:
