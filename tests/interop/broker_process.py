@@ -77,6 +77,11 @@ class BrokerProcess:
             return False
         return code == 200 and all(each["serves"] for each in page["partitions"])
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def interrupt(self) -> int:
         """Press Ctrl-C, and return the exit code."""
         assert self._process is not None

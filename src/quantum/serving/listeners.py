@@ -23,6 +23,7 @@ from quantum.edge import (
 )
 from quantum.edge.errors import EdgeError
 from quantum.edge.listener_files import connections_possible, raise_file_limit
+from quantum.edge.lobby import HALF_OPEN_MAX
 from quantum.edge.tls_development import prepare_server
 from quantum.serving.service import BrokerService
 
@@ -50,6 +51,7 @@ class Doors:
     connections_max: int = 100_000
     connections_per_second: int = 5_000
     first_packet_seconds: int = 10
+    half_open_max: int = HALF_OPEN_MAX
     tenants: Mapping[str, Door] = field(default_factory=dict)
     """Doors for the plaintext clients of single tenants, in development."""
 
@@ -92,8 +94,9 @@ class Listeners:
                 waiting_max=possible,
             ),
             first_answer_seconds=float(doors.first_packet_seconds),
+            half_open_max=max(1, min(doors.half_open_max, possible // 2)),
         )
-        self._lobby = Lobby(limits)
+        self._lobby = service.lobby = Lobby(limits)
         self._lobby.on_refusal = self._on_refusal
         self._renewal: Repeated | None = None
         self.open: dict[str, tuple[Listener, Door]] = {}

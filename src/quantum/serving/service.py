@@ -21,6 +21,7 @@ from clustor.runtime.pki import NodeId
 from quantum.broker import Broker
 from quantum.broker.items import decode_item
 from quantum.broker.message import decode_record
+from quantum.edge.lobby import Lobby
 from quantum.edge.ports import Peer, Transport, Wire
 from quantum.mqtt import PeerFault
 from quantum.routing.ring import HashRing
@@ -90,6 +91,8 @@ class BrokerService:
         self.recent = Recent(self.now_ms)
         """What happened to clients lately, for who asks why."""
         self.large = LargePackets()
+        self.lobby: Lobby | None = None
+        """The door of all listeners, to be asked what came to it."""
         self.connections = 0
         self.references: dict[int, dict[Transport, str]] = {}
         """Where other nodes serve clients, where that is known."""
