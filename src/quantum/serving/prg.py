@@ -88,6 +88,7 @@ class Prg:
         """Commands that the group did not take now (it hands its leadership over, or has too much
         to do): they wait for the next tick, and later ones wait behind them. The first field is
         their place, the last one says whether the group's admission has to be asked."""
+        self._behind_effects: list[Callable[[], None]] = []
         self._parts_open = 0  # parts of large commands that are on their way into the log
         self.backlog = Level(BACKLOG_BYTES_MAX, tenant.soon)
         """The bytes of all that waits for the log, here or with the owner of its topics."""
@@ -379,8 +380,16 @@ class Prg:
                     self._fan_out(effect)
                 else:
                     self._carry_out(effect)
+            if self._behind_effects:
+                behind, self._behind_effects = self._behind_effects, []
+                for call in behind:
+                    call()
         if self.leading:
             self._after_apply()
+
+    def behind_effects(self, call: Callable[[], None]) -> None:
+        """Let a completion's call come behind the effects of the command that is completed."""
+        self._behind_effects.append(call)
 
     def _on_failed(self, request_ids: list[RequestId]) -> None:
         for request in request_ids:

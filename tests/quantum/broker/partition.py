@@ -183,6 +183,7 @@ class Partition:
                 done(reply)
             for effect in of_command:
                 self._carry_out(effect)
+            self._deliver_held()
         self._check_waiters()
 
     def check_digests(self) -> None:
@@ -306,8 +307,10 @@ class Partition:
         return max(self.carried.get(origin, 0), self.broker.state.channels.counted.get(origin, 0))
 
     def _carried(self, origin: int, through: int) -> None:
-        """Note how far a stream was carried out, and deliver what waited for that."""
+        """Note how far a stream was carried out; what waits for that comes behind the effects."""
         self.carried[origin] = max(through, self.through(origin))
+
+    def _deliver_held(self) -> None:
         held, self.held = self.held, []
         for each_origin, place, message in held:
             self.fan_out_behind(each_origin, place, message)
@@ -342,7 +345,6 @@ class Partition:
         fresh = packet.items[cursor + 1 - packet.first :]
         self.commit()  # what was begun before comes before
         if not fresh:
-            self._carried(packet.origin, 0)
             self.world.send(Taken(packet.origin, self.number, cursor))
             return
         first = cursor + 1
@@ -355,6 +357,7 @@ class Partition:
         said = Taken(packet.origin, self.number, through)
         if not logged:
             self._carried(packet.origin, through)
+            self._deliver_held()
             self.world.send(said)
             return
 
