@@ -26,6 +26,7 @@ from quantum.edge import (
 )
 from quantum.edge.errors import EdgeError
 from quantum.edge.listener_files import connections_possible, raise_file_limit
+from quantum.edge.lobby import HALF_OPEN_MAX
 from quantum.edge.tls import ServerCertificates
 from quantum.edge.tls_development import prepare_server
 from quantum.serving.service import BrokerService
@@ -56,6 +57,7 @@ class Doors:
     connections_max: int = 100_000
     connections_per_second: int = 5_000
     first_packet_seconds: int = 10
+    half_open_max: int = HALF_OPEN_MAX
     port_shift: int = 0
     """By how much higher the doors of single tenants are here than they are said to be."""
 
@@ -98,8 +100,9 @@ class Listeners:
                 waiting_max=possible,
             ),
             first_answer_seconds=float(doors.first_packet_seconds),
+            half_open_max=max(1, min(doors.half_open_max, possible // 2)),
         )
-        self._lobby = Lobby(limits)
+        self._lobby = service.lobby = Lobby(limits)
         self._lobby.on_refusal = self._on_refusal
         self._renewal: Repeated | None = None
         self.open: dict[str, tuple[Listener, Door]] = {}

@@ -135,6 +135,7 @@ def doors(settings: Settings) -> Doors:
         settings.connections_max,
         settings.connections_per_second,
         settings.first_packet_seconds,
+        settings.half_open_max,
     )
 
 
