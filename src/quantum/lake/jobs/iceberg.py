@@ -114,12 +114,13 @@ def _table_of(store: TableStore, number: int) -> IcebergTable:
 
     metadata = TableMetadataUtil.parse_raw(store.read(metadata_name(number)).decode())
     location = _location(store, metadata_name(number))
+    catalog: Any = StoreCatalog(store, number)
     return Opened(
         ("quantum", "rows"),
         metadata,
         location,
         load_file_io(_io_properties(), location),
-        StoreCatalog(store, number),
+        catalog,
     )
 
 
@@ -152,8 +153,8 @@ class StoreCatalog:
             raise CommitFailedException(f"{name} is there already")
         self._number += 1
         _hint(self._store, self._number)
-        return CommitTableResponse(
-            **{"metadata": updated, "metadata-location": _location(self._store, name)}
+        return CommitTableResponse.model_validate(
+            {"metadata": updated, "metadata-location": _location(self._store, name)}
         )
 
     def _delete_old_metadata(self, *_: object) -> None:
