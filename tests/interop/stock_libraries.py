@@ -11,13 +11,12 @@ import pytest
 
 from tests.interop.mqtt_places import Place
 from tests.interop.stock_aiomqtt import Aiomqtt
-from tests.interop.stock_client import Can, Library, Opening, StockClient
+from tests.interop.stock_client import DEADLINE_SECONDS, Can, Library, Opening, StockClient
 from tests.interop.stock_gmqtt import Gmqtt
 from tests.interop.stock_mqttjs import MqttJs, package
 from tests.interop.stock_paho import Paho
 
 NOTHING = Can(0)
-GONE_SECONDS_MAX = 20.0
 LIBRARIES: tuple[type[Library], ...] = (Paho, Aiomqtt, Gmqtt, MqttJs)
 
 
@@ -51,8 +50,14 @@ class Room:
     async def until_gone(self, name: str) -> None:
         """Wait until the broker has no session of a client: its DISCONNECT takes another way
         than what it does at another node."""
-        async with asyncio.timeout(GONE_SECONDS_MAX):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             while await asyncio.to_thread(self.place.knows_session, f"{self.topic}-{name}"):
+                await asyncio.sleep(0.01)
+
+    async def until_away(self, name: str) -> None:
+        """Wait until the broker knows that a client whose session is kept has gone."""
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while not await asyncio.to_thread(self.place.is_away, f"{self.topic}-{name}"):
                 await asyncio.sleep(0.01)
 
     async def shut(self) -> None:

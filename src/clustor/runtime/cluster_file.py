@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -72,6 +72,9 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cache_grace_ms: int = CONSISTENCY_PROFILE.control_plane.cache_grace_ms
     admin_tls: bool = False  # whether the admin port is TLS that asks for certificates and roles
     fault_injection: bool = False  # whether groups can be told to hang: tests and drills only
+    # How many times longer than the profile's its nodes wait for each other and for their disks,
+    # for a machine that does much else. Longer only: a lease never outlives an election by it.
+    patience: Annotated[int, msgspec.Meta(ge=1)] = 1
     format_version: int = 1
 
     @property
@@ -87,7 +90,11 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             cache_fresh_ms=self.cache_fresh_ms,
             cache_grace_ms=self.cache_grace_ms,
         )
-        return replace(CONSISTENCY_PROFILE, replication=numbers, control_plane=control_plane)
+        return replace(
+            _patient(CONSISTENCY_PROFILE, self.patience),
+            replication=numbers,
+            control_plane=control_plane,
+        )
 
     @property
     def id(self) -> ClusterId:
@@ -127,6 +134,19 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if entry.node_id == node_id:
                 return entry
         raise DataDirectoryRefused("no such node in the cluster", node=node_id)
+
+
+def _patient(profile: Profile, times: int) -> Profile:
+    """Let elections, and the verdict that a disk is stalled, come so many times later."""
+    low, high = profile.election_timeout_ms
+    wan_low, wan_high = profile.wan_election_timeout_ms
+    device = replace(profile.device, latency_max_ms=times * profile.device.latency_max_ms)
+    return replace(
+        profile,
+        election_timeout_ms=(times * low, times * high),
+        wan_election_timeout_ms=(times * wan_low, times * wan_high),
+        device=device,
+    )
 
 
 def port_of(base_port: int, node_id: int, role: int) -> int:

@@ -105,7 +105,8 @@ class Enroller:
 
     def __init__(self, root: Path, cluster: ClusterId) -> None:
         self._root = root
-        self._authority: Authority = load_authority(root / PKI_DIRECTORY, cluster)
+        self._cluster = cluster
+        self._authority()  # says at the start what would stand in everybody's way
         self._store = TokenStore(root)
 
     def answer(self, message: bytes, peer: str) -> EnrolmentAnswer:
@@ -121,6 +122,10 @@ class Enroller:
         facts = {"role": grant.role.value, "key_sha256": _key_digest(key)}
         self._record(peer, "Done", grant.node_id, facts)
         return self._certificate(key, grant)
+
+    def _authority(self) -> Authority:
+        """Read who signs: a rollover may have put another one there."""
+        return load_authority(self._root / PKI_DIRECTORY, self._cluster)
 
     def _record(
         self, who: str, outcome: str, node: int, facts: dict[str, str] | None = None
@@ -138,7 +143,7 @@ class Enroller:
         return grant
 
     def _certificate(self, key: ec.EllipticCurvePublicKey, grant: Grant) -> EnrolmentAnswer:
-        authority, node = self._authority, NodeId(grant.node_id)
+        authority, node = self._authority(), NodeId(grant.node_id)
         certificate = sign_key(
             authority,
             key,
@@ -152,7 +157,7 @@ class Enroller:
         return EnrolmentAnswer(
             cluster_id=authority.cluster_id,
             certificate_pem=pem_of(certificate),
-            authority_pem=pem_of(authority.certificate),
+            authority_pem=authority.bundle_pem.decode(),
             keyring=(keys / KEYRING_FILE).read_text(),
             kek=(keys / KEK_FILE).read_text(),
             staged=(keys / STAGED_FILE).read_text() if (keys / STAGED_FILE).exists() else "",

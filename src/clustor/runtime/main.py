@@ -30,6 +30,7 @@ from clustor.raft.errors import DataLost
 from clustor.replica import ReplicaError
 from clustor.runtime.admin import AdminServer
 from clustor.runtime.admin_commands import AdminCommands
+from clustor.runtime.admin_trust import AdminTrust
 from clustor.runtime.audit_control import ControlFollower
 from clustor.runtime.audit_desk import open_desk
 from clustor.runtime.audit_writer import AUDIT_DIRECTORY
@@ -51,9 +52,9 @@ from clustor.runtime.keystore import load_keyring
 from clustor.runtime.kv_service import KvService
 from clustor.runtime.memory import keep_freed_memory
 from clustor.runtime.node import Node, NodeSettings
-from clustor.runtime.pki import NodeId, admin_context, own_identity
+from clustor.runtime.pki import NodeId, own_identity
 from clustor.runtime.repair import repair_status
-from clustor.runtime.rotation import NodeTrust, Repeated, renew_always
+from clustor.runtime.rotation import NodeTrust, Repeated
 from clustor.runtime.rotation_keys import KeyKeeper, epochs_in_use, keep_keys
 from clustor.runtime.signing import load_signer
 from clustor.runtime.status import status_of
@@ -181,11 +182,11 @@ async def serve_node(
     pid = os.getpid()
     commands = AdminCommands(node, lambda: read_cluster_file(file))
     admin = AdminServer(lambda: status_of(node, pid), kv, commands)
-    tls = admin_context(data.pki) if cluster.admin_tls else None
-    if tls is not None:
-        watches.append(renew_always(tls, data.pki))
+    door = AdminTrust(data.pki, admin, node.audit) if cluster.admin_tls else None
+    if door is not None:
+        watches.append(Repeated(door.look))
     admin.telemetry = node.watch = NodeTelemetry(node)
-    await admin.listen(settings.entry.admin, tls)
+    await admin.listen(settings.entry.admin, door.context if door is not None else None)
     for number in range(1, cluster.groups + 1):
         kv.host(PartitionId(number))
     if cluster.control_founders:
@@ -197,7 +198,7 @@ async def serve_node(
     await node.start()
     if node.control is not None:
         node.control.start()
-    if tls is None:
+    if door is None:
         journal.info("development mode: admin and KV are plaintext on %s", settings.entry.admin)
     gc.collect()
     gc.freeze()

@@ -34,6 +34,7 @@ from clustor.control.types import Name
 from clustor.runtime.errors import ControlUnavailable
 from clustor.runtime.http_head import Request, Response
 from quantum.admin.answers import CallDone
+from quantum.admin.break_glass import require_covered, require_no_glass, token_id_of
 from quantum.admin.errors import (
     ApiError,
     ErrorBody,
@@ -105,6 +106,7 @@ class Api:
         request_id = self._draw_id()
         try:
             peer = self._identify(request)
+            require_no_glass(peer)
             local = await self.port.state(linearizable=False)
             self._require_good(local, peer)
             _require_initialized(local)
@@ -123,7 +125,7 @@ class Api:
         route, texts = _TABLE.find(request.method, parts.path)
         values = bind_path(route, texts) | bind_query(route, parts.query)
         body = bind_body(route, request.body)
-        caller = Caller(identity=peer.identity, break_glass=_token(request))
+        caller = Caller(identity=peer.identity, break_glass=_token(request, peer))
         linearizable = values.pop("linearizable", True)
         if route.freshness is Freshness.ANY:
             store = local
@@ -132,6 +134,7 @@ class Api:
         else:
             store = await self.port.state(linearizable=linearizable)
             self._require_heard(linearizable=linearizable)
+        require_covered(route, store, peer)
         authority = self._authority(store, peer.identity)
         asked = Asked(store, caller, authority, values, body, request_id)
         return await (self._read(route, asked) if route.make is None else self._call(route, asked))
@@ -326,11 +329,16 @@ def _is_name(text: str) -> bool:
     return True
 
 
-def _token(request: Request) -> str | None:
+def _token(request: Request, peer: Peer) -> str | None:
+    """Return the break-glass token that is used: the certificate's own, or the named one."""
     token = request.headers.get("break-glass")
     if token is not None and not _is_name(token):
         raise malformed("Break-Glass names a token: letters, digits, '.', '_' and '-'")
-    return token
+    if peer.scope is None:
+        return token
+    if token not in (None, token_id_of(peer.serial)):
+        raise malformed("a break-glass certificate is its own token: name no other")
+    return token_id_of(peer.serial)
 
 
 def _require_loopback_host(request: Request) -> None:

@@ -28,9 +28,10 @@ from quantum.archive import (
     verify_prg,
 )
 from quantum.archive.chain import read_record
-from quantum.cli.admin_client import AdminUnreachable, fetch, parse_address
+from quantum.cli.admin_client import AdminUnreachable, fail_unreachable, fetch, parse_address
 from quantum.cli.archive_opening import AsJson, Url, in_one_sentence, prgs_of, ring_of
 from quantum.cli.archive_retain import retain
+from quantum.cli.credentials import speaking
 from quantum.cli.exits import Exit, errors, fail
 
 app = typer.Typer(
@@ -56,6 +57,7 @@ _BY_KIND: Final = {
 
 
 @app.command()
+@speaking
 def status(
     url: Annotated[
         str | None, typer.Argument(metavar="[URL]", help="An archive; default: ask the broker.")
@@ -89,7 +91,7 @@ def _show_archiver(admin: str, *, as_json: bool) -> None:
     except ValueError as error:
         fail(str(error), Exit.USAGE)
     except AdminUnreachable as error:
-        fail(str(error), Exit.UNREACHABLE)
+        fail_unreachable(error)
     if code != 200:
         fail("this broker has no archive; start it with --archive URL", Exit.NOT_FOUND)
     rows: list[dict[str, Any]] = answer["partitions"]

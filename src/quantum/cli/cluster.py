@@ -14,7 +14,13 @@ from clustor.runtime.errors import NodeError
 from clustor.runtime.pki import cluster_id, utc_now
 from quantum.archive import ArchiveMisuse, open_objects
 from quantum.cli import members
-from quantum.cli.admin_client import AdminUnreachable, cluster_status, parse_address
+from quantum.cli.admin_client import (
+    AdminUnreachable,
+    cluster_status,
+    fail_unreachable,
+    parse_address,
+)
+from quantum.cli.credentials import speaking
 from quantum.cli.exits import Exit, fail
 from quantum.cli.node_exits import exit_of_node
 from quantum.cli.status_table import status_lines
@@ -115,6 +121,7 @@ def _archive_url(archive: str | None, tenant_prgs: int) -> str | None:
 
 
 @app.command()
+@speaking
 def status(
     admin: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="The admin address of any node.")
@@ -161,4 +168,4 @@ def _statuses(admin: str | None, data: Path | None) -> dict[str, Any]:
     except NodeError as error:
         fail(str(error), exit_of_node(error))
     except AdminUnreachable as error:
-        fail(str(error), Exit.UNREACHABLE)
+        fail_unreachable(error)

@@ -40,6 +40,9 @@ class Counts:
     turned_away: int = 0
     refused: int = 0
     revoked: int = 0
+    """Of the refused: whose certificate was revoked, at the handshake or later."""
+    expelled: int = 0
+    """Of the refused: who was in, and believed no more."""
     late: int = 0
 
     def as_dict(self) -> dict[str, int]:

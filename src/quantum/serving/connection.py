@@ -232,6 +232,16 @@ class Connection:
         elif self.phase is Phase.LIVE and self.outward is not None:
             self.outward.send_more()
 
+    def expelled(self, why: str) -> None:
+        """End a client whose certificate is believed no more; its will is not said (§10.3)."""
+        self._gracefully = True
+        if self._relay is not None:
+            self._relay.expelled(why)
+        elif self._connect is not None:
+            self._refuse(ReasonCode.NOT_AUTHORIZED, why)
+        else:
+            self.disconnect(ReasonCode.NOT_AUTHORIZED, why)
+
     def lost(self) -> None:
         if self._relay is not None:
             self._relay.lost()

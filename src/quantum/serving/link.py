@@ -52,6 +52,13 @@ class RelayTaken(_Said, tag=4):
     taken: int
 
 
+class RelayExpelled(_Said, tag=20):
+    """The sender's client is believed no more; the receiver tells it why, and ends the relay."""
+
+    relay: int
+    why: str
+
+
 class Forwarded(_Said, tag=5):
     """Publishes for the owner of their topics, numbered from `first`."""
 
@@ -128,6 +135,7 @@ Said: TypeAlias = (
     | RelayData
     | RelayEnd
     | RelayTaken
+    | RelayExpelled
     | Forwarded
     | ForwardsDone
     | Unlogged

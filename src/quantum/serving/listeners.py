@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -16,6 +16,7 @@ from quantum.edge import (
     EdgeLimits,
     Listener,
     Lobby,
+    TenantTrust,
     TlsListener,
     WebSocketLimits,
     over_websocket,
@@ -102,9 +103,22 @@ class Listeners:
         kind = type(why).__name__ if isinstance(why, EdgeError) else "ConnectionLate"
         self._service.note_refused(kind, who=address, why=str(why))
 
-    def _renew(self, watch: FileWatch) -> None:
+    def _renew(self, watch: FileWatch, listener: TlsListener) -> None:
         if watch.look():
             journal.info("new certificates are in use for clients to come")
+        listener.look()
+
+    def trust_tenant(self, tenant: str, roots: Iterable[str], revoked: Iterable[str]) -> None:
+        """Judge a tenant's clients by its own roots (PEM; none: everybody's) and serial numbers.
+
+        In force at once, for those who are connected as well; no roots and nothing revoked gives
+        the common rules back. Serial numbers are hexadecimal, as the control plane keeps them.
+        Raises EdgeError for roots that cannot be read, and goes on with what was in force.
+        """
+        wish = TenantTrust(tuple(roots), frozenset(int(each, 16) for each in revoked))
+        for listener, _ in self.open.values():
+            if isinstance(listener, TlsListener):
+                listener.trust_tenant(tenant, wish if wish != TenantTrust() else None)
 
     def tenant_of(self, server_name: str | None) -> str | None:
         """Say whose clients ask for a server name.
@@ -149,7 +163,7 @@ class Listeners:
             await self._open("mqtts", listener, doors.mqtts)
             watch = FileWatch(listener.certificates.files, listener.reload, EdgeError)
             watch.look()
-            self._renewal = Repeated(lambda: self._renew(watch))
+            self._renewal = Repeated(lambda: self._renew(watch, listener))
 
     async def _open(self, name: str, listener: Listener, door: Door) -> None:
         await listener.start(door.host, door.port)

@@ -370,6 +370,10 @@ class BrokerService:
         match said:
             case link.RelayData() | link.RelayEnd() | link.RelayTaken() | link.RelayOpen():
                 self._on_relay(peer, said)
+            case link.RelayExpelled():
+                relay_exit = self._exits.get((peer, said.relay))
+                if relay_exit is not None:
+                    relay_exit.expelled(said.why)
             case link.Forwarded():
                 self._on_forwarded(peer, said)
             case link.ForwardsDone():

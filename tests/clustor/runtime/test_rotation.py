@@ -7,7 +7,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from cryptography import x509
 
 from clustor.runtime.errors import CertificateUnusable, NodeError
 from clustor.runtime.pki import (
@@ -22,6 +21,8 @@ from clustor.runtime.pki import (
 )
 from clustor.runtime.revocation import (
     LIST_LIFETIME,
+    keep_lists_of,
+    lists_of,
     read_revocations,
     revoke_certificate,
     write_revocations,
@@ -59,9 +60,8 @@ def serial_seen_by(peer: Peer, other: Peer) -> int:
     """Return the number of the certificate that `other` showed on the line that `peer` opened."""
     connection = peer.transport._lines[other.node].connection
     assert connection is not None
-    certificate = connection.certificate()
-    assert certificate is not None
-    return x509.load_der_x509_certificate(certificate).serial_number
+    assert connection.shown is not None
+    return connection.shown.serial
 
 
 async def test_a_renewed_certificate_is_for_new_connections_and_ends_none(tmp_path: Path) -> None:
@@ -197,8 +197,16 @@ def test_a_list_grows_and_is_its_authoritys_alone(tmp_path: Path) -> None:
         revoke_certificate(authority, certificate, path, utc_now())
         revoke_certificate(authority, certificate, path, utc_now())
     assert set(read_revocations(path, authority.certificate)) == numbers
+    assert read_revocations(path, other.certificate) == {}
     with pytest.raises(CertificateUnusable, match="another authority"):
-        read_revocations(path, other.certificate)
+        lists_of(path, [other.certificate])
+    write_revocations(other, {7: utc_now()}, path, utc_now())
+    assert set(read_revocations(path, authority.certificate)) == numbers
+    assert set(read_revocations(path, other.certificate)) == {7}
+    with pytest.raises(CertificateUnusable, match="another authority"):
+        lists_of(path, [other.certificate])  # not in parts
+    keep_lists_of([other.certificate], path)
+    assert [signer for signer, _ in lists_of(path, [other.certificate])] == [other.certificate]
 
 
 def test_a_watch_tries_again_until_it_works(tmp_path: Path) -> None:

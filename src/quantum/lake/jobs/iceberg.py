@@ -14,7 +14,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 import pyarrow as pa
@@ -114,13 +114,12 @@ def _table_of(store: TableStore, number: int) -> IcebergTable:
 
     metadata = TableMetadataUtil.parse_raw(store.read(metadata_name(number)).decode())
     location = _location(store, metadata_name(number))
-    catalog: Any = StoreCatalog(store, number)
     return Opened(
         ("quantum", "rows"),
         metadata,
         location,
         load_file_io(_io_properties(), location),
-        catalog,
+        cast("Any", StoreCatalog(store, number)),
     )
 
 
@@ -153,9 +152,11 @@ class StoreCatalog:
             raise CommitFailedException(f"{name} is there already")
         self._number += 1
         _hint(self._store, self._number)
-        return CommitTableResponse.model_validate(
-            {"metadata": updated, "metadata-location": _location(self._store, name)}
-        )
+        answer: dict[str, Any] = {
+            "metadata": updated,
+            "metadata-location": _location(self._store, name),
+        }
+        return CommitTableResponse(**answer)
 
     def _delete_old_metadata(self, *_: object) -> None:
         """Keep it: a reader may be on its way through it."""
