@@ -82,6 +82,20 @@ def test_what_may_go(box: LogBox, directory: Objects) -> None:
     assert going is not None and (going.through, len(going.snapshots)) == (200, 1)
 
 
+def test_the_last_segment_stays_although_a_snapshot_covers_it(
+    box: LogBox, directory: Objects
+) -> None:
+    """The archive goes on at it."""
+    archived(box, directory)
+    box.emit(500, b"state at 500")
+    box.archive(directory)
+    listing = read_listing(directory, PRG, box.keys)
+    going = plan_retention(listing, Wanted(bytes_max=0), FIRST_MS)
+    assert going is not None and going.through == 400
+    after = drop(directory, listing, going, box.keys, "a test", FIRST_MS)
+    assert (after.first, after.last) == (401, 500)
+
+
 def test_without_a_snapshot_nothing_goes(box: LogBox, directory: Objects) -> None:
     box.archive(directory)
     listing = read_listing(directory, PRG, box.keys)
