@@ -59,6 +59,7 @@ AGES = {
     "nothing may be left: the same": (Wanted(bytes_max=0), 300),
     "somebody needs the third": (Wanted(age_ms_max=0, keep_from=201), 200),
     "or some of it": (Wanted(age_ms_max=0, bytes_max=0, keep_from=299), 200),
+    "or its last entry": (Wanted(age_ms_max=0, keep_from=300), 200),
     "or what comes after it": (Wanted(age_ms_max=0, keep_from=301), 300),
     "somebody needs everything": (Wanted(bytes_max=0, keep_from=1), 0),
     "nothing was asked for": (Wanted(), 0),
@@ -80,6 +81,9 @@ def test_what_may_go(box: LogBox, directory: Objects) -> None:
     assert going is not None and going.through == 100
     going = plan_retention(listing, Wanted(bytes_max=listing.bytes - sizes[0] - 1), FIRST_MS)
     assert going is not None and (going.through, len(going.snapshots)) == (200, 1)
+    left = sum(sizes[2:]) + listing.snapshots[-1].bytes
+    going = plan_retention(listing, Wanted(bytes_max=left), FIRST_MS)
+    assert going is not None and going.through == 200, "the older snapshot goes, too"
 
 
 def test_the_last_segment_stays_although_a_snapshot_covers_it(
