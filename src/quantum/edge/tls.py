@@ -50,6 +50,8 @@ class TenantTrust:
 _RECORD_BYTES_MAX: Final = 16 << 10
 _SLICE_BYTES: Final = 4 << 10
 """A memory BIO never shrinks: what passes through it in one piece, the connection keeps."""
+_HANDSHAKE_SLICE_BYTES: Final = 256
+"""Many clients say little more than their handshake, ever."""
 
 # OpenSSL's X509_V_ERR_… numbers, as `ssl` reports them.
 _OUT_OF_TIME: Final = frozenset({9, 10})
@@ -181,7 +183,13 @@ class TlsSession:
 
     def shake_hands(self, data: bytes, tenant_of: TenantOf, certificates: TermsOf) -> None:
         """Take bytes of the handshake; raises ClientRefused, with an alert in the outgoing."""
-        self._incoming.write(data)
+        for start in range(0, len(data), _HANDSHAKE_SLICE_BYTES):
+            piece = data[start : start + _HANDSHAKE_SLICE_BYTES]
+            self._incoming.write(piece)
+            if not self.established:
+                self._shake_on(piece, tenant_of, certificates)
+
+    def _shake_on(self, data: bytes, tenant_of: TenantOf, certificates: TermsOf) -> None:
         if self._hello is not None:
             self._hello += data
         choice = _Choice(self, tenant_of, certificates)
