@@ -6,7 +6,6 @@ The nodes share one key ring, because a snapshot travels between them as it is o
 from __future__ import annotations
 
 import os
-import shutil
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -36,6 +35,7 @@ from clustor.runtime.keystore import (
 )
 from clustor.runtime.pki import (
     AUTHORITY_FILE,
+    AUTHORITY_KEY_FILE,
     PKI_DIRECTORY,
     Authority,
     ClusterId,
@@ -196,5 +196,6 @@ def _prepare_certificates(root: Path, cluster: ClusterFile, now: datetime) -> No
 def _authority(directory: Path, cluster: ClusterId, now: datetime) -> Authority:
     if (directory / AUTHORITY_FILE).exists():
         return load_authority(directory, cluster)
-    shutil.rmtree(directory, ignore_errors=True)  # a key without its certificate signed nothing
+    # A key without its certificate signed nothing. What is beside it may be others'.
+    (directory / AUTHORITY_KEY_FILE).unlink(missing_ok=True)
     return create_authority(directory, cluster, now)

@@ -156,6 +156,7 @@ class _Connection(asyncio.Protocol, ABC):
                 self._identified = True
                 self.identify(self._pipe.certificate())
                 self._shown = self._pipe.shown(self._owner.chains)
+                self._owner.check_shown(self._shown)
                 self.write(_hello())
             self._write_out()
             if plain:
@@ -421,6 +422,8 @@ class Transport:
         """Is told whom this node did not let in (0: it could not be told), and why."""
         self.quarantined: str | None = None
         """Why this node speaks to nobody, when it does not (clustor §12.1)."""
+        self.disbelief: Callable[[Shown], str | None] | None = None
+        """Says why a certificate that TLS believes is not believed now; None: nobody asks."""
         self.on_packet = on_packet
         self.on_lost = on_lost
         self.jitter = jitter
@@ -531,6 +534,12 @@ class Transport:
         if peer == self._node:
             raise PeerRefused("a peer with our own identity", peer=peer)
         return peer
+
+    def check_shown(self, shown: Shown | None) -> None:
+        """Refuse what TLS believed and this node does not; raises PeerRefused."""
+        why = self.disbelief(shown) if shown is not None and self.disbelief is not None else None
+        if why is not None:
+            raise PeerRefused("the peer's certificate is not believed now", why=why)
 
     def inbound_opened(self, inbound: _Inbound) -> None:
         self._inbound.add(inbound)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from fcntl import LOCK_EX, flock
 from pathlib import Path
@@ -28,9 +30,15 @@ from quantum.edge.errors import EdgeError
 from quantum.edge.listener_files import connections_possible, raise_file_limit
 from quantum.edge.lobby import HALF_OPEN_MAX
 from quantum.edge.tls import ServerCertificates
-from quantum.edge.tls_development import prepare_server
+from quantum.edge.tls_development import pki_directory, prepare_server
 from quantum.serving.service import BrokerService
 from quantum.serving.tenant_keeper import Changed, TenantKeeper
+from quantum.serving.token_authentication import (
+    METHOD,
+    TOKENS_DIRECTORY,
+    TokenAuthenticator,
+    TokenKeyFiles,
+)
 
 _LOCK_FILE: Final = "mqtt-pki.lock"
 _PORT_MAX: Final = 65_535
@@ -105,6 +113,7 @@ class Listeners:
         self._lobby = service.lobby = Lobby(limits)
         self._lobby.on_refusal = self._on_refusal
         self._renewal: Repeated | None = None
+        self._token_keys: TokenKeyFiles | None = None
         self.open: dict[str, tuple[Listener, Door]] = {}
         self._tenant_doors: dict[str, Door] = {}  # those that are open, as they were wanted
         self._tls: TlsListener | None = None
@@ -120,6 +129,9 @@ class Listeners:
         if watch.look():
             journal.info("new certificates are in use for clients to come")
         listener.look()
+        if self._token_keys is not None:
+            with suppress(EdgeError):  # files that are being replaced: the next look tries again
+                listener.certificates.allow_tokens(self._token_keys.tenants())
 
     def trust_tenant(self, tenant: str, roots: Iterable[str], revoked: Iterable[str]) -> None:
         """Judge a tenant's clients by its own roots (PEM; none: everybody's) and serial numbers.
@@ -217,6 +229,11 @@ class Listeners:
                 tenant_of=self.tenant_of,
             )
             self._tls = listener
+            self._token_keys = TokenKeyFiles(pki_directory(self._data) / TOKENS_DIRECTORY)
+            self._service.authenticators[METHOD] = TokenAuthenticator(
+                self._token_keys, os.urandom, self._service.now_ms
+            )
+            listener.certificates.allow_tokens(self._token_keys.tenants())
             await self._open("mqtts", listener, doors.mqtts)
             watch = FileWatch(listener.certificates.files, listener.reload, EdgeError)
             watch.look()
