@@ -53,7 +53,6 @@ from clustor.runtime.control_records import (
     CONTROL_PARTITION,
     Plan,
     cluster_records,
-    key_id_of,
     members_of,
     steward_of,
 )
@@ -74,8 +73,9 @@ from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.kv_service import KvService
 from clustor.runtime.pki import NodeId
 from clustor.runtime.rotation_grants import KeyGrants
+from clustor.runtime.signer_keys import SignerKeeper, keep_trusted, snapshot_keys
 from clustor.runtime.status import ControlStatus, ReportStatus, group_status
-from clustor.security import SecurityError
+from clustor.security import KeyUse, SecurityError
 
 if TYPE_CHECKING:
     from clustor.runtime.node import Node
@@ -96,7 +96,7 @@ journal = logging.getLogger("clustor.control")
 class ControlService:
     """One node's part of the control plane: `call`, `reading`, `cache`, `status` are its face."""
 
-    def __init__(self, node: Node, kv: KvService) -> None:
+    def __init__(self, node: Node, kv: KvService, signers: SignerKeeper) -> None:
         self._node = node
         self._kv = kv
         self._loop = asyncio.get_running_loop()
@@ -118,9 +118,9 @@ class ControlService:
         )
         self._own_proofs = OwnProofs()
         self._steering = Steering(node.node_id, self._call_for_node, self._call_as_steward)
-        self._desk = Desk(
-            node, self.group, self._send, key_id_of(node.node_id), node.settings.signer
-        )
+        self._signers = signers
+        proof_key = signers.signers[KeyUse.CONTROL_PLANE_PROOF]
+        self._desk = Desk(node, self.group, self._send, signers.proof_key_id, proof_key)
         self._steward = Steward(
             lambda: self.group.replica.leads,
             self.state,
@@ -133,6 +133,7 @@ class ControlService:
         self._seen_revision = -1
         self._look_again_ms = 0
         self._complaint = ""
+        self._believed: list[str] = []
         self._calls = 0
 
     def _host(self) -> HostedGroup:
@@ -494,15 +495,30 @@ class ControlService:
             reports = grants.reports(self.state())
             leads = self.group.replica.leads
             due = grants.due(self.state(), self._now().unix_ms) if leads else None
+            told = self._keep_signers()
         except (LogError, SecurityError, OSError) as error:
             self._complain(f"the granted keys are left as they are: {error}")
             return
         for report in reports:
             await self._call_for_node(report)
-        if due is not None:
-            answer = await self._call_as_steward(due)
+        for command in (*told, *([due] if due is not None else [])):
+            answer = await self._call_as_steward(command)
             if isinstance(answer, Refused):
-                self._complain(f"the control plane refused {type(due).__name__}: {answer.reason}")
+                name = type(command).__name__
+                self._complain(f"the control plane refused {name}: {answer.reason}")
+
+    def _keep_signers(self) -> list[Command]:
+        """See to this node's signing keys, and believe those that others registered."""
+        if find(self.state(), ClusterConfig, "config") is None:
+            return []
+        calls = self._signers.look(self.state())
+        self._desk.key_id = self._signers.proof_key_id
+        believed = snapshot_keys(self.state())
+        if believed != self._believed:
+            keep_trusted(self._node.keys_directory, believed)
+            self._node.trust_registered(believed)
+            self._believed = believed
+        return calls
 
     def _complain(self, line: str) -> None:
         """Say something once, until something else is said."""

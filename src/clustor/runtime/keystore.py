@@ -87,6 +87,23 @@ def unwrap_staged(staged: StagedFile, kek: bytes) -> bytes:
     return unwrap_key(kek, WrappedKey(staged.epoch, staged.wrapped))
 
 
+def newest_store(root: Path) -> Path:
+    """Return the key store of a cluster's directory whose ring is furthest: a new node gets it.
+
+    Nodes take granted keys by themselves; the cluster's own store learns only of those that an
+    operator made. Raises KeyUnavailable where there is none.
+    """
+    stores = [root / KEYS_DIRECTORY, *sorted(root.glob(f"node-*/{KEYS_DIRECTORY}"))]
+    found = [each for each in stores if (each / KEYRING_FILE).is_file()]
+    if not found:
+        raise KeyUnavailable("no key ring in this directory", directory=str(root))
+    return max(found, key=_newest_epoch)
+
+
+def _newest_epoch(store: Path) -> int:
+    return max(each.epoch for each in decode_keyring((store / KEYRING_FILE).read_bytes()).deks)
+
+
 def find_keyring(path: Path) -> Path:
     """Find the keys that belong to a log: in its directory or in the nearest one above it."""
     start = path.resolve()

@@ -73,6 +73,7 @@ class NodeSettings:
     profile: Profile = CONSISTENCY_PROFILE
     log_config: LogConfig = LogConfig()
     flow: FlowNumbers = FlowNumbers()
+    registered_keys: tuple[str, ...] = ()  # SnapshotManifestKeys, beside the cluster's own
 
     @property
     def entry(self) -> NodeEntry:
@@ -116,6 +117,7 @@ class Node:
         self.control: ControlService | None = None
         """The control plane's part here; None where the cluster has none."""
         self._trusted: list[Ed25519PublicKey] = []
+        self._registered_keys: tuple[str, ...] = settings.registered_keys
         self._inflight = NodeInflight()
         self._pace = SnapshotPace(settings.profile.replication.snapshot_bytes_per_second_max)
         self._rejoin_epochs = data.take_rejoin()
@@ -240,9 +242,13 @@ class Node:
 
     def _trust(self, cluster: ClusterFile) -> None:
         """Believe the snapshots of all nodes; the replicas look at this very list."""
-        self._trusted[:] = [
-            Ed25519PublicKey.from_public_bytes(bytes.fromhex(key)) for key in cluster.signing_keys
-        ]
+        keys = dict.fromkeys((*cluster.signing_keys, *self._registered_keys))
+        self._trusted[:] = [Ed25519PublicKey.from_public_bytes(bytes.fromhex(key)) for key in keys]
+
+    def trust_registered(self, keys: Iterable[str]) -> None:
+        """Believe these SnapshotManifestKeys too: the control plane registered them."""
+        self._registered_keys = tuple(keys)
+        self._trust(self.cluster)
 
     def _draw(self, low: int, high: int) -> int:
         """Draw from `low` to `high`, both of them too; every heartbeat asks, so it is quick."""
