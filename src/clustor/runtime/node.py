@@ -12,7 +12,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -40,8 +40,9 @@ from clustor.replica import (
 from clustor.runtime.admission import FlowNumbers
 from clustor.runtime.audit_desk import AuditDesk
 from clustor.runtime.cluster_file import ClusterFile, NodeEntry
-from clustor.runtime.data_directory import DataDirectory
+from clustor.runtime.data_directory import DataDirectory, read_room
 from clustor.runtime.disk import Disk
+from clustor.runtime.disk_policy import DiskRoom
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.members import record_membership
 from clustor.runtime.pki import NodeId, spiffe_uri
@@ -119,6 +120,9 @@ class Node:
         self._trusted: list[Ed25519PublicKey] = []
         self._registered_keys: tuple[str, ...] = settings.registered_keys
         self._inflight = NodeInflight()
+        self.disk_room = DiskRoom(settings.flow.disk, settings.log_config.segment_bytes)
+        self.read_room: Callable[[Path], tuple[int, int] | None] = read_room
+        """How the size of a disk and what is free of it are asked for."""
         self._pace = SnapshotPace(settings.profile.replication.snapshot_bytes_per_second_max)
         self._rejoin_epochs = data.take_rejoin()
         self._trust(self.cluster)
@@ -336,6 +340,7 @@ class Node:
     def _tick(self) -> None:
         self._ticking = self._loop.call_later(TICK_SECONDS, self._tick)
         now_ms = self.now_ms()
+        self._watch_disk(now_ms)
         for group in self.groups.values():
             if group.paused:
                 continue
@@ -348,6 +353,18 @@ class Node:
         if self.watch is not None:
             self.watch.on_tick(now_ms)
         self._touch_all()
+
+    def _watch_disk(self, now_ms: int) -> None:
+        """Ask the disk what is free, and tell every group before one of them needs more."""
+        room = self.disk_room
+        if not room.is_due(now_ms):
+            return
+        found = self.read_room(self._data.root)
+        before, level = room.level, room.take(None if found is None else found[1])
+        if level is not before:
+            journal.warning("the disk: %s, %s bytes are free", level, room.free_bytes)
+        for group in self.groups.values():
+            group.admission.use_disk(level)
 
     def _on_packet(self, peer: NodeId, packet: w.Packet) -> None:
         if isinstance(packet.message, w.ServiceMessage):
