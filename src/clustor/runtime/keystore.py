@@ -35,6 +35,9 @@ class StagedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     wrapped: str  # hex, under the ring's KEK
     activates_at_ms: int | None = None
     """From when on it encrypts; None: not every node has it yet."""
+    mac_epoch: int = 0
+    """Of the key that seals segments from then on; 0: it stays the same."""
+    mac_wrapped: str = ""
 
 
 def create_keyring(data: Path) -> KeyRing:
@@ -80,6 +83,11 @@ def read_staged(directory: Path) -> StagedFile | None:
         return None
     except (OSError, msgspec.MsgspecError) as error:
         raise KeyUnavailable("cannot read the staged key", file=str(path)) from error
+
+
+def unwrap_staged_mac(staged: StagedFile, kek: bytes) -> bytes:
+    """Open the MAC key that comes with a staged key, or raise KeyUnavailable."""
+    return unwrap_key(kek, WrappedKey(staged.mac_epoch, staged.mac_wrapped))
 
 
 def unwrap_staged(staged: StagedFile, kek: bytes) -> bytes:

@@ -55,7 +55,7 @@ from clustor.runtime.node import Node, NodeSettings
 from clustor.runtime.pki import NodeId, admin_context, own_identity
 from clustor.runtime.repair import repair_status
 from clustor.runtime.rotation import NodeTrust, Repeated, renew_always
-from clustor.runtime.rotation_keys import KeyKeeper, epochs_in_use, keep_keys
+from clustor.runtime.rotation_keys import KeyKeeper, epochs_in_use, keep_keys, mac_epochs_in_use
 from clustor.runtime.signer_keys import SignerKeeper, read_trusted
 from clustor.runtime.status import status_of
 from clustor.runtime.telemetry import NodeTelemetry
@@ -177,6 +177,7 @@ async def serve_node(
         data.keys,
         settings.keys,
         lambda: epochs_in_use(data.root / STATE_DIRECTORY),
+        macs_in_use=lambda: mac_epochs_in_use(data.root / STATE_DIRECTORY),
         audit=node.audit,
         granted=bool(cluster.control_founders),
     )

@@ -12,7 +12,7 @@ from clustor.control import Command, DekGrant, DekReady, Zeroization, find, scan
 from clustor.control.key_epochs import KeyEpochs
 from clustor.log.errors import KeyUnavailable
 from clustor.log.keyfile import wrap_key
-from clustor.log.types import DekEpoch, PartitionId
+from clustor.log.types import DekEpoch, LogId, MacEpoch, PartitionId
 from clustor.runtime import rotation_grants, rotation_keys
 from clustor.runtime.keystore import (
     KEK_FILE,
@@ -24,7 +24,7 @@ from clustor.runtime.keystore import (
 )
 from clustor.runtime.rotation_grants import KeyGrants
 from clustor.runtime.rotation_keys import KeyKeeper, rotate_everywhere
-from clustor.security import KeyUse, RotationRefused
+from clustor.security import KeyState, KeyUse, RotationRefused, zeroization_digest
 from clustor.security.key_registry import DECRYPT_ONLY_MS, DEK_PERIOD_MS
 from tests.clustor.control.plane import OPERATOR, Plane, node_identity
 
@@ -63,7 +63,14 @@ class StoreNode:
 
     def restart(self) -> None:
         self.ring = load_keyring(self.directory)
-        self.keeper = KeyKeeper(self.directory, self.ring, dict, granted=True, now_ms=self._now_ms)
+        self.keeper = KeyKeeper(
+            self.directory,
+            self.ring,
+            dict,
+            macs_in_use=dict,
+            granted=True,
+            now_ms=self._now_ms,
+        )
         self.grants = KeyGrants(self.directory, self.ring, self.node_id, DEK_PERIOD_MS)
 
     def turn(self, plane: Plane, *, leads: bool) -> None:
@@ -118,6 +125,17 @@ class KeyWorld:
         }
         assert len(keys) == len(used), "one epoch has two keys"
 
+    def mac_epochs(self) -> list[int]:
+        """What seals segments, in memory; on disk it must be the same key."""
+        sealed = [(PartitionId(1), LogId(bytes(16)))] * len(self.nodes)
+        for node, place in zip(self.nodes, sealed, strict=True):
+            again = load_keyring(node.directory)
+            epoch = node.ring.mac_epoch
+            assert again.mac_key(epoch, *place) == node.ring.mac_key(epoch, *place)
+        keys = {node.ring.mac_key(node.ring.mac_epoch, *sealed[0]) for node in self.nodes}
+        assert len(keys) == len({node.ring.mac_epoch for node in self.nodes})
+        return [int(node.ring.mac_epoch) for node in self.nodes]
+
     def epochs(self) -> list[int]:
         return [int(node.ring.dek_epoch) for node in self.nodes]
 
@@ -156,14 +174,14 @@ def test_a_due_key_is_granted_learned_and_activated_on_all_nodes(
     world.run(30)
     assert world.epochs() == [2, 2, 2]
     held = find(world.plane.machine.kv, KeyEpochs, "newest")
-    assert held is not None and held.dek_epoch == 2
+    assert held is not None and held.parts() == (1, 2, 2)
     world.run(5, step_ms=DEK_PERIOD_MS // 4)
     world.run(30)
     assert world.epochs() == [3, 3, 3]
 
 
 def writes_of_a_rotation() -> range:
-    return range(1, 19)
+    return range(1, 22)
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -175,6 +193,7 @@ def test_a_crash_at_any_write_changes_nothing_in_the_end(
     writes.crash_at = (number, moment)
     world.run(40)
     assert world.epochs() == [2, 2, 2]
+    assert world.mac_epochs() == [2, 2, 2]
     assert writes.crash_at is None or number > writes.count
 
 
@@ -208,7 +227,11 @@ def test_an_old_key_is_zeroized_after_48_hours_and_forgotten(
     assert sorted((each.node_id, each.dek_epoch) for each in zeroized) == [(1, 1), (2, 1), (3, 1)]
     for node in world.nodes:
         assert node.ring.dek_epochs() == (DekEpoch(2),)
-        assert node.keeper.registry().find(KeyUse.DEK, 1) is not None
+        assert node.ring.mac_epochs() == (MacEpoch(2),)
+        for use in (KeyUse.DEK, KeyUse.MAC):
+            old = node.keeper.registry().find(use, 1)
+            assert old is not None and old.state is KeyState.ZEROIZED
+            assert old.zeroization_digest == zeroization_digest(1)
     assert [each.epoch for each in scan(world.plane.machine.kv, DekGrant)] == [2]
     world.now_ms += DEK_PERIOD_MS
     world.plane.now_ms = world.now_ms
@@ -217,6 +240,25 @@ def test_an_old_key_is_zeroized_after_48_hours_and_forgotten(
     world.plane.now_ms = world.now_ms
     world.run(6)
     assert [each.epoch for each in scan(world.plane.machine.kv, DekGrant)] == [3]
+
+
+def test_a_mac_key_that_a_segment_needs_is_held(tmp_path: Path, writes: Writes) -> None:
+    world = due_world(tmp_path, writes)
+    node = world.nodes[0]
+    node.keeper = KeyKeeper(
+        node.directory,
+        node.ring,
+        dict,
+        macs_in_use=lambda: {1: ("1/wal/segment-1.log",)},
+        granted=True,
+        now_ms=lambda: world.now_ms,
+    )
+    world.run(30)
+    world.now_ms += DECRYPT_ONLY_MS
+    world.plane.now_ms = world.now_ms
+    world.run(5)
+    assert node.ring.mac_epochs() == (MacEpoch(1), MacEpoch(2))
+    assert world.nodes[1].ring.mac_epochs() == (MacEpoch(2),)
 
 
 def test_a_grant_under_another_kek_is_not_learned(tmp_path: Path, writes: Writes) -> None:
