@@ -24,8 +24,9 @@ from clustor import wire as w
 from clustor.log import KeyRing, LogConfig
 from clustor.log.types import PartitionId
 from clustor.raft.membership import Configuration
+from clustor.raft.output import RoleChange
 from clustor.raft.profiles import CONSISTENCY_PROFILE, Profile
-from clustor.raft.types import ReplicaId
+from clustor.raft.types import ReplicaId, Role
 from clustor.replica import (
     ChunkSent,
     DiskRead,
@@ -479,6 +480,7 @@ class Node:
             self._watcher.on_group(group, output)
         if output.role is not None:
             role = output.role
+            self._tell_leadership(group, role)
             journal.info(
                 "group %d: %s in term %d, leader %s: %s",
                 *(group.partition_id, role.role, role.term, role.leader_id or "none", role.reason),
@@ -487,6 +489,15 @@ class Node:
             group.say(note)
         if output.failed is not None:
             journal.error("group %d has stopped: %s", group.partition_id, output.failed)
+
+    def _tell_leadership(self, group: HostedGroup, change: RoleChange) -> None:
+        """Write down that a group is led here from now on, or no more: who answered when."""
+        leads = change.role is Role.LEADER
+        term = change.term if leads else group.led_term
+        if self.audit is not None and term and (leads or group.led_term):
+            what = "LeadershipBegun" if leads else "LeadershipEnded"
+            self.audit.group_did(what, group.partition_id, self.node_id, term, change.reason)
+        group.led_term = change.term if leads else 0
 
     def _records_itself(self, group: HostedGroup) -> bool:
         """Say whether a group's own log is the record of its members: nobody else keeps one."""
