@@ -176,18 +176,24 @@ class TenantKeeper:
     def _open_or_shut(self, tenant: Tenant, word: TenantWord) -> None:
         if word.is_suspended and not tenant.shut:
             count = tenant.shut_out(SUSPENDED)
-            journal.warning("tenant %s is suspended: %d clients were sent away", word.name, count)
+            self._tell("TenantSuspended", word.name, count)
         elif tenant.shut and not word.is_suspended:
             tenant.shut = ""
-            journal.info("tenant %s is served again", word.name)
+            self._tell("TenantServedAgain", word.name, 0)
 
     def _end(self, name: str) -> None:
         tenant = self._service.tenants.get(name)
         self._in_force.pop(name, None)
         if tenant is not None:
             count = tenant.shut_out(DELETED)
-            journal.warning("tenant %s was deleted: %d clients were sent away", name, count)
+            self._tell("TenantDeleted", name, count)
             self._service.forget_tenant(name)
+
+    def _tell(self, what: str, name: str, count: int) -> None:
+        """Write down what became of a tenant here."""
+        words = f"{count} clients were sent away"
+        journal.warning("tenant %s: %s, %s", name, what, words)
+        self._service.note_act(what, words, target=f"tenant/{name}", tenant=name)
 
     def _hosted(self, word: TenantWord) -> Tenant | None:
         """Return the tenant as it is hosted here, with every partition that its ring has by now."""
