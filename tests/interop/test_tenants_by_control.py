@@ -4,29 +4,52 @@ while stock clients are connected, and kept by a node that is killed and comes b
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
 
 from clustor.runtime.pki import utc_now
 from quantum.cli.admin_api import AdminApi
 from quantum.cli.admin_client import AdminUnreachable, fetch
-from quantum.edge.tls_development import issue_client
+from quantum.edge.tls_development import ClientFiles, issue_client
 from tests.clustor.runtime.waiting import free_base_port
 from tests.interop.cluster_process import ClusterProcess
 from tests.interop.control_process import control, pause, prepared
 from tests.interop.mqtt_places import all_served
 from tests.interop.stock_client import Opening, Refused, StockClient, Wish
 from tests.interop.stock_paho import Paho
-from tests.interop.test_mqtt_tenants import TlsDoor
-from tests.quantum.serving.client import connect
+from tests.interop.test_mqtt_tenants import OPEN, TlsDoor
+from tests.quantum.serving.client import SocketLine, connect
 
 NODES = (1, 2, 3)
 DEADLINE_SECONDS = 60.0
 IN_FORCE_SECONDS = 2.0
 ADMINISTRATIVE, NOT_AUTHORIZED, SERVER_MOVED = 0x98, 0x87, 0x9D
+
+
+@dataclass
+class OwnDoor(TlsDoor):
+    """A TLS door whose server is believed by an authority that is not the client's own."""
+
+    server: tuple[str, ...] = ()
+
+    def dial(self) -> SocketLine:  # type: ignore[override]
+        line = SocketLine(self.port)
+        context = ssl.create_default_context(cadata="".join(self.server))
+        context.load_cert_chain(self.files.certificate, self.files.key)
+        try:
+            line._socket = context.wrap_socket(line._socket, server_hostname=self.server_name)  # noqa: SLF001
+        except ssl.SSLError:
+            line._socket.close()  # noqa: SLF001
+            raise
+        OPEN.append(line)
+        return line
 
 
 class Site:
@@ -182,6 +205,7 @@ def test_a_new_tenant_is_connected_to_at_every_node_and_is_alone(site: Site) -> 
                 assert time.monotonic() < deadline, "the name was never known"
                 continue
             assert not client.connack.reason_code.is_failure, client.connack
+            client.cut()
             break
 
 
@@ -260,8 +284,10 @@ def test_a_node_that_was_killed_holds_what_it_last_heard_without_the_control_pla
         assert before is not None
         victim = next(node for node in NODES if node != before[0])
         site.cluster.until(
-            lambda: (told := control(site.cluster, victim)) is not None
-            and told["cache_saved_revision"] >= revision,
+            lambda: (
+                (told := control(site.cluster, victim)) is not None
+                and told["cache_saved_revision"] >= revision
+            ),
             "the victim keeps it",
         )
         others = [node for node in NODES if node != victim]
@@ -329,3 +355,63 @@ def test_a_suspended_tenant_s_clients_go_and_its_data_stays(site: Site) -> None:
         await neighbour.close()
 
     asyncio.run(story())
+
+
+def test_a_tenant_s_own_authority_is_believed_and_a_revoked_certificate_is_not(
+    site: Site, tmp_path: Path
+) -> None:
+    """BYO trust (quantumqtt §8.3): the provider's clients are strangers to the tenant then."""
+    site.create("own")
+    provided = issue_client(site.cluster.data, "provided", utc_now())
+    brought = issue_client(tmp_path, "brought", utc_now())
+    port = site.cluster.base_port + 23
+    server = (provided.authority.read_text(),)
+
+    def comes(files: ClientFiles) -> bool:
+        try:
+            client = connect(OwnDoor(port, files, "own.example", server), client_id="byo")
+        except (OSError, AssertionError):
+            return False
+        finally:
+            while OPEN:
+                OPEN.pop().cut()
+        return not client.connack.reason_code.is_failure
+
+    site.cluster.until(lambda: comes(provided), "the provider's client comes in")
+    assert not comes(brought)
+    roots = [brought.authority.read_text()]
+    site.ask("PUT", "/v1/tenants/own/trust", {"expected_version": 0, "roots": roots})
+    site.cluster.until(lambda: comes(brought), "the tenant's own client comes in")
+    assert not comes(provided)
+    certificate = x509.load_pem_x509_certificate(brought.certificate.read_bytes())
+    body = {
+        "expected_version": 1,
+        "roots": roots,
+        "revoked": [format(certificate.serial_number, "x")],
+    }
+    site.ask("PUT", "/v1/tenants/own/trust", body)
+    site.cluster.until(lambda: not comes(brought), "its certificate is revoked")
+
+
+def test_a_setting_says_when_it_takes_effect_and_who_set_it(site: Site) -> None:
+    site.create("settings")
+    told = site.set("settings", rates__publishes=5, connections_max=3, colour="blue")
+    effects = told["result"]["takes_effect"]
+    assert effects["rates.publishes"] == "live"
+    assert effects["connections_max"] == effects["colour"] == "no broker takes it from here"
+    said = site.ask("GET", "/v1/config/explain?key=rates.publishes&tenant=settings")
+    assert (said["value"], said["takes_effect"]) == (5, "live")
+    assert said["set_by"].endswith("/operator") and int(said["set_at"]) > 0
+    body = {
+        "scope": {"kind": "Tenant", "name": "settings"},
+        "expected_version": said["version"],
+        "document": {"rates.publishes": "many"},
+    }
+    refused = AdminApi(site.cluster.admin(1)).ask("PUT", "/v1/config", body=body)
+    assert refused.code == 400 and "rates.publishes" in refused.body["message"]
+    rules = {
+        "expected_version": 0,
+        "rules": [{"effect": "Allow", "action": "Any", "filter": "a/#/b"}],
+    }
+    refused = AdminApi(site.cluster.admin(2)).ask("PUT", "/v1/tenants/settings/acls", body=rules)
+    assert refused.code == 400 and "rule 1" in refused.body["message"]

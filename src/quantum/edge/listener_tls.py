@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from quantum.edge.errors import ClientRefused
+from quantum.edge.errors import ClientCertificateRevoked, ClientRefused
 from quantum.edge.listener import Connection, Listener
 from quantum.edge.lobby import Lobby
 from quantum.edge.peer import identity_of
 from quantum.edge.ports import NewHandler, Peer
-from quantum.edge.tls import ServerCertificates, TenantOf, TlsSession
+from quantum.edge.tls import ServerCertificates, TenantOf, TlsSession, TrustOf
 
 
 class TlsConnection(Connection):
@@ -49,7 +49,7 @@ class TlsConnection(Connection):
     def _shake_hands(self, data: bytes) -> None:
         if self._session is None:
             self._session = TlsSession(self._listener.certificates.context)
-        self._session.shake_hands(data, self._listener.tenant_of)
+        self._session.shake_hands(data, self._listener.tenant_of, self._listener.trust_of)
         self._write_out()
         if self._session.established:
             self._open(self._identified(self._session))
@@ -66,6 +66,9 @@ class TlsConnection(Connection):
 
     def _identified(self, session: TlsSession) -> Peer:
         identity = identity_of(session.certificate())
+        trust = self._listener.trust_of(session.tenant) if self._listener.trust_of else None
+        if trust is not None and identity.serial in trust.revoked:
+            raise ClientCertificateRevoked("its tenant revoked its certificate")
         return Peer(
             "tls",
             self.address,
@@ -98,10 +101,12 @@ class TlsListener(Listener):
         *,
         certificates: ServerCertificates,
         tenant_of: TenantOf,
+        trust_of: TrustOf | None = None,
     ) -> None:
         super().__init__(name, lobby, new_handler, connection=TlsConnection)
         self.certificates = certificates
         self.tenant_of = tenant_of
+        self.trust_of = trust_of
 
     def reload(self) -> None:
         """Take new certificates from their files; nobody is disconnected."""

@@ -7,8 +7,9 @@ handshakes; over memory BIOs a connection costs a tenth of that and every refusa
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -24,6 +25,9 @@ from quantum.edge.errors import (
 
 TenantOf: TypeAlias = Callable[[str | None], str | None]
 """Whose clients ask for this server name (None: they named none); None: nobody's."""
+
+TrustOf: TypeAlias = "Callable[[str], TenantTrust | None]"
+"""Whom a tenant believes; None: whom the provider does."""
 
 _RECORD_BYTES_MAX: Final = 16 << 10
 _SLICE_BYTES: Final = 4 << 10
@@ -59,8 +63,29 @@ class ServerCertificates:
         """Serve new connections with what the files hold now. Raises CertificatesUnusable."""
         self.context = self._read()
 
+    def trusting(self, roots: Sequence[str]) -> ssl.SSLContext:
+        """Return a context that believes these authorities (PEM) alone, as one tenant's clients.
+
+        Roots that cannot be read are believed in by nobody: nobody comes in then.
+        """
+        context = self._of_server()
+        with suppress(ssl.SSLError, ValueError):
+            context.load_verify_locations(cadata="\n".join(roots))
+        return context
+
     def _read(self) -> ssl.SSLContext:
-        certificate, key, authority = self._files
+        context, authority = self._of_server(), self._files[2]
+        try:
+            context.load_verify_locations(authority)
+            if self._revocations.exists():
+                context.load_verify_locations(self._revocations)
+                context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
+        except (OSError, ssl.SSLError) as error:
+            raise _unusable(self._files[0], error) from error
+        return context
+
+    def _of_server(self) -> ssl.SSLContext:
+        certificate, key, _ = self._files
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.verify_mode = ssl.CERT_REQUIRED
@@ -69,17 +94,26 @@ class ServerCertificates:
         context.set_alpn_protocols(list(self._alpn))
         try:
             context.load_cert_chain(certificate, key)
-            context.load_verify_locations(authority)
-            if self._revocations.exists():
-                context.load_verify_locations(self._revocations)
-                context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
         except (OSError, ssl.SSLError) as error:
-            raise CertificatesUnusable(
-                "the server's certificate cannot be used",
-                certificate=str(certificate),
-                cause=getattr(error, "strerror", None) or error,
-            ) from error
+            raise _unusable(certificate, error) from error
         return context
+
+
+def _unusable(certificate: Path, error: OSError) -> CertificatesUnusable:
+    return CertificatesUnusable(
+        "the server's certificate cannot be used",
+        certificate=str(certificate),
+        cause=getattr(error, "strerror", None) or error,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TenantTrust:
+    """Whom one tenant believes: its own context (None: the provider's), and who is revoked."""
+
+    context: ssl.SSLContext | None = None
+    revoked: frozenset[str] = frozenset()
+    """Serial numbers: hexadecimal, small letters, no leading zeros."""
 
 
 class TlsSession:
@@ -96,7 +130,9 @@ class TlsSession:
         self.server_name: str | None = None
         self.tenant = ""
 
-    def shake_hands(self, data: bytes, tenant_of: TenantOf) -> None:
+    def shake_hands(
+        self, data: bytes, tenant_of: TenantOf, trust_of: TrustOf | None = None
+    ) -> None:  # fmt: skip
         """Take bytes of the handshake; raises ClientRefused, with an alert in the outgoing."""
         self._incoming.write(data)
         refusal: ClientRefused | None = None
@@ -108,6 +144,9 @@ class TlsSession:
                 refusal = TenantUnknown("no tenant has this server name", server_name=name)
                 return int(ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME)
             self.tenant = tenant
+            trust = trust_of(tenant) if trust_of is not None else None
+            if trust is not None and trust.context is not None:
+                self._tls.context = trust.context
             return None
 
         context = self._tls.context

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from fcntl import LOCK_EX, flock
 from pathlib import Path
 from typing import Final
@@ -24,7 +25,7 @@ from quantum.edge import (
 )
 from quantum.edge.errors import EdgeError
 from quantum.edge.listener_files import connections_possible, raise_file_limit
-from quantum.edge.tls import ServerCertificates
+from quantum.edge.tls import ServerCertificates, TenantTrust
 from quantum.edge.tls_development import prepare_server
 from quantum.serving.service import BrokerService
 from quantum.serving.tenant_keeper import Changed, TenantKeeper
@@ -56,6 +57,15 @@ class Doors:
     first_packet_seconds: int = 10
     port_shift: int = 0
     """By how much higher the doors of single tenants are here than they are said to be."""
+
+    def told(self, said: Mapping[str, int]) -> Doors:
+        """Return these doors under what the control plane's configuration says of them."""
+        return replace(
+            self,
+            connections_max=said.get("connections_max", self.connections_max),
+            connections_per_second=said.get("connections_per_second", self.connections_per_second),
+            first_packet_seconds=said.get("first_packet_seconds", self.first_packet_seconds),
+        )
 
 
 def tenant_doors(service: BrokerService, shift: int = 0) -> dict[str, Door]:
@@ -103,6 +113,8 @@ class Listeners:
         self.open: dict[str, tuple[Listener, Door]] = {}
         self._tenant_doors: dict[str, Door] = {}  # those that are open, as they were wanted
         self._tls: TlsListener | None = None
+        self._keeper: TenantKeeper | None = None
+        self._trusts: dict[str, TenantTrust] = {}
         self._is_started = False
         self._following = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -112,7 +124,8 @@ class Listeners:
         self._service.note_refused(kind, who=address, why=str(why))
 
     def _renew(self, watch: FileWatch) -> None:
-        if watch.look():
+        if watch.look() and self._tls is not None:
+            self._trust(self._tls)
             journal.info("new certificates are in use for clients to come")
 
     def tenant_of(self, server_name: str | None) -> str | None:
@@ -138,6 +151,7 @@ class Listeners:
             task.add_done_callback(self._tasks.discard)
 
         keeper.on_changed = changed
+        self._keeper = keeper
 
     async def _follow(self) -> None:
         async with self._following:
@@ -149,8 +163,27 @@ class Listeners:
                 if self._tls is not None:
                     await asyncio.to_thread(self._prepare)
                     self._tls.reload()
+                    self._trust(self._tls)
             except (EdgeError, DataDirectoryRefused, OSError) as error:
                 journal.error("the doors stay as they were: %s", error)
+
+    def trust_of(self, tenant: str) -> TenantTrust | None:
+        """Say whom a tenant believes; None: whom the provider does."""
+        return self._trusts.get(tenant)
+
+    def _trust(self, listener: TlsListener) -> None:
+        """Believe whom each tenant says, for connections from now on (quantumqtt §8.3)."""
+        self._trusts = (
+            {
+                name: TenantTrust(
+                    listener.certificates.trusting(bundle.roots) if bundle.roots else None,
+                    frozenset(each.lower().lstrip("0") for each in bundle.revoked),
+                )
+                for name, bundle in self._keeper.trust().items()
+            }
+            if self._keeper is not None
+            else {}
+        )
 
     async def _follow_doors(self) -> None:
         wanted = tenant_doors(self._service, self._doors.port_shift)
@@ -197,7 +230,9 @@ class Listeners:
                 new,
                 certificates=self._prepare(),
                 tenant_of=self.tenant_of,
+                trust_of=self.trust_of,
             )
+            self._trust(listener)
             self._tls = listener
             await self._open("mqtts", listener, doors.mqtts)
             watch = FileWatch(listener.certificates.files, listener.reload, EdgeError)
