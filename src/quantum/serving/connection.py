@@ -582,11 +582,13 @@ class Connection:
         guard, now_ms = self.home.guard, self.service.tick_ms
         pace = guard.ask(Rate.CONNECTS, 1, now_ms)
         if pace.verdict in (TenantVerdict.REJECT, TenantVerdict.DISCONNECT):
+            self.note_refused("QuotaExceeded", "the rate of connections")
             self._refuse(ReasonCode.CONNECTION_RATE_EXCEEDED, "too many connections in a while")
             return False
         self._entered = guard.enter(now_ms)
         if not self._entered:
             guard.note("CONNECTION_OVER_QUOTA", self.client_id, self.identity)
+            self.note_refused("QuotaExceeded", "the number of connections")
             self._refuse(ReasonCode.QUOTA_EXCEEDED, "the tenant has too many connections")
         return self._entered
 

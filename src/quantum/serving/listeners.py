@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fcntl import LOCK_EX, flock
 from pathlib import Path
 from typing import Final
@@ -69,6 +69,15 @@ class Doors:
     port_shift: int = 0
     """By how much higher the doors of single tenants are here than they are said to be."""
 
+    def told(self, said: Mapping[str, int]) -> Doors:
+        """Return these doors under what the control plane's configuration says of them."""
+        return replace(
+            self,
+            connections_max=said.get("connections_max", self.connections_max),
+            connections_per_second=said.get("connections_per_second", self.connections_per_second),
+            first_packet_seconds=said.get("first_packet_seconds", self.first_packet_seconds),
+        )
+
 
 def tenant_doors(service: BrokerService, shift: int = 0) -> dict[str, Door]:
     """Return the doors that `tenants.toml` gives to single tenants, with ports so much higher.
@@ -117,6 +126,8 @@ class Listeners:
         self.open: dict[str, tuple[Listener, Door]] = {}
         self._tenant_doors: dict[str, Door] = {}  # those that are open, as they were wanted
         self._tls: TlsListener | None = None
+        self._keeper: TenantKeeper | None = None
+        self._trusted: frozenset[str] = frozenset()  # tenants with a trust of their own
         self._is_started = False
         self._following = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -168,6 +179,7 @@ class Listeners:
             task.add_done_callback(self._tasks.discard)
 
         keeper.on_changed = changed
+        self._keeper = keeper
 
     async def _follow(self) -> None:
         async with self._following:
@@ -179,8 +191,23 @@ class Listeners:
                 if self._tls is not None:
                     await asyncio.to_thread(self._prepare)
                     self._tls.reload()
+                    self._trust()
             except (EdgeError, DataDirectoryRefused, OSError) as error:
                 journal.error("the doors stay as they were: %s", error)
+
+    def _trust(self) -> None:
+        """Believe whom each tenant says (quantumqtt §8.3); a word of no use changes nothing."""
+        said = self._keeper.trust() if self._keeper is not None else {}
+        for tenant in sorted({*said, *self._trusted}):
+            bundle = said.get(tenant)
+            try:
+                if bundle is None:
+                    self.trust_tenant(tenant, (), ())
+                else:
+                    self.trust_tenant(tenant, bundle.roots, bundle.revoked)
+            except (EdgeError, ValueError) as error:
+                journal.error("the trust of tenant %s stays as it was: %s", tenant, error)
+        self._trusted = frozenset(said)
 
     async def _follow_doors(self) -> None:
         wanted = tenant_doors(self._service, self._doors.port_shift)
@@ -235,6 +262,7 @@ class Listeners:
             )
             listener.certificates.allow_tokens(self._token_keys.tenants())
             await self._open("mqtts", listener, doors.mqtts)
+            self._trust()
             watch = FileWatch(listener.certificates.files, listener.reload, EdgeError)
             watch.look()
             self._renewal = Repeated(lambda: self._renew(watch, listener))

@@ -18,6 +18,7 @@ from clustor.runtime.audit_desk import AuditDesk
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.node import Node
 from clustor.runtime.pki import NodeId
+from clustor.security import AuditEvent
 from quantum.broker import Broker
 from quantum.broker.items import decode_item
 from quantum.broker.message import decode_record
@@ -385,6 +386,15 @@ class BrokerService:
         """Tell the audit log of something that a client may not."""
         if self.audit is not None:
             self.audit.refused(what, who=who, why=why, target=target, tenant=tenant)
+
+    def note_act(self, what: str, outcome: str, *, target: str = "", tenant: str = "") -> None:
+        """Tell the audit log what was done to clients because somebody in charge wants it."""
+        if self.audit is not None:
+            who, at_ms = "(control plane)", self.now_ms()
+            event = AuditEvent(
+                who=who, what=what, outcome=outcome, at_ms=at_ms, object=target, tenant=tenant
+            )
+            self.audit.note(event)
 
     def note_end(self, client_id: bytes, why: str) -> None:
         journal.debug("client %r: %s", client_id, why)
