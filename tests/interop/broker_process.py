@@ -88,6 +88,11 @@ class BrokerProcess:
                 return found
         raise AssertionError(f"never answered: {path}\n{self.last_words()}")
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def interrupt(self) -> int:
         """Press Ctrl-C, and return the exit code."""
         assert self._process is not None

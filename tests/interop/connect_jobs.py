@@ -1,7 +1,7 @@
 """Run every job once, in this process, wherever SPARK_REMOTE says; print what each said.
 
-`python -m tests.interop.connect_jobs VAR NODE OUT`: a stopped broker's directory, a node's, and
-where to write.
+`python -m tests.interop.connect_jobs jobs VAR OUT NODE`: a stopped broker's directory, where to
+write, and a node's directory. `… stream VAR OUT` reads the first as a stream.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from quantum.cli.lake import app
 from quantum.lake.session import spark_session
 
 
-def main(var: str, node: str, out: Path) -> None:
+def run_jobs(var: str, out: Path, node: str) -> None:
     table = str(out / "table")
     jobs: dict[str, list[str]] = {
         "ingest": ["--data", var, "--table", table, "--once", "--batch-bytes", "300", "--json"],
@@ -38,6 +38,11 @@ def main(var: str, node: str, out: Path) -> None:
     spark = spark_session()
     frame = spark.read.format("quantum").option("path", var).load()
     say("batch", rows=frame.count(), where=frame.where("prg = 1").count())
+    spark.stop()
+
+
+def run_stream(var: str, out: Path) -> None:
+    spark = spark_session()
     query = (
         spark.readStream.format("quantum")
         .option("path", var)
@@ -59,4 +64,8 @@ def say(name: str, **facts: object) -> None:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
+    mode, var, out, *node = sys.argv[1:]
+    if mode == "jobs":
+        run_jobs(var, Path(out), *node)
+    else:
+        run_stream(var, Path(out))

@@ -24,8 +24,9 @@ DEADLINE_SECONDS = 240.0
 class ConnectServer:
     """`with ConnectServer(tmp_path) as server: … SPARK_REMOTE=server.remote`."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, py_files: Path | None = None) -> None:
         self._directory = directory
+        self._py_files = py_files
         self._port = free_base_port(1) + 11
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -58,6 +59,7 @@ class ConnectServer:
         command = [str(home / "sbin" / "start-connect-server.sh"), "--wait"]
         for name, value in settings.items():
             command += ["--conf", f"{name}={value}"]
+        command += [] if self._py_files is None else ["--py-files", str(self._py_files)]
         with (self._directory / "connect.log").open("ab") as output:
             self._process = subprocess.Popen(
                 command,

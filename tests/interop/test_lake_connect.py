@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from clustor.security import ANCHOR_FILE, encode_anchor
+from quantum.lake.package import build_package
 from tests.clustor.security.audit_logs import KEY, small_log
 from tests.interop.connect_server import ConnectServer
 from tests.quantum.lake.jobs.test_audit import write, write_keys
@@ -29,23 +30,27 @@ def audited_node(directory: Path) -> Path:
     return directory
 
 
+def run(server: ConnectServer, mode: str, *places: Path) -> dict[str, dict[str, Any]]:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.interop.connect_jobs", mode, *map(str, places)],
+        env=os.environ | {"SPARK_REMOTE": server.remote},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr + server.last_words()
+    lines: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
+    return {line["job"]: line for line in lines}
+
+
 def test_every_job_runs_on_spark_connect(tmp_path: Path) -> None:
     var, out = tmp_path / "var", tmp_path / "out"
     (tmp_path / "node").mkdir()
     written, node = fill(var), audited_node(tmp_path / "node")
     out.mkdir()
     with ConnectServer(tmp_path) as server:
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.interop.connect_jobs", str(var), str(node), str(out)],
-            env=os.environ | {"SPARK_REMOTE": server.remote},
-            cwd=Path(__file__).parents[2],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr + server.last_words()
-    lines: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
-    said = {line["job"]: line for line in lines}
+        said = run(server, "jobs", var, out, node)
     assert {
         name: (said[name]["code"], said[name]["wrong"]) for name in JOBS if said[name]["code"]
     } == {}
@@ -57,4 +62,13 @@ def test_every_job_runs_on_spark_connect(tmp_path: Path) -> None:
     assert (out / "report.html").read_text().count("<svg") == 2
     assert list((out / "state").rglob("*.parquet"))
     assert (said["batch"]["rows"], said["batch"]["where"]) == (len(written), len(written) // 2)
+
+
+@pytest.mark.soak
+def test_a_stream_runs_where_the_server_has_the_package(tmp_path: Path) -> None:
+    """A query lives in a session of the server's own, without what this one was sent."""
+    written = fill(tmp_path / "var")
+    package = build_package(tmp_path / "quantum.zip")
+    with ConnectServer(tmp_path, py_files=package) as server:
+        said = run(server, "stream", tmp_path / "var", tmp_path)
     assert said["stream"]["rows"] == len(written)

@@ -76,7 +76,22 @@ def test_large_messages_arrive_whole_at_each_qos(place: Place, lasting: bool) ->
     base = unique("large")
     subscriber = reader(place.far.mqtt, f"{base}/#", lasting=lasting)
     publisher = writer(place.near.mqtt)
-    sizes = [1_000_001, MIB + 1, 3 * MIB, 16 * MIB]
+    send_all(publisher, subscriber, base, [1_000_001, MIB + 1, 3 * MIB])
+    publisher.disconnect()
+    subscriber.client.disconnect()
+
+
+@pytest.mark.soak
+def test_the_largest_arrive_whole_at_each_qos(place: Place) -> None:
+    base = unique("largest")
+    subscriber = reader(place.far.mqtt, f"{base}/#", lasting=True)
+    publisher = writer(place.near.mqtt)
+    send_all(publisher, subscriber, base, [16 * MIB])
+    publisher.disconnect()
+    subscriber.client.disconnect()
+
+
+def send_all(publisher: paho.Client, subscriber: Reader, base: str, sizes: list[int]) -> None:
     expected = set()
     for nth, size in enumerate(sizes):
         for qos in (0, 1, 2):
@@ -86,8 +101,6 @@ def test_large_messages_arrive_whole_at_each_qos(place: Place, lasting: bool) ->
             publisher.publish(topic, body, qos).wait_for_publish(DEADLINE_SECONDS)
             subscriber.wait_for(len(expected))  # QoS 0 is for who takes what came before
     assert set(subscriber.wait_for(len(expected))) == expected
-    publisher.disconnect()
-    subscriber.client.disconnect()
 
 
 def test_a_retained_one_comes_with_the_subscription(place: Place) -> None:
@@ -116,8 +129,10 @@ def test_beyond_the_bound_it_is_refused_on_its_header(place: Place, version: obj
         client.expect_disconnect(ReasonCode.PACKET_TOO_LARGE)
     else:
         client.expect_end()
+    client.cut()
 
 
+@pytest.mark.soak
 def test_many_at_once_arrive_and_memory_stays_bounded(place: Place) -> None:
     base = unique("many")
     subscriber = reader(place.far.mqtt, f"{base}/#", lasting=False)

@@ -4,30 +4,52 @@ while stock clients are connected, and kept by a node that is killed and comes b
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
 
 from clustor.runtime.pki import utc_now
 from quantum.cli.admin_api import AdminApi
 from quantum.cli.admin_client import AdminUnreachable, fetch
-from quantum.edge.tls_development import issue_client
+from quantum.edge.tls_development import ClientFiles, issue_client
 from tests.clustor.runtime.waiting import free_base_port
-from tests.interop.cluster_process import PATIENT, ClusterProcess
-from tests.interop.control_process import control, pause
-from tests.interop.machine import slowness
+from tests.interop.cluster_process import ClusterProcess
+from tests.interop.control_process import control, pause, prepared
 from tests.interop.mqtt_places import all_served
 from tests.interop.stock_client import Opening, Refused, StockClient, Wish
 from tests.interop.stock_paho import Paho
-from tests.interop.test_mqtt_tenants import TlsDoor
-from tests.quantum.serving.client import connect
+from tests.interop.test_mqtt_tenants import OPEN, TlsDoor
+from tests.quantum.serving.client import SocketLine, connect
 
 NODES = (1, 2, 3)
-DEADLINE_SECONDS = 180.0
+DEADLINE_SECONDS = 60.0
 IN_FORCE_SECONDS = 2.0
 ADMINISTRATIVE, NOT_AUTHORIZED, SERVER_MOVED = 0x98, 0x87, 0x9D
+
+
+@dataclass
+class OwnDoor(TlsDoor):
+    """A TLS door whose server is believed by an authority that is not the client's own."""
+
+    server: tuple[str, ...] = ()
+
+    def dial(self) -> SocketLine:  # type: ignore[override]
+        line = SocketLine(self.port)
+        context = ssl.create_default_context(cadata="".join(self.server))
+        context.load_cert_chain(self.files.certificate, self.files.key)
+        try:
+            line._socket = context.wrap_socket(line._socket, server_hostname=self.server_name)
+        except ssl.SSLError:
+            line._socket.close()
+            raise
+        OPEN.append(line)
+        return line
 
 
 class Site:
@@ -39,28 +61,28 @@ class Site:
         self._turn = 0
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        """Ask the nodes one after the other, which carry it out once; the answer must be good."""
+        """Ask the nodes one after the other; the answer must be good."""
         deadline = time.monotonic() + DEADLINE_SECONDS
-        key = {} if method == "GET" else {"Idempotency-Key": f"site-{self._turn}"}
         while True:
             self._turn += 1
             try:
                 told = AdminApi(self.cluster.admin(NODES[self._turn % 3])).ask(
-                    method, path, body=body, headers=key
+                    method, path, body=body
                 )
             except AdminUnreachable:
                 assert time.monotonic() < deadline
                 continue
-            if told.code not in (429, 503, 504):
+            if told.code != 503:
                 assert told.code == 200, (method, path, told.body)
                 return told.body
             assert time.monotonic() < deadline, told.body
 
     def create(self, name: str, **settings: object) -> None:
-        self.ask("POST", "/v1/tenants", {"tenant_id": name, "sni": f"{name}.example"})
         self.first_door += 1
-        self.set(name, mqtt=f"127.0.0.1:{self.first_door}", **settings)
-        self.cluster.until(lambda: self.serves(name, 3), f"all of {name} is served")
+        self.set(name, tenant_mqtt=f"127.0.0.1:{self.first_door}", **settings)
+        self.ask("POST", "/v1/tenants", {"tenant_id": name, "sni": f"{name}.example"})
+        count = int(str(settings.get("tenant_prg_count", 3)))
+        self.cluster.until(lambda: self.serves(name, count), f"all of {name} is served")
 
     def serves(self, name: str, count: int, *, but: int = 0) -> bool:
         """Say whether so many partitions of a tenant are served by some node."""
@@ -70,7 +92,7 @@ class Site:
                 _, page = fetch(self.cluster.admin(node), "/broker/status")
             except AdminUnreachable:
                 continue
-            rows = [each for each in page.get("partitions", ()) if each["tenant"] == name]
+            rows = [each for each in page["partitions"] if each["tenant"] == name]
             served |= {each["partition"] for each in rows if each["serves"] and node != but}
         return len(served) == count
 
@@ -94,11 +116,12 @@ class Site:
         }
         self.ask("PUT", f"/v1/tenants/{name}", body)
 
-    def acls(self, name: str, *rules: tuple[str, str, str]) -> None:
+    def acls(self, name: str, *rules: tuple[str, str, str]) -> int:
+        """Set the rules; return the revision in which they stand."""
         version = self.ask("GET", f"/v1/tenants/{name}/acls")["version"]
         lines = [{"effect": e, "action": a, "filter": f} for e, a, f in rules]
         body = {"expected_version": version, "rules": lines}
-        self.ask("PUT", f"/v1/tenants/{name}/acls", body)
+        return int(self.ask("PUT", f"/v1/tenants/{name}/acls", body)["revision"])
 
     def quotas(self, name: str, **quotas: int) -> None:
         version = self.ask("GET", f"/v1/tenants/{name}/quotas")["version"]
@@ -109,7 +132,8 @@ class Site:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     data = tmp_path_factory.mktemp("by-control") / "var"
-    with ClusterProcess(data, tenant_prgs=3, patience=PATIENT) as cluster:
+    prepared(data, fault_injection=True)
+    with ClusterProcess(data, tenant_prgs=3) as cluster:
         cluster.until(lambda: all_served(cluster), "the development tenant")
         yield Site(cluster)
 
@@ -147,21 +171,11 @@ def undisturbed(client: StockClient) -> bool:
 
 
 async def until(holds: Callable[[], Awaitable[bool]], seconds: float, what: str) -> float:
-    """Wait for an exact fact, and say how long it took, at most so long on a machine of our own."""
-    begin, most = time.monotonic(), seconds
+    """Wait for an exact fact, and say how long it took."""
+    begin = time.monotonic()
     while not await holds():
-        if time.monotonic() - begin > most:
-            most = max(most, 2 * seconds * await asyncio.to_thread(slowness))
-        assert time.monotonic() - begin < most, what
-        await asyncio.sleep(0.01)
+        assert time.monotonic() - begin < seconds, what
     return time.monotonic() - begin
-
-
-async def until_ended(client: StockClient) -> None:
-    async def ended() -> bool:
-        return client.ended.is_set()
-
-    await until(ended, IN_FORCE_SECONDS, "the client is sent away")
 
 
 def test_a_new_tenant_is_connected_to_at_every_node_and_is_alone(site: Site) -> None:
@@ -187,11 +201,11 @@ def test_a_new_tenant_is_connected_to_at_every_node_and_is_alone(site: Site) -> 
         while True:
             try:
                 client = connect(TlsDoor(port, files, "acme.example"), client_id="lamp")
-            except (OSError, AssertionError):  # refused, or its leader went before it answered
-                if time.monotonic() > deadline:
-                    raise
+            except OSError:
+                assert time.monotonic() < deadline, "the name was never known"
                 continue
             assert not client.connack.reason_code.is_failure, client.connack
+            client.cut()
             break
 
 
@@ -214,10 +228,7 @@ def test_rules_and_rates_are_in_force_soon_after_the_answer(site: Site) -> None:
         assert await reader.subscribe(Wish("secret/#", 1)) == NOT_AUTHORIZED
 
         async def ended() -> bool:  # who reads by the server's own page sees the subscription go
-            try:
-                told = AdminApi(site.cluster.admin(1)).ask("GET", "/broker/sessions/reader")
-            except AdminUnreachable:
-                return False
+            told = AdminApi(site.cluster.admin(1)).ask("GET", "/broker/sessions/reader")
             return not told.body.get("subscriptions")
 
         await until(ended, IN_FORCE_SECONDS, "the subscription")
@@ -241,44 +252,76 @@ def test_rules_and_rates_are_in_force_soon_after_the_answer(site: Site) -> None:
     asyncio.run(story())
 
 
-def test_a_node_that_was_killed_serves_what_it_last_heard_without_the_control_plane(
+def leader_of(site: Site, name: str) -> tuple[int, int] | None:
+    """Return who serves the one partition of a tenant, and in which term."""
+    for node in NODES:
+        try:
+            _, page = fetch(site.cluster.admin(node), "/broker/status")
+        except AdminUnreachable:
+            continue
+        for each in page["partitions"]:
+            if each["tenant"] == name and each["serves"]:
+                path = f"/v1/groups/{each['group']}?linearizable=false"
+                told = AdminApi(site.cluster.admin(node)).ask("GET", path)
+                return node, int(told.body["local"]["term"])
+    return None
+
+
+def test_a_node_that_was_killed_holds_what_it_last_heard_without_the_control_plane(
     site: Site,
 ) -> None:
-    """Two of three replicas of the control plane hang: nobody can call it, nobody confirms."""
+    """Two of three replicas of the control plane hang: nobody can call it, nobody confirms.
 
-    def serves_alone(node: int, name: str) -> bool:
-        try:
-            code, page = fetch(site.cluster.admin(node), f"/broker/tenants/{name}")
-        except AdminUnreachable:
-            return False
-        return code == 200 and len(page["partitions"]) == 3
+    A partition that elects a leader meanwhile is closed (§10.6: it has no proof), so the node
+    that is killed leads nothing of the tenant; it is begun anew where a leader went by itself.
+    """
+    site.create("survivor", tenant_prg_count=1)
+    revision = site.acls("survivor", ("Allow", "Any", "open/#"))
 
-    async def story() -> None:
-        site.create("survivor")
-        site.acls("survivor", ("Allow", "Any", "open/#"))
-        revision = site.ask("GET", "/v1/cluster/state")["revision"]
+    async def story() -> bool:
+        site.cluster.until(lambda: leader_of(site, "survivor") is not None, "a leader")
+        before = leader_of(site, "survivor")
+        assert before is not None
+        victim = next(node for node in NODES if node != before[0])
         site.cluster.until(
             lambda: (
-                (told := control(site.cluster, 3)) is not None
-                and told["cache_saved_revision"] >= int(revision)
+                (told := control(site.cluster, victim)) is not None
+                and told["cache_saved_revision"] >= revision
             ),
-            "node 3 keeps it",
+            "the victim keeps it",
         )
-        for node in (1, 2):
+        others = [node for node in NODES if node != victim]
+        for node in others:
             pause(site.cluster, node, paused=True)
-        starts = site.cluster.started(3)
-        site.cluster.kill(3)
-        site.cluster.until(lambda: site.cluster.starts[3] > starts, "node 3 comes back")
-        site.cluster.until(lambda: serves_alone(3, "survivor"), "node 3 knows the tenant")
-        client = await come(site.door(3), "alone")
-        assert await client.publish("open/x", b"", 1) in (0, 0x10)
-        assert await client.publish("closed/x", b"", 1) == NOT_AUTHORIZED
-        await client.close()
-        for node in (1, 2):
-            pause(site.cluster, node, paused=False)
-        site.acls("survivor", ("Allow", "Any", "#"))
+        try:
+            starts = site.cluster.starts[victim]
+            site.cluster.kill(victim)
+            site.cluster.until(lambda: site.cluster.starts[victim] > starts, "it comes back")
+            port = site.door(victim)
+            deadline = time.monotonic() + DEADLINE_SECONDS
+            while (now := leader_of(site, "survivor")) in (None, before):
+                try:
+                    opening = Opening(port=port, client_id="alone", version=5)
+                    client = await Paho().open(opening)
+                    assert await client.publish("open/x", b"", 1) in (0, 0x10)
+                    assert await client.publish("closed/x", b"", 1) == NOT_AUTHORIZED
+                except (ConnectionError, Refused, OSError, TimeoutError):
+                    assert time.monotonic() < deadline, site.cluster.last_words()
+                    continue
+                told = control(site.cluster, victim)
+                assert told is not None and told["group"]["role"] != "Leader", told
+                await client.close()
+                return True
+            print(f"the leader moved: {before} {now}")
+            return False
+        finally:
+            for node in others:
+                pause(site.cluster, node, paused=False)
 
-    asyncio.run(story())
+    for _ in range(5):
+        if asyncio.run(story()):
+            return
+    raise AssertionError("leaders never stay")
 
 
 def test_a_suspended_tenant_s_clients_go_and_its_data_stays(site: Site) -> None:
@@ -290,8 +333,9 @@ def test_a_suspended_tenant_s_clients_go_and_its_data_stays(site: Site) -> None:
         four = await come(site.door(2), "four", version=4, clean=False)
         await five.publish("kept", b"retained", 1, retain=True)
         site.suspend("sleeper", suspended=True)
-        await until_ended(five)
-        await until_ended(four)
+        async with asyncio.timeout(IN_FORCE_SECONDS):
+            await five.ended.wait()
+            await four.ended.wait()
         assert five.end_reason == ADMINISTRATIVE
         assert four.end_reason is None
         other = await come(site.cluster.base_port + 12, "other")
@@ -302,7 +346,8 @@ def test_a_suspended_tenant_s_clients_go_and_its_data_stays(site: Site) -> None:
         late = await listen(port, "late", "kept")
         assert (await late.take())[0].payload == b"retained"
         site.suspend("sleeper", suspended=True)
-        await until_ended(late)
+        async with asyncio.timeout(IN_FORCE_SECONDS):
+            await late.ended.wait()
         site.ask("DELETE", "/v1/tenants/sleeper")
         kept = [each.name for each in site.cluster.data.glob("node-1/state/20*")]
         assert len(kept) >= 3, "the disks keep what they had"
@@ -310,3 +355,63 @@ def test_a_suspended_tenant_s_clients_go_and_its_data_stays(site: Site) -> None:
         await neighbour.close()
 
     asyncio.run(story())
+
+
+def test_a_tenant_s_own_authority_is_believed_and_a_revoked_certificate_is_not(
+    site: Site, tmp_path: Path
+) -> None:
+    """BYO trust (quantumqtt §8.3): the provider's clients are strangers to the tenant then."""
+    site.create("own")
+    provided = issue_client(site.cluster.data, "provided", utc_now())
+    brought = issue_client(tmp_path, "brought", utc_now())
+    port = site.cluster.base_port + 23
+    server = (provided.authority.read_text(),)
+
+    def comes(files: ClientFiles) -> bool:
+        try:
+            client = connect(OwnDoor(port, files, "own.example", server), client_id="byo")
+        except (OSError, AssertionError):
+            return False
+        finally:
+            while OPEN:
+                OPEN.pop().cut()
+        return not client.connack.reason_code.is_failure
+
+    site.cluster.until(lambda: comes(provided), "the provider's client comes in")
+    assert not comes(brought)
+    roots = [brought.authority.read_text()]
+    site.ask("PUT", "/v1/tenants/own/trust", {"expected_version": 0, "roots": roots})
+    site.cluster.until(lambda: comes(brought), "the tenant's own client comes in")
+    assert not comes(provided)
+    certificate = x509.load_pem_x509_certificate(brought.certificate.read_bytes())
+    body = {
+        "expected_version": 1,
+        "roots": roots,
+        "revoked": [format(certificate.serial_number, "x")],
+    }
+    site.ask("PUT", "/v1/tenants/own/trust", body)
+    site.cluster.until(lambda: not comes(brought), "its certificate is revoked")
+
+
+def test_a_setting_says_when_it_takes_effect_and_who_set_it(site: Site) -> None:
+    site.create("settings")
+    told = site.set("settings", rates__publishes=5, connections_max=3, colour="blue")
+    effects = told["result"]["takes_effect"]
+    assert effects["rates.publishes"] == "live"
+    assert effects["connections_max"] == effects["colour"] == "no broker takes it from here"
+    said = site.ask("GET", "/v1/config/explain?key=rates.publishes&tenant=settings")
+    assert (said["value"], said["takes_effect"]) == (5, "live")
+    assert said["set_by"].endswith("/operator") and int(said["set_at"]) > 0
+    body = {
+        "scope": {"kind": "Tenant", "name": "settings"},
+        "expected_version": said["version"],
+        "document": {"rates.publishes": "many"},
+    }
+    refused = AdminApi(site.cluster.admin(1)).ask("PUT", "/v1/config", body=body)
+    assert refused.code == 400 and "rates.publishes" in refused.body["message"]
+    rules = {
+        "expected_version": 0,
+        "rules": [{"effect": "Allow", "action": "Any", "filter": "a/#/b"}],
+    }
+    refused = AdminApi(site.cluster.admin(2)).ask("PUT", "/v1/tenants/settings/acls", body=rules)
+    assert refused.code == 400 and "rule 1" in refused.body["message"]

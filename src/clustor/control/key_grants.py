@@ -29,6 +29,7 @@ ACTIVATE_AFTER_MS: Final = 10_000
 """From every node's word to the moment: all have read it by then."""
 
 Hex = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{2,512}$(?!\n)")]
+MaybeHex = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{0,512}$(?!\n)")]
 Epoch = Annotated[int, msgspec.Meta(ge=1, le=2**32 - 1)]
 
 
@@ -39,6 +40,8 @@ class DekGrant(ControlObject, frozen=True, kw_only=True):
     epoch: Epoch
     wrapped: Hex
     kek_fingerprint: Name  # of the key that opens it
+    mac_epoch: Count = 0  # of the key that seals segments from then on; 0: it stays the same
+    mac_wrapped: MaybeHex = ""
     granted_at: Count
     activates_at: Count | None = None
 
@@ -59,11 +62,13 @@ class DekReady(ControlObject, frozen=True, kw_only=True):
 
 
 class GrantDek(Command, frozen=True, kw_only=True):
-    """Give all nodes a new data key, wrapped; it encrypts nothing yet."""
+    """Give all nodes a new data key, and one that seals segments; nothing uses them yet."""
 
     epoch: Epoch
     wrapped: Hex
     kek_fingerprint: Name
+    mac_epoch: Count = 0
+    mac_wrapped: MaybeHex = ""
 
 
 class ReportDekReady(Command, frozen=True, kw_only=True):
@@ -99,6 +104,8 @@ def on_grant_dek(draft: Draft, _authority: Authority, command: GrantDek) -> dict
             epoch=command.epoch,
             wrapped=command.wrapped,
             kek_fingerprint=command.kek_fingerprint,
+            mac_epoch=command.mac_epoch,
+            mac_wrapped=command.mac_wrapped,
             granted_at=draft.now_ms,
         )
     )
@@ -129,7 +136,9 @@ def on_activate_dek(draft: Draft, _authority: Authority, command: ActivateDek) -
         KeyEpochs(
             kek_version=held.kek_version if held is not None else 1,
             dek_epoch=command.epoch,
-            integrity_mac_epoch=held.integrity_mac_epoch if held is not None else 1,
+            integrity_mac_epoch=max(
+                grant.mac_epoch, held.integrity_mac_epoch if held is not None else 1
+            ),
             advanced_at=draft.now_ms,
             decrypt_only_until=command.activates_at + DECRYPT_ONLY_MS,
         )

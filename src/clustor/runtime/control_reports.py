@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from clustor.control import (
@@ -50,7 +48,7 @@ def report_of(node: Node, version: str) -> ReportNode:
 
 
 def _load(node: Node) -> NodeLoad | None:
-    room = disk_room(node.data_root)
+    room = node.read_room(node.data_root)
     if room is None:
         return None
     disk_bytes, free_bytes = room
@@ -61,12 +59,3 @@ def _load(node: Node) -> NodeLoad | None:
         groups_hosted=len(node.groups),
         groups_led=sum(group.replica.leads for group in node.groups.values()),
     )
-
-
-def disk_room(directory: Path) -> tuple[int, int] | None:
-    """Return the size of a directory's file system, and what of it we may still use."""
-    try:
-        found = os.statvfs(directory)
-    except OSError:
-        return None
-    return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize

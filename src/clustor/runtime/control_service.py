@@ -26,21 +26,15 @@ from clustor.control import (
     ControlCache,
     ControlMachine,
     Moment,
-    NodeReport,
     ProofPublisher,
     Reading,
-    Refused,
     call_refusal,
     decode_answer,
     find,
-    is_stale,
-    report_is_due,
-    scan,
 )
 from clustor.control.commands import KIND_OF
 from clustor.control.objects import canonical
 from clustor.kv import Limits, StoreId
-from clustor.log.errors import LogError
 from clustor.log.types import PartitionId
 from clustor.raft.control_plane import CacheState
 from clustor.raft.types import ReplicaId, RoutingEpoch
@@ -53,11 +47,10 @@ from clustor.runtime.control_records import (
     CONTROL_PARTITION,
     Plan,
     cluster_records,
-    key_id_of,
     members_of,
     steward_of,
 )
-from clustor.runtime.control_reports import LOOK_SECONDS, build_version, report_of
+from clustor.runtime.control_rounds import Rounds, report_states
 from clustor.runtime.control_steering import Steering, epoch_above
 from clustor.runtime.control_steward import Steward
 from clustor.runtime.control_wire import (
@@ -73,9 +66,9 @@ from clustor.runtime.errors import ControlUnavailable
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.kv_service import KvService
 from clustor.runtime.pki import NodeId
-from clustor.runtime.rotation_grants import KeyGrants
-from clustor.runtime.status import ControlStatus, ReportStatus, group_status
-from clustor.security import SecurityError
+from clustor.runtime.signer_keys import SignerKeeper
+from clustor.runtime.status import ControlStatus, group_status
+from clustor.security import KeyUse
 
 if TYPE_CHECKING:
     from clustor.runtime.node import Node
@@ -96,7 +89,7 @@ journal = logging.getLogger("clustor.control")
 class ControlService:
     """One node's part of the control plane: `call`, `reading`, `cache`, `status` are its face."""
 
-    def __init__(self, node: Node, kv: KvService) -> None:
+    def __init__(self, node: Node, kv: KvService, signers: SignerKeeper) -> None:
         self._node = node
         self._kv = kv
         self._loop = asyncio.get_running_loop()
@@ -118,8 +111,15 @@ class ControlService:
         )
         self._own_proofs = OwnProofs()
         self._steering = Steering(node.node_id, self._call_for_node, self._call_as_steward)
-        self._desk = Desk(
-            node, self.group, self._send, key_id_of(node.node_id), node.settings.signer
+        proof_key = signers.signers[KeyUse.CONTROL_PLANE_PROOF]
+        self._desk = Desk(node, self.group, self._send, signers.proof_key_id, proof_key)
+        self._rounds = Rounds(
+            node,
+            self._desk,
+            signers,
+            state=self.state,
+            call_for_node=self._call_for_node,
+            call_as_steward=self._call_as_steward,
         )
         self._steward = Steward(
             lambda: self.group.replica.leads,
@@ -134,7 +134,6 @@ class ControlService:
         self._to_tell: dict[PartitionId, None] = {}
         self._seen_revision = -1
         self._look_again_ms = 0
-        self._complaint = ""
         self._calls = 0
 
     def _host(self) -> HostedGroup:
@@ -155,8 +154,7 @@ class ControlService:
             self._refresh_always(),
             self._steward.run(),
             self._save_always(),
-            self._report_always(),
-            self._rotate_always(),
+            self._rounds.run(),
         ):
             self._spawn(loop)
 
@@ -265,20 +263,8 @@ class ControlService:
             calls_led=self._desk.counts.calls,
             publications_led=self._desk.counts.publications,
             confirmations_led=self._desk.counts.confirmations,
-            reports=self._reports(),
+            reports=report_states(self.state(), self._now().unix_ms),
         )
-
-    def _reports(self) -> list[ReportStatus]:
-        now_ms = self._now().unix_ms
-        return [
-            ReportStatus(
-                each.node_id,
-                max(0, now_ms - each.reported_at),
-                is_stale(each, now_ms),
-                each.load.utilization,
-            )
-            for each in scan(self.state(), NodeReport)
-        ]
 
     def ensure(self, plan: Plan) -> None:
         """Let the leader call what a plan finds missing: now, and at each new leadership."""
@@ -474,51 +460,6 @@ class ControlService:
                     await self._saving.wait()
             self._saving.clear()
             await self._copy.save()
-
-    async def _report_always(self) -> None:
-        """Say how this node is, once a period and when that changed; one word for all its groups.
-
-        Its disk is asked in the loop: one call, that a hanging disk would hang with everything.
-        """
-        version = build_version()
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            report = report_of(self._node, version)
-            if report_is_due(self.state(), report, self._now().unix_ms):
-                with contextlib.suppress(ControlUnavailable):
-                    await self._call_for_node(report)
-
-    async def _rotate_always(self) -> None:
-        """Take granted keys, say what this node has, and, as the leader, see to what is due."""
-        node = self._node
-        period_ms = node.cluster.dek_period_ms
-        grants = KeyGrants(node.keys_directory, node.settings.keys, node.node_id, period_ms)
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            with contextlib.suppress(ControlUnavailable):
-                await self._rotate(grants)
-
-    async def _rotate(self, grants: KeyGrants) -> None:
-        try:
-            grants.learn(self.state())
-            reports = grants.reports(self.state())
-            leads = self.group.replica.leads
-            due = grants.due(self.state(), self._now().unix_ms) if leads else None
-        except (LogError, SecurityError, OSError) as error:
-            self._complain(f"the granted keys are left as they are: {error}")
-            return
-        for report in reports:
-            await self._call_for_node(report)
-        if due is not None:
-            answer = await self._call_as_steward(due)
-            if isinstance(answer, Refused):
-                self._complain(f"the control plane refused {type(due).__name__}: {answer.reason}")
-
-    def _complain(self, line: str) -> None:
-        """Say something once, until something else is said."""
-        if line != self._complaint:
-            self._complaint = line
-            journal.warning("%s", line)
 
     def _cluster(self, store: Reading) -> list[Command]:
         """Plan the cluster as its file and its groups are now."""

@@ -48,7 +48,8 @@ AUTHORITY_LIFETIME: Final = timedelta(days=365)
 # Beyond a day, below which clustor §12.1 demands a fresh revocation feed; short all the same.
 NODE_LIFETIME: Final = timedelta(days=30)
 _RENEW_BEFORE: Final = timedelta(days=10)
-_SKEW: Final = timedelta(minutes=5)
+ISSUING_SKEW: Final = timedelta(minutes=5)
+"""So much before now a certificate begins: clocks differ."""
 _LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 
 NODE_USAGES: Final = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
@@ -205,7 +206,7 @@ def issue_certificate(
     *,
     now: datetime,
     lifetime: timedelta,
-    skew: timedelta = _SKEW,
+    skew: timedelta = ISSUING_SKEW,
 ) -> Issued:
     """Sign a certificate for a new key, for the caller to keep."""
     key = ec.generate_private_key(ec.SECP256R1())
@@ -231,7 +232,7 @@ def sign_key(
     *,
     now: datetime,
     lifetime: timedelta,
-    skew: timedelta = _SKEW,
+    skew: timedelta = ISSUING_SKEW,
 ) -> x509.Certificate:
     """Sign a certificate for a key whose private half somebody else keeps."""
     issuer = authority.certificate.subject
@@ -357,7 +358,7 @@ def _unsigned(  # noqa: PLR0917  # what stands in every certificate
     key: ec.EllipticCurvePublicKey,
     now: datetime,
     lifetime: timedelta,
-    skew: timedelta = _SKEW,
+    skew: timedelta = ISSUING_SKEW,
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +20,7 @@ from clustor.runtime.errors import CertificateUnusable, NodeError
 from clustor.runtime.pki import (
     AUTHORITY_FILE,
     CERTIFICATE_FILE,
+    ISSUING_SKEW,
     KEY_FILE,
     REVOCATION_FILE,
     load_certificate,
@@ -27,7 +28,7 @@ from clustor.runtime.pki import (
 )
 from clustor.runtime.revocation import lists_end
 from clustor.runtime.transport import Transport
-from clustor.runtime.trust import Trust, read_trust
+from clustor.runtime.trust import Shown, Trust, read_trust
 from clustor.security import AuditEvent, AuditSink, Feed, Freshness, RevocationFreshness
 
 LOOK_SECONDS: Final = 1.0
@@ -107,6 +108,7 @@ class NodeTrust:
         """When the first list of the file ends, after which it is no answer."""
         # Without a list at the start nothing is checked: development clusters begin that way.
         self.freshness = RevocationFreshness(now_ms()) if (pki / REVOCATION_FILE).exists() else None
+        transport.disbelief = self.disbelief
         self.look()
 
     @property
@@ -175,13 +177,25 @@ class NodeTrust:
             self._transport.lift()
 
     def _end_refused(self) -> None:
-        if self._trust is not None:
-            trust, now_ms = self._trust, wall_ms()
-            refused = self._transport.end_where(
-                lambda shown: trust.disbelief(shown, now_ms) is not None
-            )
-            for peer in refused:
-                self._note("PeerConnectionEnded", "CertificateRefused", f"node/{peer}")
+        refused = self._transport.end_where(lambda shown: self.disbelief(shown) is not None)
+        for peer in refused:
+            self._note("PeerConnectionEnded", "CertificateRefused", f"node/{peer}")
+
+    def disbelief(self, shown: Shown) -> str | None:
+        """Say why a peer is not believed now; None: it is.
+
+        While a waiver stands in for fresh data, a certificate of a day or less is not (§12.1):
+        it was made so short to need no list, and so nobody would have revoked it.
+        """
+        why = None if self._trust is None else self._trust.disbelief(shown, wall_ms())
+        if why is not None:
+            return why.value
+        freshness, now_ms = self.freshness, self._now_ms()
+        if freshness is None or freshness.status(now_ms).freshness is not Freshness.WAIVED:
+            return None
+        lives_ms = shown.lifetime_ms - ISSUING_SKEW // timedelta(milliseconds=1)
+        permitted = freshness.permits(lives_ms, now_ms)
+        return None if permitted else "short-lived, and no revocation data is fresh"
 
     def _note(self, what: str, outcome: str, target: str) -> None:
         if self._audit is not None:

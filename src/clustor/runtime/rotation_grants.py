@@ -31,7 +31,14 @@ from clustor.control import (
 )
 from clustor.control.key_epochs import KeyEpochs
 from clustor.log.errors import KeyUnavailable
-from clustor.log.keyfile import decode_keyring, kek_fingerprint, parse_kek, wrap_key
+from clustor.log.keyfile import (
+    WrappedKey,
+    decode_keyring,
+    kek_fingerprint,
+    parse_kek,
+    unwrap_key,
+    wrap_key,
+)
 from clustor.log.keys import KEY_BYTES, KeyRing
 from clustor.runtime.data_directory import write_durably
 from clustor.runtime.keystore import (
@@ -81,7 +88,9 @@ class KeyGrants:
         staged = read_staged(self._directory)
         if staged is not None and (staged.epoch, staged.wrapped) != (grant.epoch, grant.wrapped):
             return  # it is activated first, or it is an operator's: never overwritten
-        wanted = StagedFile(grant.epoch, grant.wrapped, grant.activates_at)
+        wanted = StagedFile(
+            grant.epoch, grant.wrapped, grant.activates_at, grant.mac_epoch, grant.mac_wrapped
+        )
         if staged == wanted:
             return
         self._check(grant)
@@ -132,6 +141,8 @@ class KeyGrants:
         if kek_fingerprint(kek) != grant.kek_fingerprint:
             raise KeyUnavailable("a granted key is under another KEK", epoch=grant.epoch)
         unwrap_staged(StagedFile(grant.epoch, grant.wrapped), kek)
+        if grant.mac_epoch:
+            unwrap_key(kek, WrappedKey(grant.mac_epoch, grant.mac_wrapped))
 
     # Whoever leads the control plane.
 
@@ -144,12 +155,14 @@ class KeyGrants:
         return plan_deks(store, facts, now_ms, self._new_key)
 
     def _new_key(self, epoch: int) -> GrantDek:
-        kek = self._kek()
+        kek, mac_epoch = self._kek(), int(self._ring.mac_epoch) + 1
         journal.info("key epoch %d is due and granted", epoch)
         return GrantDek(
             epoch=epoch,
             wrapped=wrap_key(kek, epoch, self._entropy(KEY_BYTES)).wrapped,
             kek_fingerprint=kek_fingerprint(kek),
+            mac_epoch=mac_epoch,
+            mac_wrapped=wrap_key(kek, mac_epoch, self._entropy(KEY_BYTES)).wrapped,
         )
 
     # Within

@@ -167,6 +167,7 @@ class GroupWhy:
             free_bytes=free_bytes(hosted),
             required_bytes=replica.settings.log_config.segment_bytes,
             io_writer_mode=replica.log.io_writer_mode.name,
+            level=hosted.admission.disk.value,
         )
 
     def _mode(self, hosted: HostedGroup) -> ModeReading:

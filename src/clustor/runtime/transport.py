@@ -156,6 +156,7 @@ class _Connection(asyncio.Protocol, ABC):
                 self._identified = True
                 self.identify(self._pipe.certificate())
                 self._shown = self._pipe.shown(self._owner.chains)
+                self._owner.check_shown(self._shown)
                 self.write(_hello())
             self._write_out()
             if plain:
@@ -323,6 +324,11 @@ class Line:
         return self._connection is not None and self._connection.ready
 
     @property
+    def is_behind(self) -> bool:
+        """Whether the connection takes nothing now; what is sent all the same may be dropped."""
+        return self.ready and self._connection is not None and not self._connection.writable
+
+    @property
     def connection(self) -> _Outbound | None:
         return self._connection
 
@@ -416,6 +422,8 @@ class Transport:
         """Is told whom this node did not let in (0: it could not be told), and why."""
         self.quarantined: str | None = None
         """Why this node speaks to nobody, when it does not (clustor §12.1)."""
+        self.disbelief: Callable[[Shown], str | None] | None = None
+        """Says why a certificate that TLS believes is not believed now; None: nobody asks."""
         self.on_packet = on_packet
         self.on_lost = on_lost
         self.jitter = jitter
@@ -495,6 +503,11 @@ class Transport:
                 line.flush()
             self._dirty.clear()
 
+    def is_behind(self, peer: NodeId) -> bool:
+        """Say whether a connected peer reads too slowly for more than what waits for it."""
+        line = self._lines.get(peer)
+        return line is not None and line.is_behind
+
     def connected(self) -> list[NodeId]:
         """Name the peers that this node can speak to now."""
         return sorted(peer for peer, line in self._lines.items() if line.ready)
@@ -521,6 +534,12 @@ class Transport:
         if peer == self._node:
             raise PeerRefused("a peer with our own identity", peer=peer)
         return peer
+
+    def check_shown(self, shown: Shown | None) -> None:
+        """Refuse what TLS believed and this node does not; raises PeerRefused."""
+        why = self.disbelief(shown) if shown is not None and self.disbelief is not None else None
+        if why is not None:
+            raise PeerRefused("the peer's certificate is not believed now", why=why)
 
     def inbound_opened(self, inbound: _Inbound) -> None:
         self._inbound.add(inbound)

@@ -11,6 +11,7 @@ import hashlib
 import ssl
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, NewType
@@ -24,6 +25,7 @@ from clustor.runtime.revocation import lists_of
 Fingerprint = NewType("Fingerprint", bytes)
 """SHA-256 of a certificate (DER)."""
 
+_MILLISECOND: Final = timedelta(milliseconds=1)
 _DER: Final = 2  # OpenSSL's name for it, as `_ssl` has it
 _ANCHOR_IS_ISSUER: Final = 2  # certificates in such a chain
 
@@ -46,6 +48,8 @@ class Shown:
     """Who signed the certificate."""
     anchor: Fingerprint
     """The authority of our bundle in which its chain ends."""
+    lifetime_ms: int = 0
+    """From its beginning to its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +121,8 @@ class ChainReader:
         anchor = self._anchors.setdefault(anchor, anchor)
         # Not kept: whoever has a root can have as many authorities below it as he likes.
         issuer = anchor if len(chain) <= _ANCHOR_IS_ISSUER else _digest(chain[1])
-        return Shown(leaf.serial_number, ends, issuer, anchor)
+        lives = (leaf.not_valid_after_utc - leaf.not_valid_before_utc) // _MILLISECOND
+        return Shown(leaf.serial_number, ends, issuer, anchor, lives)
 
 
 def verified_chain(tls: ssl.SSLObject) -> list[bytes]:

@@ -182,6 +182,7 @@ class ConfigValue(Answer, frozen=True, kw_only=True):
     version: Count
     set_by: str
     set_at: Count
+    takes_effect: str
 
 
 class AuditRow(Answer, frozen=True, kw_only=True):

@@ -228,10 +228,15 @@ class Api:
             command = route.make(asked)
         except msgspec.ValidationError as error:
             raise malformed(str(error)) from None
+        if route.check is not None:
+            route.check(command)
         answer = await self.port.call(command, asked.caller, asked.request_id)
         if not isinstance(answer, Done):
             raise of_refusal(answer)
-        done = CallDone(request_id=asked.request_id, revision=answer.revision, result=answer.result)
+        result = dict(answer.result)
+        if route.remark is not None:
+            result |= route.remark(command)
+        done = CallDone(request_id=asked.request_id, revision=answer.revision, result=result)
         return self.encoded(CallDone, done)
 
     @staticmethod

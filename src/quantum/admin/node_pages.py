@@ -22,6 +22,7 @@ from clustor.control import (
     is_stale,
     scan,
 )
+from clustor.runtime.telemetry_logs import LogLevels as ProcessLevels
 from quantum.admin.answers import (
     GroupView,
     ListPage,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 REFUSALS_KEPT_MAX: Final = 1_024
 REFUSAL_LINES_MAX: Final = 100  # in a window: who is refused must not fill the disk
 REFUSAL_WINDOW_MS: Final = 10_000
-LOGGERS: Final = ("clustor", "quantum", "slipstream")
+_LEVELS: Final = ProcessLevels()
 
 journal = logging.getLogger("quantum.audit")
 
@@ -150,21 +151,18 @@ def why(api: Api, asked: Asked) -> WhyAnswer:
 
 
 def log_levels(_api: Api, _asked: Asked) -> LogLevels:
-    known = logging.root.manager.loggerDict
-    names = sorted(name for name in known if name.partition(".")[0] in LOGGERS)
-    return LogLevels(items=[_level(name) for name in sorted({*LOGGERS, *names})])
+    return LogLevels(items=[_level(name) for name in _LEVELS.names()])
 
 
 def set_log_level(_api: Api, asked: Asked) -> LogLevel:
     body: SetLogLevelBody = asked.body
-    logging.getLogger(body.logger).setLevel(body.level.value)
+    _LEVELS.set(body.level.value, body.logger)
     journal.warning("%s set the level of %s to %s", asked.caller.identity, body.logger, body.level)
     return _level(body.logger)
 
 
 def _level(name: str) -> LogLevel:
-    effective = logging.getLevelName(logging.getLogger(name).getEffectiveLevel())
-    return LogLevel(logger=name, level=effective)
+    return LogLevel(logger=name, level=_LEVELS.effective(name))
 
 
 # Whom it refused.

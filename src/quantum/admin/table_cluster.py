@@ -109,6 +109,38 @@ NODES: Final = (
 )
 
 KEYS: Final = (
+    list_route(
+        "/v1/keys/deks",
+        c.DekGrant,
+        "keys deks",
+        "List the data keys that nodes were given, wrapped, and from when on each encrypts.",
+        "epoch",
+        "granted_at",
+        "activates_at",
+        roles=OPERATORS,
+    ),
+    call(
+        "POST",
+        "/v1/keys/deks",
+        c.GrantDek,
+        "keys grant-dek",
+        "--epoch 7 --wrapped HEX --kek-fingerprint HEX",
+    ),
+    call(
+        "POST",
+        "/v1/keys/deks/{epoch}/ready",
+        c.ReportDekReady,
+        "keys dek-ready",
+        "7 --node-id 1",
+    ),
+    call(
+        "POST",
+        "/v1/keys/deks/{epoch}/activate",
+        c.ActivateDek,
+        "keys activate-dek",
+        "7 --activates-at 1790000000000",
+    ),
+    call("DELETE", "/v1/keys/deks/{epoch}", c.ForgetDek, "keys forget-dek", "7"),
     page("/v1/keys", r.keys, Keys, "keys list", "Show the key epochs, and the public keys."),
     call(
         "POST",

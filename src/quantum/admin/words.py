@@ -25,6 +25,7 @@ ABOUT: Final = {
     "dr_shipping": "whether its data is shipped to another region",
     "draining": "whether no more partitions are placed on it",
     "durability_mode_epoch": "the epoch of the group's durability mode",
+    "epoch": "the key's epoch",
     "evidence": "what proves it",
     "expected_epoch": "the durability mode epoch that stands",
     "expected_routing_epoch": "the routing epoch that stands; 0: none yet",
@@ -39,10 +40,11 @@ ABOUT: Final = {
     "io_writer_mode": "how it writes to disk",
     "justification": "why, for whoever reads the audit trail",
     "kek_version": "the version of the key encryption key",
+    "kek_fingerprint": "which key encryption key opens it",
     "key_id": "the key's name",
     "keys": "public keys to begin with",
     "level": "from which level on it logs",
-    "load": "units of load that each member carries",
+    "load": "units of load that each member carries; of a report, how full the node is",
     "location": "where the archived segment is",
     "logger": "which part of the node: clustor, quantum, slipstream, or one below",
     "members": "who carries it: {voters, learners, observers}, each a list of nodes",
@@ -98,6 +100,7 @@ ABOUT: Final = {
     "version": "the version",
     "warmup_deadline_ms": "how long the partitions have",
     "warmup_recipe": "how nodes warm up for it",
+    "wrapped": "the key, wrapped, as hex",
     "zone": "where it fails together with others",
 }
 

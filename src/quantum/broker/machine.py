@@ -40,7 +40,6 @@ from quantum.broker.commands import (
     Subscribe,
     Unsubscribe,
     decode_command,
-    encode_command,
 )
 from quantum.broker.congestion import RETAINING, lift_congestion
 from quantum.broker.effects import Effect
@@ -48,6 +47,7 @@ from quantum.broker.errors import BrokerMisuse
 from quantum.broker.frames import decode_frames, encode_frames, encode_frames_later
 from quantum.broker.holdings import SESSION_BYTES
 from quantum.broker.limiting import apply_set_policy, check_store
+from quantum.broker.parts import is_part
 from quantum.broker.publishing import apply_publish_once, apply_publishes, apply_release
 from quantum.broker.rebalancing import advance, apply_begin_rebalance, apply_routes_flushed
 from quantum.broker.receiving import (
@@ -160,9 +160,12 @@ class Broker:
                 assert_never(command)
 
     def _take_part(self, part: Part) -> bytes:
-        """Apply a command with its last part; NOT_COUNTED where a part of it is missing."""
+        """Apply a command with its last part; NOT_COUNTED where a part of it is missing.
+
+        Parts of parts are no commands.
+        """
         whole = self.state.parts.take(part)
-        if whole is None or whole.startswith(_PART_HEAD):
+        if whole is None or is_part(whole):
             return NOT_COUNTED
         return self._apply(whole) if whole else b""
 
@@ -229,5 +232,3 @@ class Broker:
 
 
 assert PUBLISHES == 0
-_PART_HEAD = encode_command(Part(0, 0, b""))[:2]
-"""How every part begins: parts of parts are no commands."""

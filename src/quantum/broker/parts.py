@@ -29,6 +29,15 @@ def split_command(command: bytes) -> list[bytes]:
     ]
 
 
+PART_HEAD: Final = encode_command(Part(0, 0, b""))[:2]
+"""How every part begins."""
+
+
+def is_part(command: bytes) -> bool:
+    """Say whether a command is a part of a larger one."""
+    return command.startswith(PART_HEAD)
+
+
 class Parts:
     """The command that is coming in parts. Part of the state."""
 

@@ -34,6 +34,8 @@ class LiveKey:
     about: str
     of_tenant: bool = False
     """Whether it may be set for one tenant; else for the cluster and for a node."""
+    of_cluster: bool = True
+    """Whether it may be set for the whole cluster."""
 
 
 def _setting(name: str, takes: Takes) -> tuple[str, LiveKey]:
@@ -75,12 +77,13 @@ LIVE_KEYS: Final[Mapping[str, LiveKey]] = dict(
             for each, of in _COUNTED.items()
         ),
         (
-            "mqtt",
+            "tenant_mqtt",
             LiveKey(
                 kinds.address(plaintext=True),
                 Takes.LIVE,
                 "a tenant's own plaintext door, in development; node N adds 10 (N - 1) to the port",
                 of_tenant=True,
+                of_cluster=False,
             ),
         ),
         (
@@ -112,7 +115,7 @@ def effects(document: Mapping[str, object], *, of_tenant: bool) -> dict[str, str
 def takes(key: str, *, of_tenant: bool) -> Takes:
     """Say when brokers take a key up that is set for a tenant, or else for cluster or node."""
     found = LIVE_KEYS.get(key)
-    if found is None or (of_tenant and not found.of_tenant):
+    if found is None or not (found.of_tenant if of_tenant else found.of_cluster):
         return Takes.NEVER
     return found.takes
 

@@ -51,6 +51,9 @@ class Settings:
     first_packet_seconds: int = _setting(
         10, kinds.count(1, 300, "seconds"), "for handshakes and CONNECT together"
     )
+    half_open_max: int = _setting(
+        10_000, kinds.count(1, 1_000_000), "connections without an answered CONNECT; the oldest go"
+    )
     packet_bytes_max: int = _setting(
         16_842_752, kinds.size(1 << 10, 16_842_752), "the largest packet of a client"
     )

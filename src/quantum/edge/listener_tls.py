@@ -99,7 +99,10 @@ class TlsConnection(Connection):
             self.close()
 
     def _identified(self, session: TlsSession) -> Peer:
-        identity = identity_of(session.certificate())
+        certificate = session.certificate()
+        if certificate is None and self._listener.certificates.lets_unnamed(session.tenant):
+            return Peer("tls", self.address, session.tenant, server_name=session.server_name)
+        identity = identity_of(certificate)
         return Peer(
             "tls",
             self.address,

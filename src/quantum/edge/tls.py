@@ -50,6 +50,8 @@ class TenantTrust:
 _RECORD_BYTES_MAX: Final = 16 << 10
 _SLICE_BYTES: Final = 4 << 10
 """A memory BIO never shrinks: what passes through it in one piece, the connection keeps."""
+_HANDSHAKE_SLICE_BYTES: Final = 256
+"""Many clients say little more than their handshake, ever."""
 
 # OpenSSL's X509_V_ERR_… numbers, as `ssl` reports them.
 _OUT_OF_TIME: Final = frozenset({9, 10})
@@ -80,6 +82,8 @@ class ServerCertificates:
         self._revocations = authority.with_name(REVOCATION_FILE)
         self._alpn = alpn
         self._wishes: dict[str, TenantTrust] = {}
+        self._without: frozenset[str] = frozenset()
+        """Tenants whose clients may come without a certificate."""
         self._tenants: dict[str, Terms] = {}
         self.terms = self._read()
 
@@ -91,40 +95,74 @@ class ServerCertificates:
     def reload(self) -> None:
         """Serve new connections with what the files hold now. Raises CertificatesUnusable."""
         terms = self._read()
-        tenants = {name: self._for_tenant(terms, wish) for name, wish in self._wishes.items()}
+        names = {*self._wishes, *self._without}
+        tenants = {name: self._for_tenant(terms, name) for name in names}
         self.terms, self._tenants = terms, tenants
+
+    def allow_tokens(self, tenants: frozenset[str]) -> None:
+        """Let clients of these tenants come without a certificate: their protocol asks for tokens.
+
+        Raises CertificatesUnusable, and then what was in force stays in force.
+        """
+        if tenants != self._without:
+            before, self._without = self._without, tenants
+            try:
+                self.reload()
+            except CertificatesUnusable:
+                self._without = before
+                raise
+
+    def lets_unnamed(self, tenant: str) -> bool:
+        """Say whether a tenant's clients may come without a certificate."""
+        return tenant in self._without
 
     def trust_tenant(self, tenant: str, wish: TenantTrust | None) -> None:
         """Judge a tenant's clients by its own trust; None: as everybody else's.
 
         Raises CertificatesUnusable, and then what was in force stays in force.
         """
+        before = dict(self._wishes)
         if wish is None:
             self._wishes.pop(tenant, None)
-            self._tenants.pop(tenant, None)
         else:
-            self._tenants[tenant] = self._for_tenant(self.terms, wish)
             self._wishes[tenant] = wish
+        try:
+            if wish is not None or tenant in self._without:
+                self._tenants[tenant] = self._for_tenant(self.terms, tenant)
+            else:
+                self._tenants.pop(tenant, None)
+        except CertificatesUnusable:
+            self._wishes = before
+            raise
 
     def terms_of(self, tenant: str) -> Terms:
         """Return how a tenant's clients are judged."""
         return self._tenants.get(tenant, self.terms)
 
     def _read(self) -> Terms:
-        authority = self._files[2]
         with _telling(self._files[0]):
             context = self._context()
-            context.load_verify_locations(authority)
-            if self._revocations.exists():
-                context.load_verify_locations(self._revocations)
-                context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
-            return Terms(context, read_trust(authority, self._revocations))
+            self._load_common(context)
+            return Terms(context, read_trust(self._files[2], self._revocations))
 
-    def _for_tenant(self, common: Terms, wish: TenantTrust) -> Terms:
-        if not wish.roots:
-            return Terms(common.context, replace(common.trust, revoked_of_any=wish.revoked))
+    def _load_common(self, context: ssl.SSLContext) -> None:
+        context.load_verify_locations(self._files[2])
+        if self._revocations.exists():
+            context.load_verify_locations(self._revocations)
+            context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
+
+    def _for_tenant(self, common: Terms, tenant: str) -> Terms:
+        wish = self._wishes.get(tenant, TenantTrust())
+        trust = replace(common.trust, revoked_of_any=wish.revoked)
+        if not wish.roots and tenant not in self._without:
+            return Terms(common.context, trust)
         with _telling(self._files[0]):
             context = self._context()
+            if tenant in self._without:
+                context.verify_mode = ssl.CERT_OPTIONAL
+            if not wish.roots:
+                self._load_common(context)
+                return Terms(context, trust)
             context.load_verify_locations(cadata="".join(wish.roots))
             roots = x509.load_pem_x509_certificates("".join(wish.roots).encode())
             return Terms(context, trust_in(roots, revoked_of_any=wish.revoked))
@@ -181,7 +219,13 @@ class TlsSession:
 
     def shake_hands(self, data: bytes, tenant_of: TenantOf, certificates: TermsOf) -> None:
         """Take bytes of the handshake; raises ClientRefused, with an alert in the outgoing."""
-        self._incoming.write(data)
+        for start in range(0, len(data), _HANDSHAKE_SLICE_BYTES):
+            piece = data[start : start + _HANDSHAKE_SLICE_BYTES]
+            self._incoming.write(piece)
+            if not self.established:
+                self._shake_on(piece, tenant_of, certificates)
+
+    def _shake_on(self, data: bytes, tenant_of: TenantOf, certificates: TermsOf) -> None:
         if self._hello is not None:
             self._hello += data
         choice = _Choice(self, tenant_of, certificates)

@@ -7,6 +7,7 @@ survive goes through its partition. Nothing here is awaited: answers come as cal
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
@@ -49,7 +50,7 @@ from quantum.mqtt.hot import PUBCOMP as PUBCOMP_BYTE
 from quantum.mqtt.hot import PUBREL as PUBREL_BYTE
 from quantum.mqtt.hot import SLOW, Row, encode_ack, scan
 from quantum.mqtt.primitives import encode_variable
-from quantum.serving.authentication import Accepted, Challenge, Talk, Verdict
+from quantum.serving.authentication import Accepted, Challenge, Talk, Verdict, Who
 from quantum.serving.conversation import Conversation
 from quantum.serving.delivery import Outgoing
 from quantum.serving.large_packets import LARGE_BYTES
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from quantum.serving.tenant import Tenant
 
 _V5: Final = ProtocolVersion.V5
+_UNDER_TLS: Final = frozenset({"tls", "wss"})
 _GRACE: Final = 1.5
 _NEVER_MS: Final = 1 << 62
 _AUTHENTICATION: Final = frozenset(
@@ -113,6 +115,7 @@ class Connection:
         "_deadline_ms",
         "_early",
         "_ended",
+        "_ends_ms",
         "_entered",
         "_expiry_seconds",
         "_gracefully",
@@ -167,6 +170,8 @@ class Connection:
         self._keep_alive_ms = 0
         self.last_seen_ms = 0
         self._deadline_ms = _NEVER_MS
+        self._ends_ms = _NEVER_MS
+        """When the client's authentication ends, in Unix milliseconds."""
         self._early = b""  # the CONNECT packet, for the node that will serve it
         self._out: list[bytes] = []
         self._conversation: Conversation | None = None
@@ -351,7 +356,8 @@ class Connection:
             return False
         self._permit = Permit(self, self.home)
         will = connect.will
-        if will is None or self._permit.may_publish(will.topic):
+        is_nobody_yet = self._talk is not None and self.phase is Phase.NEW
+        if will is None or is_nobody_yet or self._permit.may_publish(will.topic):
             return True
         self.home.guard.note("WILL_REFUSED", self.client_id, self.identity, will.topic)
         self._refuse(ReasonCode.NOT_AUTHORIZED, "the will's topic is not allowed")
@@ -396,13 +402,37 @@ class Connection:
 
     def _check_method(self, method: str | None) -> bool:
         if method is None:
-            return True
+            return self._check_named()
         authenticator = self.service.authenticators.get(method)
         if authenticator is None:
             self._refuse(ReasonCode.BAD_AUTHENTICATION_METHOD, "unknown authentication method")
             return False
-        self._talk = Talk(method, authenticator)
+        who = Who(self.home.name, self.client_id.decode(errors="replace"))
+        self._talk = Talk(method, authenticator, who)
         return True
+
+    def _check_named(self) -> bool:
+        """Refuse who shows neither a certificate nor a token where one is wanted (§9.1)."""
+        peer = self._peer
+        if peer is None or peer.identity is not None or peer.transport not in _UNDER_TLS:
+            return True
+        self._refuse(ReasonCode.NOT_AUTHORIZED, "neither a certificate nor a token")
+        return False
+
+    def _identify(self, verdict: Accepted) -> bool:
+        """Go on as whom a method of authentication says the client is."""
+        self._ends_ms = _NEVER_MS if verdict.ends_ms is None else verdict.ends_ms
+        if self.phase is Phase.LIVE:
+            if verdict.identity in (None, self.identity):
+                return True
+            self.note_refused("IdentityChanged", "it authenticated again as somebody else")
+            self.expelled("it authenticated again as somebody else")
+            return False
+        connect = self._connect
+        assert connect is not None and self._peer is not None
+        if verdict.identity is not None:
+            self._peer = replace(self._peer, identity=verdict.identity)
+        return self._check_rules(connect)
 
     def _accept_terms(self, terms: Terms) -> None:
         self._terms = terms
@@ -494,16 +524,24 @@ class Connection:
         if isinstance(verdict, Challenge):
             self._write_now(talk.challenge(verdict.data))
         elif isinstance(verdict, Accepted):
+            if not self._identify(verdict):
+                return
             if is_live:
                 self.send(talk.success())
             elif self.prg is not None and self.prg.serves(self.client_id):
                 self._attach(self.prg)
             else:
                 self._refuse(ReasonCode.SERVER_UNAVAILABLE, "the session's partition moved")
-        elif is_live:
-            self.disconnect(verdict.reason, "not authenticated")  # [MQTT-4.12.1-2]
         else:
-            self._refuse(verdict.reason, "not authenticated")
+            if verdict.audit:
+                self.note_refused(verdict.audit, verdict.why)
+            if is_live:
+                self._gracefully = True  # no will after that (§10.4)
+                is_shut = verdict.reason is ReasonCode.SERVER_UNAVAILABLE
+                reason = ReasonCode.SERVER_BUSY if is_shut else verdict.reason  # C11
+                self.disconnect(reason, verdict.why)  # [MQTT-4.12.1-2]
+            else:
+                self._refuse(verdict.reason, verdict.why)
 
     # The session.
 
@@ -544,11 +582,13 @@ class Connection:
         guard, now_ms = self.home.guard, self.service.tick_ms
         pace = guard.ask(Rate.CONNECTS, 1, now_ms)
         if pace.verdict in (TenantVerdict.REJECT, TenantVerdict.DISCONNECT):
+            self.note_refused("QuotaExceeded", "the rate of connections")
             self._refuse(ReasonCode.CONNECTION_RATE_EXCEEDED, "too many connections in a while")
             return False
         self._entered = guard.enter(now_ms)
         if not self._entered:
             guard.note("CONNECTION_OVER_QUOTA", self.client_id, self.identity)
+            self.note_refused("QuotaExceeded", "the number of connections")
             self._refuse(ReasonCode.QUOTA_EXCEEDED, "the tenant has too many connections")
         return self._entered
 
@@ -782,6 +822,8 @@ class Connection:
                 self._refuse(ReasonCode.SERVER_UNAVAILABLE, self._closed or "no leader in time")
             else:
                 self._drop("no CONNECT in time")
+        elif self._ends_ms != _NEVER_MS and self.now_ms() >= self._ends_ms:
+            self.expelled("its token has ended")
         elif (
             0 < self._keep_alive_ms < now_ms - self.last_seen_ms
             and self._relay is None

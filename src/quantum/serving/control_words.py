@@ -16,7 +16,7 @@ unreadable one that denies denies everything.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -41,7 +41,7 @@ from clustor.control import (
 from clustor.control import AclRule as ControlRule
 from clustor.control.configuration import Value
 from clustor.control.objects import key_of
-from quantum.config.live import TENANT_KEYS, read_value
+from quantum.config.live import TENANT_KEYS, Takes, read_value, takes
 from quantum.tenancy import (
     AclRefusal,
     AclRule,
@@ -156,7 +156,7 @@ def tenant_word(store: Reading, name: str) -> TenantWord:
         acl=acl,
         trust=find(store, CertificateBundle, name),
         settings=settings,
-        mistakes=(*mistakes, *_rule_mistakes(acl)),
+        mistakes=(*mistakes, *rule_mistakes(acl.rules if acl is not None else ())),
     )
 
 
@@ -191,9 +191,9 @@ def settings_of(store: Reading, *scopes: Scope) -> dict[str, Value]:
 
 
 def _settings(store: Reading, name: str) -> tuple[dict[str, Value], list[str]]:
-    said = settings_of(
-        store, Scope(kind=ScopeKind.CLUSTER), Scope(kind=ScopeKind.TENANT, name=name)
-    )
+    wide = settings_of(store, Scope(kind=ScopeKind.CLUSTER))
+    said = {key: value for key, value in wide.items() if takes(key, of_tenant=False) is Takes.LIVE}
+    said |= settings_of(store, Scope(kind=ScopeKind.TENANT, name=name))
     good: dict[str, Value] = {}
     mistakes: list[str] = []
     for key in TENANT_KEYS & said.keys():
@@ -225,7 +225,7 @@ def describe(word: TenantWord, file: TenantDescription) -> TenantDescription:
         per_second = word.quotas.publish_rate_max
         if per_second:
             rates = replace(rates, publishes=RateLimit(per_second, per_second))
-    door = word.settings.get("mqtt", file.mqtt)
+    door = word.settings.get("tenant_mqtt", file.mqtt)
     return replace(
         file,
         server_names=names,
@@ -283,13 +283,16 @@ def _rule(rule: ControlRule) -> AclRule:
     return AclRule(effect, _ACTIONS[rule.action], rule.filter.encode(), whom)
 
 
-def _rule_mistakes(policy: AclPolicy | None) -> Iterator[str]:
-    for number, each in enumerate(policy.rules if policy is not None else (), 1):
-        if each.action is not ControlAction.CONNECT:
-            try:
+def rule_mistakes(rules: Iterable[ControlRule]) -> Iterator[str]:
+    """Say which rules cannot be read, and why."""
+    for number, each in enumerate(rules, 1):
+        try:
+            if each.action is ControlAction.CONNECT:
+                check_topic_filter(each.filter.encode())
+            else:
                 compile_acl([_rule(each)])
-            except InvalidRule as error:
-                yield f"rule {number} cannot be read: {error.reason}"
+        except (InvalidRule, TopicError) as error:
+            yield f"rule {number} cannot be read: {error.reason}"
 
 
 def joined_sizes(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...] | None:

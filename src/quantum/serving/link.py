@@ -6,6 +6,7 @@ one says that others were lost: everything that rests on the link begins anew.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TypeAlias
 
 import msgspec
@@ -175,17 +176,23 @@ _encoder = msgspec.msgpack.Encoder()
 class LinkOut:
     """What this node has for one peer in this turn."""
 
-    __slots__ = ("_bytes", "_frames", "_incarnation", "_number", "_said")
+    __slots__ = ("_bytes", "_frames", "_held", "_incarnation", "_number", "_said", "dropped")
 
     def __init__(self, incarnation: int) -> None:
         self._incarnation = incarnation
         self._number = 0
         self._said: list[Said] = []
         self._bytes = 0
-        self._frames: list[bytes] = []
+        self._frames: deque[bytes] = deque()
+        self._held = 0  # the bytes of all frames
+        self.dropped = 0
+        """How many QoS 0 messages were dropped because the peer does not keep up, ever."""
 
     def say(self, said: Said, size: int) -> None:
         """Let something leave with the turn; frames stay below the size of a packet."""
+        if self._held > HELD_BYTES_MAX and isinstance(said, _MAY_BE_LOST):
+            self.dropped += 1
+            return
         if self._said and self._bytes + size > _FRAME_BYTES_MAX:
             self._close_frame()
         self._said.append(said)
@@ -206,20 +213,33 @@ class LinkOut:
 
     def _append(self, frame: Frame) -> None:
         self._number += 1
-        self._frames.append(_encoder.encode(frame))
+        encoded = _encoder.encode(frame)
+        self._frames.append(encoded)
+        self._held += len(encoded)
 
-    def take(self) -> list[bytes]:
-        """Return the frames of this turn."""
+    def take(self, bytes_max: int = 1 << 62) -> list[bytes]:
+        """Return the next frames, about so many bytes of them and at least one if there is one."""
         if self._said:
             self._close_frame()
-        frames, self._frames = self._frames, []
-        return frames
+        taken: list[bytes] = []
+        while self._frames and bytes_max > 0:
+            taken.append(self._frames.popleft())
+            self._held -= len(taken[-1])
+            bytes_max -= len(taken[-1])
+        return taken
+
+    @property
+    def has_more(self) -> bool:
+        """Whether frames are left for the next turn."""
+        return bool(self._frames)
 
     def begin_anew(self) -> None:
         """The connection broke: what the peer did not get, it will notice."""
         self._incarnation += 1
         self._number = 0
-        self._said, self._frames, self._bytes = [], [], 0
+        self._said, self._bytes = [], 0
+        self._frames.clear()
+        self._held = 0
 
 
 class LinkIn:
@@ -259,3 +279,5 @@ class LinkIn:
 
 
 _FRAME_BYTES_MAX = 1 << 20
+HELD_BYTES_MAX = 32 << 20
+_MAY_BE_LOST = (Unlogged, UnloggedDeliver, UnloggedMember)

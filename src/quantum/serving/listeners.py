@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
-from dataclasses import dataclass
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from fcntl import LOCK_EX, flock
 from pathlib import Path
 from typing import Final
@@ -26,10 +28,17 @@ from quantum.edge import (
 )
 from quantum.edge.errors import EdgeError
 from quantum.edge.listener_files import connections_possible, raise_file_limit
+from quantum.edge.lobby import HALF_OPEN_MAX
 from quantum.edge.tls import ServerCertificates
-from quantum.edge.tls_development import prepare_server
+from quantum.edge.tls_development import pki_directory, prepare_server
 from quantum.serving.service import BrokerService
 from quantum.serving.tenant_keeper import Changed, TenantKeeper
+from quantum.serving.token_authentication import (
+    METHOD,
+    TOKENS_DIRECTORY,
+    TokenAuthenticator,
+    TokenKeyFiles,
+)
 
 _LOCK_FILE: Final = "mqtt-pki.lock"
 _PORT_MAX: Final = 65_535
@@ -56,8 +65,18 @@ class Doors:
     connections_max: int = 100_000
     connections_per_second: int = 5_000
     first_packet_seconds: int = 10
+    half_open_max: int = HALF_OPEN_MAX
     port_shift: int = 0
     """By how much higher the doors of single tenants are here than they are said to be."""
+
+    def told(self, said: Mapping[str, int]) -> Doors:
+        """Return these doors under what the control plane's configuration says of them."""
+        return replace(
+            self,
+            connections_max=said.get("connections_max", self.connections_max),
+            connections_per_second=said.get("connections_per_second", self.connections_per_second),
+            first_packet_seconds=said.get("first_packet_seconds", self.first_packet_seconds),
+        )
 
 
 def tenant_doors(service: BrokerService, shift: int = 0) -> dict[str, Door]:
@@ -98,13 +117,17 @@ class Listeners:
                 waiting_max=possible,
             ),
             first_answer_seconds=float(doors.first_packet_seconds),
+            half_open_max=max(1, min(doors.half_open_max, possible // 2)),
         )
-        self._lobby = Lobby(limits)
+        self._lobby = service.lobby = Lobby(limits)
         self._lobby.on_refusal = self._on_refusal
         self._renewal: Repeated | None = None
+        self._token_keys: TokenKeyFiles | None = None
         self.open: dict[str, tuple[Listener, Door]] = {}
         self._tenant_doors: dict[str, Door] = {}  # those that are open, as they were wanted
         self._tls: TlsListener | None = None
+        self._keeper: TenantKeeper | None = None
+        self._trusted: frozenset[str] = frozenset()  # tenants with a trust of their own
         self._is_started = False
         self._following = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -117,6 +140,9 @@ class Listeners:
         if watch.look():
             journal.info("new certificates are in use for clients to come")
         listener.look()
+        if self._token_keys is not None:
+            with suppress(EdgeError):  # files that are being replaced: the next look tries again
+                listener.certificates.allow_tokens(self._token_keys.tenants())
 
     def trust_tenant(self, tenant: str, roots: Iterable[str], revoked: Iterable[str]) -> None:
         """Judge a tenant's clients by its own roots (PEM; none: everybody's) and serial numbers.
@@ -153,6 +179,7 @@ class Listeners:
             task.add_done_callback(self._tasks.discard)
 
         keeper.on_changed = changed
+        self._keeper = keeper
 
     async def _follow(self) -> None:
         async with self._following:
@@ -164,8 +191,23 @@ class Listeners:
                 if self._tls is not None:
                     await asyncio.to_thread(self._prepare)
                     self._tls.reload()
+                    self._trust()
             except (EdgeError, DataDirectoryRefused, OSError) as error:
                 journal.error("the doors stay as they were: %s", error)
+
+    def _trust(self) -> None:
+        """Believe whom each tenant says (quantumqtt §8.3); a word of no use changes nothing."""
+        said = self._keeper.trust() if self._keeper is not None else {}
+        for tenant in sorted({*said, *self._trusted}):
+            bundle = said.get(tenant)
+            try:
+                if bundle is None:
+                    self.trust_tenant(tenant, (), ())
+                else:
+                    self.trust_tenant(tenant, bundle.roots, bundle.revoked)
+            except (EdgeError, ValueError) as error:
+                journal.error("the trust of tenant %s stays as it was: %s", tenant, error)
+        self._trusted = frozenset(said)
 
     async def _follow_doors(self) -> None:
         wanted = tenant_doors(self._service, self._doors.port_shift)
@@ -214,7 +256,13 @@ class Listeners:
                 tenant_of=self.tenant_of,
             )
             self._tls = listener
+            self._token_keys = TokenKeyFiles(pki_directory(self._data) / TOKENS_DIRECTORY)
+            self._service.authenticators[METHOD] = TokenAuthenticator(
+                self._token_keys, os.urandom, self._service.now_ms
+            )
+            listener.certificates.allow_tokens(self._token_keys.tenants())
             await self._open("mqtts", listener, doors.mqtts)
+            self._trust()
             watch = FileWatch(listener.certificates.files, listener.reload, EdgeError)
             watch.look()
             self._renewal = Repeated(lambda: self._renew(watch, listener))

@@ -58,6 +58,8 @@ async def serve_mqtt(node: Node, admin: AdminServer, cluster_file: Path) -> Call
         ws=Door(LOOPBACK, first + WS_ROLE),
         port_shift=_PORTS_PER_NODE * (node.node_id - 1),
     )
+    if keeper is not None:
+        doors = doors.told(keeper.at_start())
     listeners = Listeners(service, doors, cluster_file.parent, DEVELOPMENT_TENANT)
     if keeper is not None:
         listeners.follow(keeper)

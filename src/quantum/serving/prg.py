@@ -39,7 +39,7 @@ from quantum.broker import (
 )
 from quantum.broker.items import Forward, Item
 from quantum.broker.limiting import is_over_quota
-from quantum.broker.parts import PART_BYTES_MAX
+from quantum.broker.parts import PART_BYTES_MAX, is_part
 from quantum.broker.sharing import share_key
 from quantum.broker.types import TRANSFER
 from quantum.mqtt import ReasonCode
@@ -60,6 +60,7 @@ Completion: TypeAlias = Callable[[bytes | None], None]
 
 _FORGOTTEN: Final = (0, b"", None)
 _TOO_LARGE: Final = "TooLarge"
+_PARTS_OPEN_MAX: Final = 2
 _ELAPSE_TICKS: Final = 10
 _RESEND_TICKS: Final = 50
 
@@ -88,6 +89,8 @@ class Prg:
         """Commands that the group did not take now (it hands its leadership over, or has too much
         to do): they wait for the next tick, and later ones wait behind them. The first field is
         their place, the last one says whether the group's admission has to be asked."""
+        self._behind_effects: list[Callable[[], None]] = []
+        self._parts_open = 0  # parts of large commands that are on their way into the log
         self.backlog = Level(BACKLOG_BYTES_MAX, tenant.soon)
         """The bytes of all that waits for the log, here or with the owner of its topics."""
         self._commands: list[tuple[bytes, Completion | None]] = []
@@ -253,16 +256,30 @@ class Prg:
                 self._submit(part, asks=asks)
         self.backlog.add(len(command))
         self._sequence += 1
-        if self._stalled or (asks and not self.group.admission.admit(len(command))):
+        if self._stalled or not self._takes_now(command, asks=asks):
             self._stalled.append((self._sequence, command, completion, asks))
         else:
             self._propose(self._sequence, command, completion)
+
+    def _takes_now(self, command: bytes, *, asks: bool) -> bool:
+        """Say whether the group takes a command now.
+
+        Of large ones it gets a little at a time: a turn that writes and sends 16 MiB is long
+        enough for others to believe that nobody leads.
+        """
+        is_one = is_part(command)
+        if is_one and self._parts_open >= _PARTS_OPEN_MAX:
+            return False
+        if asks and not self.group.admission.admit(len(command)):
+            return False
+        self._parts_open += is_one
+        return True
 
     def _submit_stalled(self) -> None:
         """Give the group what it did not take before, in order, as far as it takes it now."""
         while self._stalled:
             sequence, command, completion, asks = self._stalled[0]
-            if asks and not self.group.admission.admit(len(command)):
+            if not self._takes_now(command, asks=asks):
                 break
             self._stalled.popleft()
             self._propose(sequence, command, completion)
@@ -274,6 +291,8 @@ class Prg:
         The order is kept because a run of publishes is finished by whichever of its commands is
         applied last: one that overtook another would acknowledge both.
         """
+        for request in request_ids:
+            self._parts_open -= is_part(self._pending[request][1])
         again = ((*self._pending.pop(request), False) for request in request_ids)
         self._stalled = deque(sorted((*self._stalled, *again), key=itemgetter(0)))
 
@@ -366,6 +385,8 @@ class Prg:
         for request, reply in zip(applied.request_ids, applied.replies, strict=True):
             _, command, completion = pending.pop(request, _FORGOTTEN)
             self.backlog.add(-len(command))
+            if self._parts_open and is_part(command):
+                self._parts_open -= 1
             if completion is not None:
                 completion(reply)
             for effect in next(effects, ()):
@@ -373,8 +394,16 @@ class Prg:
                     self._fan_out(effect)
                 else:
                     self._carry_out(effect)
+            if self._behind_effects:
+                behind, self._behind_effects = self._behind_effects, []
+                for call in behind:
+                    call()
         if self.leading:
             self._after_apply()
+
+    def behind_effects(self, call: Callable[[], None]) -> None:
+        """Let a completion's call come behind the effects of the command that is completed."""
+        self._behind_effects.append(call)
 
     def _on_failed(self, request_ids: list[RequestId]) -> None:
         for request in request_ids:
@@ -414,6 +443,7 @@ class Prg:
         self.forwards, self._streams_out, self._streams_in = {}, {}, {}
         self._waiters, self._pending, self._elapsing = [], {}, False
         self._stalled.clear()
+        self._parts_open = 0
         self.backlog.clear()
         self.busy_clients = {}
         self.ring, self.policy = RingKeeper(self), PolicyKeeper(self)
@@ -430,7 +460,7 @@ class Prg:
                 stream.send()
         if self._waiters:
             self._check_waiters()
-        if self._stalled and self._stalled[0][3]:
+        if self._stalled and (self._stalled[0][3] or is_part(self._stalled[0][1])):
             self._submit_stalled()  # what was applied made room
 
     def is_wanted(self, topic: bytes) -> bool:

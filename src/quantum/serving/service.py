@@ -18,9 +18,11 @@ from clustor.runtime.audit_desk import AuditDesk
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.node import Node
 from clustor.runtime.pki import NodeId
+from clustor.security import AuditEvent
 from quantum.broker import Broker
 from quantum.broker.items import decode_item
 from quantum.broker.message import decode_record
+from quantum.edge.lobby import Lobby
 from quantum.edge.ports import Peer, Transport, Wire
 from quantum.mqtt import PeerFault
 from quantum.routing.ring import HashRing
@@ -43,6 +45,7 @@ from quantum.tenancy import TenantDescription
 
 _CHECK_SLICES: Final = 50
 """Each connection's time is looked at once in so many ticks: half a second."""
+_LINK_BYTES_PER_TURN: Final = 2 << 20
 _WAITING_TICKS: Final = 10
 _REVIEW_TICKS: Final = 5
 _MOVED_CHECKS: Final = 2
@@ -101,6 +104,8 @@ class BrokerService:
         self.recent = Recent(self.now_ms)
         """What happened to clients lately, for who asks why."""
         self.large = LargePackets()
+        self.lobby: Lobby | None = None
+        """The door of all listeners, to be asked what came to it."""
         self.connections = 0
         self.references: dict[int, dict[Transport, str]] = {}
         """Where other nodes serve clients, where that is known."""
@@ -241,8 +246,12 @@ class BrokerService:
             for connection in dirty:
                 connection.flush()
         for node, out in self._links_out.items():
-            for frame in out.take():
+            if out.has_more and self._node.transport.is_behind(NodeId(node)):
+                continue  # with a later turn: what is too much for the transport, it drops
+            for frame in out.take(_LINK_BYTES_PER_TURN):
                 self._node.send_service(self._number, NodeId(node), frame)
+            if out.has_more:
+                self._node.turn_soon()
 
     def on_tick(self) -> None:
         self.tick_ms = self._node.now_ms()
@@ -377,6 +386,15 @@ class BrokerService:
         """Tell the audit log of something that a client may not."""
         if self.audit is not None:
             self.audit.refused(what, who=who, why=why, target=target, tenant=tenant)
+
+    def note_act(self, what: str, outcome: str, *, target: str = "", tenant: str = "") -> None:
+        """Tell the audit log what was done to clients because somebody in charge wants it."""
+        if self.audit is not None:
+            who, at_ms = "(control plane)", self.now_ms()
+            event = AuditEvent(
+                who=who, what=what, outcome=outcome, at_ms=at_ms, object=target, tenant=tenant
+            )
+            self.audit.note(event)
 
     def note_end(self, client_id: bytes, why: str) -> None:
         journal.debug("client %r: %s", client_id, why)

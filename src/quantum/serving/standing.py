@@ -1,10 +1,10 @@
 """What a partition may do under the state of the control plane's copy (quantumqtt §§4.6.1, 10.6).
 
 Pure. Ruling C8: what reads through the log is closed all the same. An operation of MQTT is a row,
-or two, of the specification's matrix; what the matrix closes
-is `PERMANENT_DURABILITY`, which a client sees as 0x88 in CONNACK and 0x89 in DISCONNECT (C11), and
-never as 'Not authorized'. A cross-partition exchange waits while either side is not fit to take
-part in it. A cluster without a control plane has no such states: its files are all there is.
+or two, of the specification's matrix; what the matrix closes is `PERMANENT_DURABILITY`, which a
+client sees as 0x88 in CONNACK and 0x89 in DISCONNECT (C11), and never as 'Not authorized'. An
+exchange between partitions waits while either side is not fit to take part in it. A cluster
+without a control plane has no such states: its files are all there is.
 """
 
 from __future__ import annotations

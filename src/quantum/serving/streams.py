@@ -160,9 +160,14 @@ class StreamIn:
         batch = self._batches.popleft()
         if reply is None:
             return  # not the leader any more: the next one begins behind what its log has
+        if batch.held:
+            self._prg.behind_effects(lambda: self._let_go(batch))
+        self._tell(batch.through)
+
+    def _let_go(self, batch: _Batch) -> None:
+        """Deliver what waited behind logged items, now that those are on their way."""
         for message in batch.held:
             self._prg.fan_out(message)
-        self._tell(batch.through)
 
     def _tell(self, through: int) -> None:
         self._prg.tenant.say_taken(self.origin, self._prg.number, through)

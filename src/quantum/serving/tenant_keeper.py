@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from clustor.control import ControlCache, Scope, ScopeKind
+from clustor.control import CertificateBundle, ControlCache, Scope, ScopeKind
+from clustor.control.configuration import Value
 from clustor.log.types import PartitionId
+from clustor.raft.control_plane import CacheState
 from quantum.config.live import LIVE_KEYS, NODE_KEYS, Takes, read_value
 from quantum.serving.broker_file import BrokerFile, Ring, TenantEntry
 from quantum.serving.control_words import (
@@ -56,6 +59,7 @@ class Changed:
 
     doors: bool = False
     names: bool = False
+    trust: bool = False
 
 
 class TenantKeeper:
@@ -80,6 +84,8 @@ class TenantKeeper:
         self._seen: int | None = None
         self._sentences: dict[str, tuple[str, ...]] = {}
         self._turns = 0
+        self.is_fresh: Callable[[], bool] = lambda: True
+        """Whether the copy may be acted on; what a start finds is in force whatever its age."""
         self.look: Callable[[], None] | None = None
         """Lets the control plane's leader look again at what is missing."""
         self.on_changed: Callable[[Changed], None] | None = None
@@ -98,6 +104,23 @@ class TenantKeeper:
         """Return what the control plane said last of a tenant."""
         return self._words.get(name, TenantWord(name))
 
+    def trust(self) -> dict[str, CertificateBundle]:
+        """Return whom the tenants believe that say so themselves."""
+        return {name: word.trust for name, word in self._words.items() if word.trust is not None}
+
+    def at_start(self) -> dict[str, int]:
+        """Return what the configuration says of settings that are read at the start."""
+        said, found = self._said(), {}
+        for key in NODE_KEYS & said.keys():
+            if LIVE_KEYS[key].takes is Takes.RESTART:
+                with suppress(ValueError):
+                    found[key] = cast("int", read_value(key, said[key]))
+        return found
+
+    def _said(self) -> dict[str, Value]:
+        node = Scope(kind=ScopeKind.NODE, name=str(self._node_id))
+        return settings_of(self._cache(), Scope(kind=ScopeKind.CLUSTER), node)
+
     def description(self, name: str) -> TenantDescription:
         """Return what is in force for a tenant."""
         return self._in_force.get(name, TenantDescription())
@@ -110,8 +133,10 @@ class TenantKeeper:
             self.look()
         if cache.tenants_revision == self._seen:
             return
+        if self._seen is not None and not self.is_fresh():
+            return  # hot reloads are for a fresh copy alone (quantumqtt §15.3)
         self._seen = cache.tenants_revision
-        self._follow_limits(cache)
+        self._follow_limits()
         changed = Changed()
         names = [*self._entries, *known_tenants(cache), *self._service.tenants]
         for name in dict.fromkeys(names):
@@ -120,7 +145,7 @@ class TenantKeeper:
         if owners != self._service.server_names:
             self._service.server_names = owners
             changed.names = True
-        if self.on_changed is not None and (changed.doors or changed.names):
+        if self.on_changed is not None and changed != Changed():
             self.on_changed(changed)
 
     def _is_growing(self) -> bool:
@@ -130,13 +155,9 @@ class TenantKeeper:
 
     # The node.
 
-    def _follow_limits(self, cache: ControlCache) -> None:
+    def _follow_limits(self) -> None:
         """Put the limits in force that the configuration sets, for connections from now on."""
-        said = settings_of(
-            cache,
-            Scope(kind=ScopeKind.CLUSTER),
-            Scope(kind=ScopeKind.NODE, name=str(self._node_id)),
-        )
+        said = self._said()
         found = {}
         for key in NODE_KEYS & said.keys():
             if LIVE_KEYS[key].takes is not Takes.NEW_CONNECTIONS:
@@ -158,6 +179,7 @@ class TenantKeeper:
         before = self._in_force.get(word.name)
         if word == self._words.get(word.name) and description == before:
             return
+        changed.trust |= word.trust != self.word(word.name).trust
         self._words[word.name] = word
         for sentence in word.mistakes:
             journal.error("tenant %s: %s", word.name, sentence)
@@ -176,18 +198,24 @@ class TenantKeeper:
     def _open_or_shut(self, tenant: Tenant, word: TenantWord) -> None:
         if word.is_suspended and not tenant.shut:
             count = tenant.shut_out(SUSPENDED)
-            journal.warning("tenant %s is suspended: %d clients were sent away", word.name, count)
+            self._tell("TenantSuspended", word.name, count)
         elif tenant.shut and not word.is_suspended:
             tenant.shut = ""
-            journal.info("tenant %s is served again", word.name)
+            self._tell("TenantServedAgain", word.name, 0)
 
     def _end(self, name: str) -> None:
         tenant = self._service.tenants.get(name)
         self._in_force.pop(name, None)
         if tenant is not None:
             count = tenant.shut_out(DELETED)
-            journal.warning("tenant %s was deleted: %d clients were sent away", name, count)
+            self._tell("TenantDeleted", name, count)
             self._service.forget_tenant(name)
+
+    def _tell(self, what: str, name: str, count: int) -> None:
+        """Write down what became of a tenant here."""
+        words = f"{count} clients were sent away"
+        journal.warning("tenant %s: %s, %s", name, what, words)
+        self._service.note_act(what, words, target=f"tenant/{name}", tenant=name)
 
     def _hosted(self, word: TenantWord) -> Tenant | None:
         """Return the tenant as it is hosted here, with every partition that its ring has by now."""
@@ -281,6 +309,7 @@ def keep_tenants(node: Node, service: BrokerService, filed: BrokerFile) -> Tenan
     keeper = None
     if control is not None:
         keeper = TenantKeeper(service, lambda: control.cache, node.node_id, filed)
+        keeper.is_fresh = lambda: control.cache_state() is CacheState.FRESH
         keeper.look = control.on_cluster_changed
         service.keeper = keeper
         service.standing = standing_in(node, control)

@@ -66,7 +66,9 @@ async def serve_alone(settings: Settings, say: Say, attach: Attach | None = None
         archiving = start_archiving(node, service, archive_entry(settings))
         admin.pages = BrokerPages(service, archiving, Feeding(node, service))
         show_broker(service, node.watch)
-        listeners = Listeners(service, doors(settings), settings.data, DEVELOPMENT_TENANT)
+        said = keeper.at_start() if keeper is not None else {}
+        own = doors(settings).told(said)
+        listeners = Listeners(service, own, settings.data, DEVELOPMENT_TENANT)
         if keeper is not None:
             listeners.follow(keeper)
         await listeners.start()
@@ -135,6 +137,7 @@ def doors(settings: Settings) -> Doors:
         settings.connections_max,
         settings.connections_per_second,
         settings.first_packet_seconds,
+        settings.half_open_max,
     )
 
 

@@ -1,4 +1,4 @@
-"""Fail closed: the matrix of quantumqtt §10.6, cell by cell, and what clients see (C8, C11)."""
+"""Fail closed: the matrix of quantumqtt §10.6 cell by cell, and what clients see of it (C8)."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -24,6 +24,7 @@ from quantum.lake.schema import arrow_schema
 from quantum.lake.table import Commit, FileKind, Table, TableMisuse, TableStore
 
 if TYPE_CHECKING:
+    from pyiceberg.catalog.noop import NoopCatalog
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table as IcebergTable
     from pyiceberg.types import IcebergType
@@ -119,7 +120,7 @@ def _table_of(store: TableStore, number: int) -> IcebergTable:
         metadata,
         location,
         load_file_io(_io_properties(), location),
-        cast("Any", StoreCatalog(store, number)),
+        _catalog(store, number),
     )
 
 
@@ -129,41 +130,34 @@ def _io_properties() -> dict[str, str]:
     return {} if endpoint is None else {"s3.endpoint": endpoint}
 
 
-class StoreCatalog:
-    """As much of a catalog as a commit needs: the next metadata file, which only one can create."""
+def _catalog(store: TableStore, number: int) -> NoopCatalog:
+    """Return what a commit of the metadata behind `number` goes through."""
+    from pyiceberg.catalog.noop import NoopCatalog
+    from pyiceberg.exceptions import CommitFailedException
+    from pyiceberg.table import CommitTableResponse
+    from pyiceberg.table.update import update_table_metadata
 
-    def __init__(self, store: TableStore, number: int) -> None:
-        self._store = store
-        self._number = number
+    class StoreCatalog(NoopCatalog):
+        """As much of a catalog as a commit needs: it creates the next file, as only one can."""
 
-    def commit_table(self, table: Any, requirements: Any, updates: Any) -> Any:
-        """Raises CommitFailedException where another writer was first."""
-        from pyiceberg.exceptions import CommitFailedException
-        from pyiceberg.table import CommitTableResponse
-        from pyiceberg.table.update import update_table_metadata
+        at = number
 
-        for requirement in requirements:
-            requirement.validate(table.metadata)
-        updated = update_table_metadata(
-            table.metadata, updates, metadata_location=table.metadata_location
-        )
-        name = metadata_name(self._number + 1)
-        if not self._store.create(name, updated.model_dump_json().encode()):
-            raise CommitFailedException(f"{name} is there already")
-        self._number += 1
-        _hint(self._store, self._number)
-        answer: dict[str, Any] = {
-            "metadata": updated,
-            "metadata-location": _location(self._store, name),
-        }
-        return CommitTableResponse(**answer)
+        def commit_table(self, table: Any, requirements: Any, updates: Any) -> CommitTableResponse:
+            for requirement in requirements:
+                requirement.validate(table.metadata)
+            updated = update_table_metadata(
+                table.metadata, updates, metadata_location=table.metadata_location
+            )
+            name = metadata_name(self.at + 1)
+            if not store.create(name, updated.model_dump_json().encode()):
+                raise CommitFailedException(f"{name} is there already")
+            self.at += 1
+            _hint(store, self.at)
+            return CommitTableResponse.model_validate(
+                {"metadata": updated, "metadata-location": _location(store, name)}
+            )
 
-    def supports_server_side_planning(self) -> bool:
-        """Files are planned where they are read: nobody serves this."""
-        return False
-
-    def _delete_old_metadata(self, *_: object) -> None:
-        """Keep it: a reader may be on its way through it."""
+    return StoreCatalog("quantum")
 
 
 def _hint(store: TableStore, number: int) -> None:

@@ -20,6 +20,7 @@ from quantum.cli import lake
 from quantum.cli.exits import Exit
 from quantum.cli.lake import app
 from quantum.lake.jobs import mirrors
+from quantum.lake.jobs.runner import cause_of
 from quantum.lake.table import DirectoryStore, FileKind, Table
 from tests.quantum.lake.jobs.logs import NOON_MS, TENANT, record
 from tests.quantum.lake.jobs.test_ingest import story
@@ -72,6 +73,12 @@ def test_ingest_again_adds_nothing(var: Path, table: Path) -> None:
     again = run("ingest", "--data", var, "--table", table, "--once", "--json", *INLINE)
     assert lines(again)[-1]["rows"] == 0
     assert lines(again)[-1]["offsets"] == {"dev/0": 12, "dev/1": 2}
+
+
+def test_the_cause_of_a_task_that_failed_is_a_line_of_its_own() -> None:
+    said = "An error:\n  File x\nSyntaxError: invalid syntax\n SQLSTATE: 38000\n\tat o.a\n"
+    assert cause_of(said) == "SyntaxError: invalid syntax"
+    assert cause_of("") == ""
 
 
 def test_formats_that_cannot_be_are_refused_before_anything_is_written(
