@@ -36,6 +36,7 @@ from quantum.mqtt import (
 from quantum.serving.broker_file import DEVELOPMENT_TENANT
 from quantum.serving.token_authentication import METHOD
 from tests.interop.broker_process import HOST, BrokerProcess
+from tests.interop.machine import slowness
 from tests.interop.test_rotation import quantum
 
 KEY = Ed25519PrivateKey.generate()
@@ -163,14 +164,23 @@ async def test_a_token_of_another_connection_or_client_is_refused(broker: Broker
 
 
 async def test_a_token_that_ends_ends_the_connection(broker: BrokerProcess) -> None:
-    """A token that ended before it was shown is refused rightly; the next one lives longer."""
-    for seconds in (3, 9, 27, 81):
-        with suppress(AssertionError):
-            made = await connected(broker, f"brief-{seconds}", exp=int(time.time()) + seconds)
-            break
+    made = await connected_briefly(broker, 3)
+    began = time.time()
     said = await made.next()
     assert isinstance(said, Disconnect) and said.reason_code is ReasonCode.NOT_AUTHORIZED
+    if time.time() - began >= 20:  # unless the machine is busy with something else
+        assert time.time() - began < 100 + 20 * await asyncio.to_thread(slowness)
     await made.end()
+
+
+async def connected_briefly(broker: BrokerProcess, seconds: int) -> Device:
+    """Connect; a token that ends before it is shown is refused rightly, the next lives longer."""
+    try:
+        return await connected(broker, f"brief-{seconds}", exp=int(time.time()) + seconds)
+    except AssertionError:
+        if seconds > 60:
+            raise
+        return await connected_briefly(broker, 3 * seconds)
 
 
 async def test_who_authenticates_again_as_somebody_else_is_shown_out(broker: BrokerProcess) -> None:
