@@ -134,12 +134,12 @@ class Client:
         if not head:
             return None
         length, shift = 0, 0
-        while True:
-            byte = self.line.receive(1)[0]
-            length |= (byte & 127) << shift
+        while byte := self.line.receive(1):
+            length |= (byte[0] & 127) << shift
             shift += 7
-            if byte < 128:
+            if byte[0] < 128:
                 return head[0], self.line.receive(length)
+        return None  # it ended in the middle
 
     def expect(self, kind: type[_PacketT]) -> _PacketT:
         packet = self.receive()
