@@ -38,6 +38,8 @@ from quantum.broker.commands import (
     PUBLISHES_HEAD,
     ChannelItems,
     Command,
+    LeaderStarted,
+    Part,
     PublishesHead,
     PublishOnce,
     Release,
@@ -45,6 +47,7 @@ from quantum.broker.commands import (
 )
 from quantum.broker.interest import is_peer, takes_items
 from quantum.broker.message import HEAD, LENGTH_BYTES, Message, decode_record
+from quantum.broker.parts import Parts
 from quantum.broker.refusals import NOT_COUNTED, decode_refusals
 from quantum.broker.types import TIME_MAX_MS
 from quantum.lake.filters import NO_FILTERS, Filters
@@ -52,6 +55,10 @@ from quantum.lake.filters import NO_FILTERS, Filters
 PUBLISH_ONCE_TAG: Final = 6
 RELEASE_TAG: Final = 7
 CHANNEL_ITEMS_TAG: Final = 8
+LEADER_STARTED_TAG: Final = 10
+PART_TAG: Final = 16
+PARTS_ENTRIES_MAX: Final = 64
+"""Over how many entries the parts of one message go, at the most."""
 
 
 class Verdict(NamedTuple):
@@ -80,6 +87,22 @@ class Judge(Protocol):
     @property
     def wills(self) -> Sequence[SaidWill]:
         """What the machine itself said at the last entry, about topics of this partition."""
+        ...
+
+    @property
+    def whole(self) -> Sequence[bytes]:
+        """The commands of the last entry as they were judged: where the last part of a large one
+        stood is the whole of it, where another part stood is nothing.
+        """
+        ...
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the last entry ends a large command that began where nobody has read."""
+        ...
+
+    def learn(self, index: int, commands: Sequence[bytes]) -> None:
+        """See an entry before the first that is shown."""
         ...
 
     def judge(self, index: int, commands: Sequence[bytes]) -> Sequence[Verdict | None]: ...
@@ -113,14 +136,19 @@ class ReplayJudge(Broker):
     """The broker itself, which notes what it took."""
 
     is_exact = True
+    is_cut = False  # a snapshot has what was there of it
 
     def __init__(self, settings: BrokerSettings) -> None:
         super().__init__(settings)
         self._verdicts: list[Verdict | None] = []
+        self.whole: list[bytes] = []
         self.wills: list[SaidWill] = []
 
+    def learn(self, index: int, commands: Sequence[bytes]) -> None:
+        self.judge(index, commands)
+
     def judge(self, index: int, commands: Sequence[bytes]) -> Sequence[Verdict | None]:
-        self._verdicts = []
+        self._verdicts, self.whole = [], []
         said: list[SaidWill] = []
         self.state.wills = said
         self.apply_batch(index, commands)
@@ -129,22 +157,33 @@ class ReplayJudge(Broker):
 
     def _apply(self, data: bytes) -> bytes:
         tag = tag_of(data)
-        if tag == 0:
-            return self._apply_packed(data)
+        if tag == PART_TAG:  # with the last one, the whole command is applied in its place
+            judged = len(self.whole)
+            reply = super()._apply(data)
+            if len(self.whole) == judged:
+                self._note(b"", None)
+            return reply
+        verdict, reply = self._packed(data) if tag == 0 else self._command(tag, data)
+        self._note(data, verdict)
+        return reply
+
+    def _note(self, data: bytes, verdict: Verdict | None) -> None:
+        self.whole.append(data)
+        self._verdicts.append(verdict)
+
+    def _command(self, tag: int, data: bytes) -> tuple[Verdict | None, bytes]:
         command = decode_known(data) if tag in (PUBLISH_ONCE_TAG, CHANNEL_ITEMS_TAG) else None
         if isinstance(command, PublishOnce):
             known = [self._is_known(record) for record in command.records]
             reply = super()._apply(data)
-            self._verdicts.append(self._once(command, known, reply))
-            return reply
+            return self._once(command, known, reply), reply
         verdict = None
         if isinstance(command, ChannelItems) and takes_items(self.state, command.origin):
             counted = self.state.channels.counted.get(command.origin, 0)
             verdict = Verdict(0, counted_again(command.sequences, counted))
-        self._verdicts.append(verdict)
-        return super()._apply(data)
+        return verdict, super()._apply(data)
 
-    def _apply_packed(self, data: bytes) -> bytes:
+    def _packed(self, data: bytes) -> tuple[Verdict | None, bytes]:
         head, first = packed_head(data), 0
         if head is not None and head.origin != OWN_ORIGIN:
             if not is_peer(self.state, head.origin):
@@ -155,10 +194,8 @@ class ReplayJudge(Broker):
                     first = max(0, before.number - head.first_sequence + 1)
         reply = super()._apply(data)
         if head is None or reply == NOT_COUNTED:
-            self._verdicts.append(None)
-        else:
-            self._verdicts.append(Verdict(first, _refused(reply)) if reply or first else ALL)
-        return reply
+            return None, reply
+        return Verdict(first, _refused(reply)) if reply or first else ALL, reply
 
     def _is_known(self, record: bytes) -> bool:
         """Say whether a publish of this packet id is open already."""
@@ -214,10 +251,35 @@ class LooseJudge:
         self._counted: dict[int, int] = {}
         self._open: dict[tuple[bytes, int], tuple[int, bytes, int]] = {}
         """Of each open exchange its epoch, what it says, and when it was seen."""
+        self._parts = Parts()
+        self.whole: Sequence[bytes] = ()
+        self.is_cut = False
+
+    def learn(self, index: int, commands: Sequence[bytes]) -> None:
+        """Keep parts of what may end later; what was not shown is no reason to drop anything."""
+        del index
+        for data in commands:
+            self._whole(data)
 
     def judge(self, index: int, commands: Sequence[bytes]) -> Sequence[Verdict | None]:
         del index
-        return [self._judge(data) for data in commands]
+        self.is_cut = False
+        self.whole = [self._whole(data) for data in commands]
+        return [self._judge(data) for data in self.whole]
+
+    def _whole(self, data: bytes) -> bytes:
+        """Return what is applied where a command stands."""
+        tag = tag_of(data)
+        if tag not in (LEADER_STARTED_TAG, PART_TAG):
+            return data
+        match decode_known(data):
+            case LeaderStarted():
+                self._parts.forget()
+            case Part() as part:
+                whole = self._parts.take(part)
+                self.is_cut |= whole is None and part.number + 1 == part.count
+                return b"" if whole is None or tag_of(whole) == PART_TAG else whole
+        return data
 
     def _judge(self, data: bytes) -> Verdict | None:
         tag = tag_of(data)

@@ -18,7 +18,7 @@ from quantum.broker import SnapshotUnusable
 from quantum.lake.archive import LogSource
 from quantum.lake.errors import LogGone
 from quantum.lake.filters import NO_FILTERS, Filters
-from quantum.lake.judging import Judge, LooseJudge, ReplayJudge
+from quantum.lake.judging import PARTS_ENTRIES_MAX, Judge, LooseJudge, ReplayJudge
 from quantum.lake.known_states import KnownStates
 from quantum.lake.planner import Offer, Task
 from quantum.lake.refusals import EntryUnreadable
@@ -91,9 +91,19 @@ def _warmed(
             before = next(entries, None)
             if before is not None and state.is_after(before):
                 return entries, state.judge
-    begin = task.first if task.anchor is None else task.anchor + 1
     judge = judge_for(source, task, broker, filters)
-    return source.entries(IndexRange(task.prg, begin, task.last)), judge
+    return source.entries(IndexRange(task.prg, begin_of(source, task), task.last)), judge
+
+
+def begin_of(source: LogSource, task: Task) -> int:
+    """Return from where a task is read: behind its anchor, or where a large message may begin."""
+    if task.anchor is not None:
+        return task.anchor + 1
+    begin = task.first
+    for piece in reversed(source.bounds(task.prg).pieces):
+        if piece.first < begin <= piece.last + 1:
+            begin = piece.first
+    return max(begin, task.first - PARTS_ENTRIES_MAX)
 
 
 def confirm_gone(source: LogSource, task: Task) -> None:

@@ -121,7 +121,7 @@ class RowBuilder:
     def learn(self, entry: Entry) -> None:
         """Let an entry before the first wanted one be known to the judge."""
         if entry.kind is EntryKind.DATA:
-            self._judge.judge(entry.index, self._commands(entry))
+            self._judge.learn(entry.index, self._commands(entry))
 
     def add(self, entry: Entry) -> None:
         """Take the messages of the next entry.
@@ -133,8 +133,11 @@ class RowBuilder:
             return
         commands = self._commands(entry)
         verdicts = self._judge.judge(entry.index, commands)
+        if self._judge.is_cut:
+            why = "a large message began before what is read: read exactly, or from further back"
+            raise EntryUnreadable(why, prg=self._prg, index=entry.index)
         sub_from = 0
-        for data, verdict in zip(commands, verdicts, strict=True):
+        for data, verdict in zip(self._judge.whole, verdicts, strict=True):
             if data[:1] == b"\0":
                 sub_from += self._on_packed(entry.index, sub_from, data, verdict)
             elif verdict is not None:

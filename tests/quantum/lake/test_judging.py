@@ -14,19 +14,26 @@ from quantum.broker import (
     ChannelItems,
     Command,
     Detach,
+    LeaderStarted,
+    Part,
     PublishOnce,
     Release,
     Subscribe,
     SubscriptionSpec,
     WillSpec,
+    decode_command,
     encode_command,
     encode_publishes,
     encode_record,
 )
 from quantum.broker.items import Deliver, Forward, Interest, encode_item
 from quantum.broker.message import decode_record
+from quantum.broker.parts import PART_BYTES_MAX, split_command
 from quantum.lake.filters import NO_FILTERS, Filters
 from quantum.lake.judging import Judge, LooseJudge, ReplayJudge
+from quantum.lake.planner import Task
+from quantum.lake.reader import read_task
+from quantum.lake.refusals import EntryUnreadable
 from quantum.lake.rows import RowBuilder
 from tests.quantum.lake.memory_source import MemorySource
 
@@ -269,3 +276,54 @@ def test_without_a_ring_every_publish_stays() -> None:
     assert payloads(batches, LooseJudge(HERE, None)) == "abb"
     batches = [[passed_on([b"a"], 1)], [passed_on([b"a"], 1)], [items(1, forward(b"b"))]]
     assert payloads([*batches, batches[-1]], LooseJudge(HERE, None)) == "aabb"
+
+
+# Messages larger than an entry.
+
+LARGE = b"x" * (2 * PART_BYTES_MAX)
+
+
+def large(*, qos: int = 1) -> list[bytes]:
+    command = packed([record(LARGE)]) if qos == 1 else once([LARGE])
+    return split_command(command)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_large_message_has_its_row_where_its_last_part_is(qos: int) -> None:
+    parts = large(qos=qos)
+    first = [ATTACH, packed([record(b"a")]), parts[0]]
+    batches = [first, parts[1:-1], [parts[-1], packed([record(b"b")])]]
+    for new in (lambda: ReplayJudge(SETTINGS), lambda: LooseJudge(HERE, owner)):
+        assert payloads(batches, new()) == "a" + LARGE.decode() + "b"
+        assert places(batches, new()) == {(1, 0), (3, 0), (3, 1)}
+
+
+def test_what_a_leader_did_not_finish_has_no_row() -> None:
+    began = encoded(LeaderStarted(1_000, 2))
+    batches = [large()[:-1], [began, packed([record(b"a")])]]
+    for judge in (ReplayJudge(SETTINGS), LooseJudge(HERE, owner)):
+        assert payloads(batches, judge) == "a"
+
+
+def test_the_end_of_a_large_message_alone_is_never_passed_over() -> None:
+    with pytest.raises(EntryUnreadable, match="began before what is read"):
+        payloads([[large()[-1]]], LooseJudge(HERE, owner))
+
+
+def test_a_task_that_begins_inside_a_large_message_reads_from_where_that_begins() -> None:
+    parts = large()
+    source = MemorySource()
+    source.append(PRG, [[part] for part in parts])
+    rows = [
+        row
+        for batch in read_task(source, Task(PRG, len(parts), len(parts)), ["payload"])
+        for row in batch.to_pylist()
+    ]
+    assert rows == [{"payload": LARGE}]
+
+
+def test_every_part_says_when_its_command_was_made() -> None:
+    for qos in (1, 2):
+        for part in large(qos=qos):
+            command = decode_command(part)
+            assert isinstance(command, Part) and command.now_ms == 1_000

@@ -16,7 +16,7 @@ from quantum.lake.errors import DamagedBlock
 from quantum.lake.jobs.errors import StateUnknown
 from quantum.lake.judging import Judge, ReplayJudge, decode_known, packed_head
 from quantum.lake.planner import Offer, Task
-from quantum.lake.reader import judge_for, offer_of
+from quantum.lake.reader import begin_of, judge_for, offer_of
 from quantum.lake.rows import RowBuilder
 from quantum.lake.schema import SCHEMA_VERSION
 from quantum.lake.settings import settings_of
@@ -63,8 +63,7 @@ def batches_of(
     What lies between its anchor and its first entry is applied and not yielded.
     """
     builder = RowBuilder(task.prg, judge, version=version)
-    begin = task.first if task.anchor is None else task.anchor + 1
-    for entry in source.entries(IndexRange(task.prg, begin, task.last)):
+    for entry in source.entries(IndexRange(task.prg, begin_of(source, task), task.last)):
         if entry.index < task.first:
             builder.learn(entry)
             continue
