@@ -304,8 +304,12 @@ def connect(
     client = dial(broker, version)
     name = ClientId(unique("client") if client_id is None else client_id)
     asked = Properties(**properties) if properties else NONE  # type: ignore[arg-type]
-    client.send(Connect(version, name, clean, keep_alive, will, user_name, password, asked))
-    client.connack = client.expect(Connack)
+    try:
+        client.send(Connect(version, name, clean, keep_alive, will, user_name, password, asked))
+        client.connack = client.expect(Connack)
+    except BaseException:
+        client.cut()  # whoever asks again must not leave a socket to the collector
+        raise
     return client
 
 
