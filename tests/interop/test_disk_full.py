@@ -53,19 +53,23 @@ async def test_a_full_disk_refuses_writes_by_name_and_recovers(small_disk: Path)
     prepared(data, nodes=1, segment_bytes=SEGMENT)
     with ClusterProcess(data, nodes=1) as cluster:
         cluster.until(lambda: all_healthy(cluster, groups=2), "the control plane is there")
-        async with KvClient(cluster.admins(), timeout_seconds=20) as client:
+        async with KvClient(cluster.admins(), timeout_seconds=180) as client:
             await client.put(b"before", b"it is full")
         ballast = fill(small_disk, leave=SEGMENT)
         cluster.until(lambda: flow(cluster).get("reason") == "DiskHard", "it is refused by name")
-        _, why = fetch(cluster.admin(1), "/groups/1/why/WhyDiskBlocked")
-        assert (why["clause"], why["holds"]) == ("DiskHard", True)
+
+        def said() -> bool:
+            _, why = fetch(cluster.admin(1), "/groups/1/why/WhyDiskBlocked")
+            return (why.get("clause"), why.get("holds")) == ("DiskHard", True)
+
+        cluster.until(said, "it says why")
         async with KvClient(cluster.admins(), timeout_seconds=1) as client:
             with pytest.raises(KvUnavailable):
                 await client.put(b"while", b"it is full")
         ballast.unlink()
         cluster.until(lambda: flow(cluster).get("reason") is None, "it recovers")
-        async with KvClient(cluster.admins(), timeout_seconds=20) as client:
+        async with KvClient(cluster.admins(), timeout_seconds=180) as client:
             await client.put(b"after", b"there is room")
             record = await client.get(b"before")
         assert record is not None and record.value == b"it is full"
-        assert (cluster.group(1) or {})["state"] == "Running"
+        assert cluster.wait_for_group(1)["state"] == "Running"

@@ -23,7 +23,7 @@ from clustor.runtime.kv_client import KvClient, KvUnavailable
 from clustor.runtime.kv_link import KvLink
 from clustor.runtime.kv_stream import Operation, Status
 from clustor.runtime.pki import cluster_id, utc_now
-from tests.interop.cluster_process import ClusterProcess
+from tests.interop.cluster_process import PATIENT, ClusterProcess
 
 MIB = 1 << 20
 VALUE = os.urandom(64 << 10)
@@ -41,7 +41,7 @@ def prepared(data: Path, flow: FlowNumbers) -> None:
     cluster = prepare_cluster(
         data, cluster_id("dev"), nodes=3, base_port=7000, groups=1, now=utc_now()
     )
-    changed = msgspec.structs.replace(cluster, flow=flow)
+    changed = msgspec.structs.replace(cluster, flow=flow, patience=PATIENT)
     (data / CLUSTER_FILE).write_bytes(encode_cluster_file(changed))
 
 

@@ -212,14 +212,14 @@ async def test_websocket(room: Room, version: int) -> None:
 
 @libraries()
 async def test_who_is_silent_is_dropped_and_who_pings_is_kept(room: Room) -> None:
-    """Both have a keep-alive of one second; only one of them has a library that pings.
+    """Both have the same keep-alive; only one of them has a library that pings.
 
-    A library that gets no turn for half a second is dropped rightly, and another one is tried: a
-    broker that did not count pings would drop them all.
+    A library that gets no turn for half a second more than one is dropped rightly, and another one
+    is tried, with more time: a broker that did not count pings would drop them all.
     """
-    for number in range(5):
-        heir = await room.far(f"heir-{number}", keep_alive=1)
-        hearing = asyncio.create_task(_hears(room, heir, f"{room.topic}/{number}"))
+    for seconds in (1, 2, 4, 8, 16):
+        heir = await room.far(f"heir-{seconds}", keep_alive=seconds)
+        hearing = asyncio.create_task(_hears(room, heir, f"{room.topic}/{seconds}", seconds))
         ended = asyncio.create_task(heir.ended.wait())
         await asyncio.wait({hearing, ended}, return_when=asyncio.FIRST_COMPLETED)
         ended.cancel()
@@ -231,24 +231,26 @@ async def test_who_is_silent_is_dropped_and_who_pings_is_kept(room: Room) -> Non
     raise AssertionError("everybody was dropped, who pings too")
 
 
-async def _hears(room: Room, heir: StockClient, topic: str) -> None:
-    """See somebody silent die, and be there for what comes next."""
-    await heir.subscribe(Wish(topic, 1))
-    with contextlib.closing(_silent(room.place.near.mqtt, topic.encode())):
-        (will,) = await heir.take()
-    assert will.payload == b"silent"
-    publisher = await room.near(f"publisher-{topic[-1]}")
-    await publisher.publish(topic, b"still there", 1)
+async def _hears(room: Room, heir: StockClient, topic: str, seconds: int) -> None:
+    """Do nothing but ping while two live and die in silence, and be there for what comes next."""
+    await heir.subscribe(Wish(f"{topic}/next", 1))
+    watcher = await room.near(f"watcher-{seconds}")
+    await watcher.subscribe(Wish(f"{topic}/wills", 1))
+    for _ in range(2):
+        with contextlib.closing(_silent(room.place.near.mqtt, f"{topic}/wills".encode(), seconds)):
+            (will,) = await watcher.take()
+        assert will.payload == b"silent"
+    await watcher.publish(f"{topic}/next", b"still there", 1)
     assert (await heir.take())[0].payload == b"still there"
 
 
-def _silent(port: int, topic: bytes) -> socket.socket:
-    """Connect with a keep-alive of a second and a will, and say no more."""
+def _silent(port: int, topic: bytes, seconds: int) -> socket.socket:
+    """Connect with a keep-alive and a will, and say no more."""
 
     def text(value: bytes) -> bytes:
         return len(value).to_bytes(2, "big") + value
 
-    body = text(b"MQTT") + b"\x04\x0e\x00\x01" + text(b"silent-" + topic[-20:])
+    body = text(b"MQTT") + b"\x04\x0e" + seconds.to_bytes(2, "big") + text(b"silent-" + topic[-20:])
     body += text(topic) + text(b"silent")
     line = socket.create_connection(("127.0.0.1", port), 60)
     line.sendall(b"\x10" + encode_variable(len(body)) + body)

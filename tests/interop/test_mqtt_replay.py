@@ -33,9 +33,13 @@ class Node:
         except OSError:
             return False
         client = Client(line)
-        client.send(Connect(V5, ClientId("")))
-        answer = client.receive()
-        client.cut()
+        try:
+            client.send(Connect(V5, ClientId("")))
+            answer = client.receive()
+        except OSError:
+            return False
+        finally:
+            client.cut()
         return isinstance(answer, Connack) and not answer.reason_code.is_failure
 
 

@@ -4,6 +4,7 @@ while stock clients are connected, and kept by a node that is killed and comes b
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -19,8 +20,9 @@ from quantum.cli.admin_api import AdminApi
 from quantum.cli.admin_client import AdminUnreachable, fetch
 from quantum.edge.tls_development import ClientFiles, issue_client
 from tests.clustor.runtime.waiting import free_base_port
-from tests.interop.cluster_process import ClusterProcess
+from tests.interop.cluster_process import PATIENT, ClusterProcess
 from tests.interop.control_process import control, pause, prepared
+from tests.interop.machine import slowness
 from tests.interop.mqtt_places import all_served
 from tests.interop.stock_client import Opening, Refused, StockClient, Wish
 from tests.interop.stock_paho import Paho
@@ -28,7 +30,7 @@ from tests.interop.test_mqtt_tenants import OPEN, TlsDoor
 from tests.quantum.serving.client import SocketLine, connect
 
 NODES = (1, 2, 3)
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 180.0
 IN_FORCE_SECONDS = 2.0
 ADMINISTRATIVE, NOT_AUTHORIZED, SERVER_MOVED = 0x98, 0x87, 0x9D
 
@@ -61,18 +63,21 @@ class Site:
         self._turn = 0
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        """Ask the nodes one after the other; the answer must be good."""
+        """Ask the nodes one after the other, which carry it out once; the answer must be good."""
         deadline = time.monotonic() + DEADLINE_SECONDS
+        name = f"{body}" if method == "POST" else f"{self._turn}"  # what is made is made once
+        key = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
+        headers = {} if method == "GET" else {"Idempotency-Key": f"{method}-{key}"}
         while True:
             self._turn += 1
             try:
                 told = AdminApi(self.cluster.admin(NODES[self._turn % 3])).ask(
-                    method, path, body=body
+                    method, path, body=body, headers=headers
                 )
             except AdminUnreachable:
                 assert time.monotonic() < deadline
                 continue
-            if told.code != 503:
+            if told.code not in (429, 503, 504):
                 assert told.code == 200, (method, path, told.body)
                 return told.body
             assert time.monotonic() < deadline, told.body
@@ -92,7 +97,7 @@ class Site:
                 _, page = fetch(self.cluster.admin(node), "/broker/status")
             except AdminUnreachable:
                 continue
-            rows = [each for each in page["partitions"] if each["tenant"] == name]
+            rows = [each for each in page.get("partitions", ()) if each["tenant"] == name]
             served |= {each["partition"] for each in rows if each["serves"] and node != but}
         return len(served) == count
 
@@ -132,7 +137,7 @@ class Site:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     data = tmp_path_factory.mktemp("by-control") / "var"
-    prepared(data, fault_injection=True)
+    prepared(data, fault_injection=True, patience=PATIENT)
     with ClusterProcess(data, tenant_prgs=3) as cluster:
         cluster.until(lambda: all_served(cluster), "the development tenant")
         yield Site(cluster)
@@ -171,11 +176,21 @@ def undisturbed(client: StockClient) -> bool:
 
 
 async def until(holds: Callable[[], Awaitable[bool]], seconds: float, what: str) -> float:
-    """Wait for an exact fact, and say how long it took."""
-    begin = time.monotonic()
+    """Wait for an exact fact, and say how long it took, at most so long on a machine of our own."""
+    begin, most = time.monotonic(), seconds
     while not await holds():
-        assert time.monotonic() - begin < seconds, what
+        if time.monotonic() - begin > most:
+            most = max(most, 2 * seconds * await asyncio.to_thread(slowness))
+        assert time.monotonic() - begin < most, what
+        await asyncio.sleep(0.01)
     return time.monotonic() - begin
+
+
+async def until_ended(client: StockClient) -> None:
+    async def ended() -> bool:
+        return client.ended.is_set()
+
+    await until(ended, IN_FORCE_SECONDS, "the client is sent away")
 
 
 def test_a_new_tenant_is_connected_to_at_every_node_and_is_alone(site: Site) -> None:
@@ -201,8 +216,9 @@ def test_a_new_tenant_is_connected_to_at_every_node_and_is_alone(site: Site) -> 
         while True:
             try:
                 client = connect(TlsDoor(port, files, "acme.example"), client_id="lamp")
-            except OSError:
-                assert time.monotonic() < deadline, "the name was never known"
+            except (OSError, AssertionError):  # refused, or its leader went before it answered
+                if time.monotonic() > deadline:
+                    raise
                 continue
             assert not client.connack.reason_code.is_failure, client.connack
             client.cut()
@@ -228,7 +244,10 @@ def test_rules_and_rates_are_in_force_soon_after_the_answer(site: Site) -> None:
         assert await reader.subscribe(Wish("secret/#", 1)) == NOT_AUTHORIZED
 
         async def ended() -> bool:  # who reads by the server's own page sees the subscription go
-            told = AdminApi(site.cluster.admin(1)).ask("GET", "/broker/sessions/reader")
+            try:
+                told = AdminApi(site.cluster.admin(1)).ask("GET", "/broker/sessions/reader")
+            except AdminUnreachable:
+                return False
             return not told.body.get("subscriptions")
 
         await until(ended, IN_FORCE_SECONDS, "the subscription")
@@ -259,7 +278,7 @@ def leader_of(site: Site, name: str) -> tuple[int, int] | None:
             _, page = fetch(site.cluster.admin(node), "/broker/status")
         except AdminUnreachable:
             continue
-        for each in page["partitions"]:
+        for each in page.get("partitions", ()):
             if each["tenant"] == name and each["serves"]:
                 path = f"/v1/groups/{each['group']}?linearizable=false"
                 told = AdminApi(site.cluster.admin(node)).ask("GET", path)
@@ -294,7 +313,7 @@ def test_a_node_that_was_killed_holds_what_it_last_heard_without_the_control_pla
         for node in others:
             pause(site.cluster, node, paused=True)
         try:
-            starts = site.cluster.starts[victim]
+            starts = site.cluster.started(victim)
             site.cluster.kill(victim)
             site.cluster.until(lambda: site.cluster.starts[victim] > starts, "it comes back")
             port = site.door(victim)
@@ -333,9 +352,8 @@ def test_a_suspended_tenant_s_clients_go_and_its_data_stays(site: Site) -> None:
         four = await come(site.door(2), "four", version=4, clean=False)
         await five.publish("kept", b"retained", 1, retain=True)
         site.suspend("sleeper", suspended=True)
-        async with asyncio.timeout(IN_FORCE_SECONDS):
-            await five.ended.wait()
-            await four.ended.wait()
+        await until_ended(five)
+        await until_ended(four)
         assert five.end_reason == ADMINISTRATIVE
         assert four.end_reason is None
         other = await come(site.cluster.base_port + 12, "other")
@@ -346,8 +364,7 @@ def test_a_suspended_tenant_s_clients_go_and_its_data_stays(site: Site) -> None:
         late = await listen(port, "late", "kept")
         assert (await late.take())[0].payload == b"retained"
         site.suspend("sleeper", suspended=True)
-        async with asyncio.timeout(IN_FORCE_SECONDS):
-            await late.ended.wait()
+        await until_ended(late)
         site.ask("DELETE", "/v1/tenants/sleeper")
         kept = [each.name for each in site.cluster.data.glob("node-1/state/20*")]
         assert len(kept) >= 3, "the disks keep what they had"

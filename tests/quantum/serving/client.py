@@ -134,12 +134,12 @@ class Client:
         if not head:
             return None
         length, shift = 0, 0
-        while True:
-            byte = self.line.receive(1)[0]
-            length |= (byte & 127) << shift
+        while byte := self.line.receive(1):
+            length |= (byte[0] & 127) << shift
             shift += 7
-            if byte < 128:
+            if byte[0] < 128:
                 return head[0], self.line.receive(length)
+        return None  # it ended in the middle
 
     def expect(self, kind: type[_PacketT]) -> _PacketT:
         packet = self.receive()
@@ -304,8 +304,12 @@ def connect(
     client = dial(broker, version)
     name = ClientId(unique("client") if client_id is None else client_id)
     asked = Properties(**properties) if properties else NONE  # type: ignore[arg-type]
-    client.send(Connect(version, name, clean, keep_alive, will, user_name, password, asked))
-    client.connack = client.expect(Connack)
+    try:
+        client.send(Connect(version, name, clean, keep_alive, will, user_name, password, asked))
+        client.connack = client.expect(Connack)
+    except BaseException:
+        client.cut()  # whoever asks again must not leave a socket to the collector
+        raise
     return client
 
 
