@@ -24,8 +24,10 @@ def lab(*, prgs: int = 3, **quotas: int) -> TenantLab:
 
 
 def lasting(made: TenantLab, version: ProtocolVersion = V5, tenant: str = "blue") -> Client:
-    expiry = {"session_expiry_interval": LONG} if version is V5 else {}
-    return connect(made.door(tenant), version, clean=False, **expiry)
+    door = made.door(tenant)
+    if version is V5:
+        return connect(door, clean=False, session_expiry_interval=LONG)
+    return connect(door, version, clean=False)
 
 
 def publish(made: TenantLab, writer: Client, name: bytes, size: int, qos: int = 1) -> ReasonCode:
@@ -109,13 +111,13 @@ def test_queues_of_lasting_sessions(version: ProtocolVersion) -> None:
         reader.subscribe(b"t/%d" % nth, 1)
         reader.leave()
     writer = connect(made.door("blue"), version)
+    line = cast("TenantLine", writer.line)
     for nth in range(100):
         made.tick(500)
         packet = Publish(
             TopicName(b"t/%d" % (nth % 4)), b"x" * 1_000, 1, packet_id=PacketId(nth + 1)
         )
         writer.send(packet)
-        line = cast("TenantLine", writer.line)
         if line.is_closed:
             break
     held = sum(each.state.queued.amount for each in made.machines("blue"))
