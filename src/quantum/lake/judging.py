@@ -34,6 +34,7 @@ from quantum.broker.commands import (
     PUBLISHES_HEAD,
     ChannelItems,
     Command,
+    Part,
     PublishesHead,
     PublishOnce,
     Release,
@@ -41,12 +42,14 @@ from quantum.broker.commands import (
 )
 from quantum.broker.interest import is_peer, takes_items
 from quantum.broker.message import HEAD, LENGTH_BYTES, Message, decode_record
+from quantum.broker.parts import Parts
 from quantum.broker.refusals import NOT_COUNTED, decode_refusals
 from quantum.broker.types import TIME_MAX_MS
 
 PUBLISH_ONCE_TAG: Final = 6
 RELEASE_TAG: Final = 7
 CHANNEL_ITEMS_TAG: Final = 8
+PART_TAG: Final = 16
 
 
 class Verdict(NamedTuple):
@@ -97,6 +100,23 @@ def decode_known(data: bytes) -> Command | None:
         return None
 
 
+class WholeCommands:
+    """Puts commands together that are in several entries."""
+
+    def __init__(self) -> None:
+        self._parts = Parts()
+
+    def whole(self, data: bytes) -> bytes:
+        """Return the command that a part was the last of, nothing for the others; else `data`.
+
+        A command whose first part was not seen here is not put together.
+        """
+        if tag_of(data) != PART_TAG:
+            return data
+        part = decode_known(data)
+        return (self._parts.take(part) or b"") if isinstance(part, Part) else b""
+
+
 class ReplayJudge(Broker):
     """The broker itself, which notes what it took."""
 
@@ -115,6 +135,12 @@ class ReplayJudge(Broker):
         tag = tag_of(data)
         if tag == 0:
             return self._apply_packed(data)
+        if tag == PART_TAG:
+            judged = len(self._verdicts)
+            reply = super()._apply(data)  # with the last part the whole is applied, and judged
+            if len(self._verdicts) == judged:
+                self._verdicts.append(None)
+            return reply
         command = decode_known(data) if tag in (PUBLISH_ONCE_TAG, CHANNEL_ITEMS_TAG) else None
         if isinstance(command, PublishOnce):
             known = [self._is_known(record) for record in command.records]
@@ -181,10 +207,11 @@ class LooseJudge:
         self._seen: dict[int, tuple[int, Spans]] = {}
         self._counted: dict[int, int] = {}
         self._open: dict[tuple[bytes, int], int] = {}  # the epochs of open exchanges
+        self._parts = WholeCommands()
 
     def judge(self, index: int, commands: Sequence[bytes]) -> Sequence[Verdict | None]:
         del index
-        return [self._judge(data) for data in commands]
+        return [self._judge(self._parts.whole(data)) for data in commands]
 
     def _judge(self, data: bytes) -> Verdict | None:
         tag = tag_of(data)

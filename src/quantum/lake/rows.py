@@ -34,7 +34,14 @@ from quantum.broker.message import (
     unpack_head,
 )
 from quantum.lake.filters import NO_FILTERS, Filters
-from quantum.lake.judging import Judge, Verdict, count_records, decode_known, packed_head
+from quantum.lake.judging import (
+    Judge,
+    Verdict,
+    WholeCommands,
+    count_records,
+    decode_known,
+    packed_head,
+)
 from quantum.lake.properties import property_columns
 from quantum.lake.refusals import EntryUnreadable
 from quantum.lake.schema import GAP, LOGGED, MESSAGE, NAMES, SCHEMA_VERSION, arrow_schema, chosen
@@ -77,6 +84,7 @@ class RowBuilder:
         self._wants_payload = "payload" in wanted
         self._wants_publisher = "publisher" in wanted
         self._wants_properties = bool(wanted & {"content_type", "user_properties", "protocol"})
+        self._whole = WholeCommands()
         self._clear()
 
     def _clear(self) -> None:
@@ -103,7 +111,10 @@ class RowBuilder:
     def learn(self, entry: Entry) -> None:
         """Let an entry before the first wanted one be known to the judge."""
         if entry.kind is EntryKind.DATA:
-            self._judge.judge(entry.index, self._commands(entry))
+            commands = self._commands(entry)
+            self._judge.judge(entry.index, commands)
+            for data in commands:
+                self._whole.whole(data)
 
     def add(self, entry: Entry) -> None:
         """Take the messages of the next entry.
@@ -116,7 +127,8 @@ class RowBuilder:
         commands = self._commands(entry)
         verdicts = self._judge.judge(entry.index, commands)
         sub_from = 0
-        for data, verdict in zip(commands, verdicts, strict=True):
+        for each, verdict in zip(commands, verdicts, strict=True):
+            data = self._whole.whole(each)
             if data[:1] == b"\0":
                 sub_from += self._on_packed(entry.index, sub_from, data, verdict)
             elif verdict is not None:
