@@ -49,10 +49,14 @@ class Reader:
         return self.got
 
 
+def subscribe(client: paho.Client, topic: str) -> None:
+    client.subscribe(topic, 2)
+
+
 def reader(port: int, topic: str, *, lasting: bool) -> Reader:
     client = paho.Client(CallbackAPIVersion.VERSION2, unique("reader"), clean_session=not lasting)
     found = Reader(client, [], threading.Event())
-    client.on_connect = lambda *_: client.subscribe(topic, 2)
+    client.on_connect = lambda *_: subscribe(client, topic)
     client.on_subscribe = lambda *_: found.ready.set()
     client.on_message = lambda _c, _u, message: found.got.append(
         (message.topic, message.qos, hashlib.sha256(message.payload).hexdigest())
