@@ -34,6 +34,7 @@ from tests.clustor.runtime.waiting import free_base_port
 from tests.interop.cluster_process import ClusterProcess
 
 SOURCE = Path(os.environ.get("MQTTLOAD_SOURCE", "../shared/tools/mqttload.c"))
+_DISK_BYTES = 16 << 20
 SHAPES = {"50→1": (50, 1, []), "1→1": (1, 1, []), "1→50": (1, 50, ["--fanout"])}
 
 
@@ -240,7 +241,30 @@ def lone(program: Path, targets: list[Target], seconds: float) -> Table:
                 f"{ack['p50'] / 1000:.2f}",
                 f"{ack['p99'] / 1000:.2f}",
             )
+        table.add_row(label, "the disk alone", *disk_alone(seconds))
     return table
+
+
+def disk_alone(seconds: float) -> tuple[str, str, str]:
+    """Write 4 KiB and sync it, 500 times a second, into a file that was written before.
+
+    No broker that acknowledges from the disk has a better p99 than its disk had in that minute.
+    """
+    took: list[float] = []
+    with tempfile.TemporaryFile() as file:
+        file.write(bytes(_DISK_BYTES))
+        os.fsync(file.fileno())
+        began = due = time.perf_counter()
+        while due < began + seconds:
+            start = time.perf_counter()
+            os.pwrite(file.fileno(), bytes(4096), len(took) * 4096 % _DISK_BYTES)
+            os.fdatasync(file.fileno())
+            took.append(time.perf_counter() - start)
+            due = max(due + 0.002, time.perf_counter())
+            time.sleep(max(0.0, due - time.perf_counter()))
+    took.sort()
+    p50, p99 = (1000 * took[len(took) * part // 100] for part in (50, 99))
+    return f"{len(took) / seconds:,.0f}", f"{p50:.2f}", f"{p99:.2f}"
 
 
 def idle(program: Path, targets: list[Target], connections: int) -> Table:

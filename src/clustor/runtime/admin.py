@@ -28,6 +28,7 @@ from clustor.runtime.http_head import (
 from clustor.runtime.kv_service import KvService
 from clustor.runtime.kv_stream import StreamViolation, take_requests
 from clustor.runtime.transport import Address
+from clustor.runtime.trust import ChainReader, Shown
 
 REQUEST_SECONDS_MAX: Final = 5.0
 TAKING_SECONDS_MAX: Final = 30.0  # for the answer: who does not read it must not hold it in memory
@@ -39,6 +40,8 @@ UPGRADE: Final = "clustor-kv"
 _SWITCHING: Final = (
     f"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {UPGRADE}\r\n\r\n"
 ).encode()
+
+_TLS_HANDSHAKE: Final = 0x16
 
 StatusOf: TypeAlias = Callable[[], object]
 
@@ -86,6 +89,7 @@ class AdminConnection(asyncio.Protocol):
         "_open",
         "_reading",
         "_server",
+        "_shown",
         "_staged",
         "_timeout",
         "_transport",
@@ -105,13 +109,16 @@ class AdminConnection(asyncio.Protocol):
         self._timeout: asyncio.TimerHandle | None = None
         self._encrypted = False
         self._certificate: bytes | None = None
+        self._shown: Shown | None = None
         self._answering = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         tls = transport.get_extra_info("ssl_object")
         self._encrypted = tls is not None
-        self._certificate = tls.getpeercert(binary_form=True) if tls is not None else None
+        if tls is not None:
+            self._certificate = tls.getpeercert(binary_form=True)
+            self._shown = self._server.chains.shown_by(tls)
         if not self._server.admit(self):
             self._refuse(503, "too many connections")
             return
@@ -148,6 +155,12 @@ class AdminConnection(asyncio.Protocol):
             self._server.kv.on_writable(self._number)
 
     @property
+    def shown(self) -> Shown | None:
+        """What the client's certificate was, where it had one; None as soon as it is leaving."""
+        leaves = self._transport is None or self._transport.is_closing()
+        return None if leaves else self._shown
+
+    @property
     def writable(self) -> bool:
         """Whether the client takes what is written."""
         return self._writable and self._transport is not None
@@ -157,9 +170,17 @@ class AdminConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def abort(self) -> None:
+        """End the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
     # HTTP
 
     def _on_head(self) -> None:
+        if self._buffer[0] == _TLS_HANDSHAKE:  # at once: it would wait for an answer to that
+            self._refuse(400, "this port speaks plaintext")
+            return
         end = self._buffer.find(b"\r\n\r\n")
         if end < 0 and len(self._buffer) <= HEAD_BYTES_MAX:
             return
@@ -343,6 +364,7 @@ class AdminServer:
         self._answers: set[asyncio.Task[None]] = set()
         self.telemetry: Pages | None = None
         self._connections: set[AdminConnection] = set()
+        self.chains = ChainReader()
         self._server: asyncio.Server | None = None
 
     async def listen(self, address: Address, tls: ssl.SSLContext | None = None) -> None:
@@ -393,6 +415,16 @@ class AdminServer:
 
     def forget(self, connection: AdminConnection) -> None:
         self._connections.discard(connection)
+
+    def end_where(self, refuses: Callable[[Shown], bool]) -> list[Shown]:
+        """End the connections whose certificate is refused now, streams above all; name them."""
+        ended: list[Shown] = []
+        for connection in list(self._connections):
+            shown = connection.shown
+            if shown is not None and refuses(shown):
+                ended.append(shown)
+                connection.abort()
+        return ended
 
     def kv_left(self, number: int) -> None:
         if self.kv is not None:

@@ -6,7 +6,6 @@ The nodes share one key ring, because a snapshot travels between them as it is o
 from __future__ import annotations
 
 import os
-import shutil
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -33,9 +32,11 @@ from clustor.runtime.keystore import (
     KEYS_DIRECTORY,
     STAGED_FILE,
     create_keyring,
+    newest_store,
 )
 from clustor.runtime.pki import (
     AUTHORITY_FILE,
+    AUTHORITY_KEY_FILE,
     PKI_DIRECTORY,
     Authority,
     ClusterId,
@@ -147,10 +148,12 @@ def _prepare_keys(root: Path, nodes: int) -> None:
 def _prepare_node_keys(root: Path, node: NodeId) -> None:
     keys = node_directory(root, node) / KEYS_DIRECTORY
     keys.mkdir(parents=True, mode=0o700, exist_ok=True)
-    for name in (KEK_FILE, KEYRING_FILE):
-        write_durably(keys / name, (root / KEYS_DIRECTORY / name).read_bytes())
-    if (root / KEYS_DIRECTORY / STAGED_FILE).exists():
-        write_durably(keys / STAGED_FILE, (root / KEYS_DIRECTORY / STAGED_FILE).read_bytes())
+    source = newest_store(root)
+    if source != keys:
+        for name in (KEK_FILE, KEYRING_FILE):
+            write_durably(keys / name, (source / name).read_bytes())
+        if (source / STAGED_FILE).exists():
+            write_durably(keys / STAGED_FILE, (source / STAGED_FILE).read_bytes())
     if not (keys / SIGNER_FILE).exists():
         create_signer(keys)
 
@@ -196,5 +199,6 @@ def _prepare_certificates(root: Path, cluster: ClusterFile, now: datetime) -> No
 def _authority(directory: Path, cluster: ClusterId, now: datetime) -> Authority:
     if (directory / AUTHORITY_FILE).exists():
         return load_authority(directory, cluster)
-    shutil.rmtree(directory, ignore_errors=True)  # a key without its certificate signed nothing
+    # A key without its certificate signed nothing. What is beside it may be others'.
+    (directory / AUTHORITY_KEY_FILE).unlink(missing_ok=True)
     return create_authority(directory, cluster, now)

@@ -40,7 +40,13 @@ from clustor.runtime.enrolment_tokens import (
     spki_of,
 )
 from clustor.runtime.errors import CertificateUnusable, NodeError, PortTaken
-from clustor.runtime.keystore import KEK_FILE, KEYRING_FILE, KEYS_DIRECTORY, STAGED_FILE
+from clustor.runtime.keystore import (
+    KEK_FILE,
+    KEYRING_FILE,
+    KEYS_DIRECTORY,
+    STAGED_FILE,
+    newest_store,
+)
 from clustor.runtime.pki import (
     AUTHORITY_FILE,
     CERTIFICATE_FILE,
@@ -105,7 +111,8 @@ class Enroller:
 
     def __init__(self, root: Path, cluster: ClusterId) -> None:
         self._root = root
-        self._authority: Authority = load_authority(root / PKI_DIRECTORY, cluster)
+        self._cluster = cluster
+        self._authority()  # says at the start what would stand in everybody's way
         self._store = TokenStore(root)
 
     def answer(self, message: bytes, peer: str) -> EnrolmentAnswer:
@@ -121,6 +128,10 @@ class Enroller:
         facts = {"role": grant.role.value, "key_sha256": _key_digest(key)}
         self._record(peer, "Done", grant.node_id, facts)
         return self._certificate(key, grant)
+
+    def _authority(self) -> Authority:
+        """Read who signs: a rollover may have put another one there."""
+        return load_authority(self._root / PKI_DIRECTORY, self._cluster)
 
     def _record(
         self, who: str, outcome: str, node: int, facts: dict[str, str] | None = None
@@ -138,7 +149,7 @@ class Enroller:
         return grant
 
     def _certificate(self, key: ec.EllipticCurvePublicKey, grant: Grant) -> EnrolmentAnswer:
-        authority, node = self._authority, NodeId(grant.node_id)
+        authority, node = self._authority(), NodeId(grant.node_id)
         certificate = sign_key(
             authority,
             key,
@@ -148,11 +159,11 @@ class Enroller:
             now=utc_now(),
             lifetime=NODE_LIFETIME,
         )
-        keys = self._root / KEYS_DIRECTORY
+        keys = newest_store(self._root)
         return EnrolmentAnswer(
             cluster_id=authority.cluster_id,
             certificate_pem=pem_of(certificate),
-            authority_pem=pem_of(authority.certificate),
+            authority_pem=authority.bundle_pem.decode(),
             keyring=(keys / KEYRING_FILE).read_text(),
             kek=(keys / KEK_FILE).read_text(),
             staged=(keys / STAGED_FILE).read_text() if (keys / STAGED_FILE).exists() else "",

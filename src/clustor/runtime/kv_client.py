@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import ssl
 from collections.abc import AsyncIterator, Sequence
 from typing import Final, Self
 
@@ -117,11 +118,13 @@ class KvClient:
         *,
         partition: int = 1,
         timeout_seconds: float = TIMEOUT_SECONDS,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         assert addresses, "no address to begin with"
         self._addresses = list(addresses)
         self._partition = partition
         self._timeout = timeout_seconds
+        self._tls = tls
         self._lanes: list[_Lane] = []
         self._link: KvLink | None = None
         self._linking = asyncio.Lock()
@@ -139,6 +142,8 @@ class KvClient:
 
     async def __aexit__(self, *_: object) -> None:
         self.close()
+        if self._link is not None:
+            await self._link.wait_closed()
 
     def close(self) -> None:
         """End the connection; open requests fail, and so do later ones."""
@@ -336,7 +341,7 @@ class KvClient:
                     raise _Closed
                 address = self._addresses[self._next % len(self._addresses)]
                 try:
-                    self._link = await KvLink.open(address)
+                    self._link = await KvLink.open(address, self._tls)
                 except OSError:
                     self._next += 1
                     await asyncio.sleep(_PAUSE_SECONDS * self._random.random())
@@ -355,7 +360,9 @@ class KvClient:
     async def _learn(self, address: Address) -> None:
         """Ask the node where the others are, once."""
         if len(self._addresses) == 1:
-            self._addresses += [each for each in await admin_addresses(address) if each != address]
+            self._addresses += [
+                each for each in await admin_addresses(address, self._tls) if each != address
+            ]
 
     async def _redirect(self, link: KvLink, leader: str) -> bool:
         """Go where the leader is said to be, or to the next node; say whether that was news."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncGenerator
 from typing import Final, cast
 
@@ -20,6 +21,7 @@ from clustor.runtime.transport import Address
 
 _HEAD_BYTES_MAX: Final = 8 << 10
 _OPEN_SECONDS_MAX: Final = 2.0
+_CLOSE_SECONDS_MAX: Final = 1.0
 _ID_LIMIT: Final = 1 << 32
 
 
@@ -40,15 +42,16 @@ class KvLink(asyncio.Protocol):
         self._next_id = 0
         self._staged: list[bytes] = []
         self._draining = False
+        self._gone = asyncio.Event()
 
     @classmethod
-    async def open(cls, address: Address) -> KvLink:
-        """Connect and upgrade; raises OSError."""
+    async def open(cls, address: Address, tls: ssl.SSLContext | None = None) -> KvLink:
+        """Connect, under TLS where a context is given, and upgrade; raises OSError."""
         loop = asyncio.get_running_loop()
         link = cls(address)
         try:
             async with asyncio.timeout(_OPEN_SECONDS_MAX):
-                await loop.create_connection(lambda: link, address.host, address.port)
+                await loop.create_connection(lambda: link, address.host, address.port, ssl=tls)
                 await link._upgraded
         except BaseException as error:
             link.abort()  # a node that took the connection may still never answer it
@@ -105,6 +108,13 @@ class KvLink(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    async def wait_closed(self) -> None:
+        """Wait a little until the other end has heard of it: TLS says goodbye."""
+        if self._transport is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_CLOSE_SECONDS_MAX):
+                    await self._gone.wait()
+
     def abort(self) -> None:
         """Drop the connection without waiting for the other side: it may be half-dead."""
         self._draining = True
@@ -130,6 +140,7 @@ class KvLink(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._gone.set()
         if not self._upgraded.done():
             self._upgraded.set_exception(exc or ConnectionError(f"{self.address} hung up"))
         for future in self._waiting.values():
@@ -182,11 +193,11 @@ class KvLink(asyncio.Protocol):
             self.close()
 
 
-async def admin_addresses(address: Address) -> list[Address]:
+async def admin_addresses(address: Address, tls: ssl.SSLContext | None = None) -> list[Address]:
     """Ask a node for the admin addresses of its cluster; none where it does not answer."""
     with contextlib.suppress(OSError, TimeoutError, msgspec.DecodeError, ValueError, KeyError):
         async with asyncio.timeout(_OPEN_SECONDS_MAX):
-            reader, writer = await asyncio.open_connection(address.host, address.port)
+            reader, writer = await asyncio.open_connection(address.host, address.port, ssl=tls)
             try:
                 writer.write(f"GET /status HTTP/1.1\r\nHost: {address}\r\n\r\n".encode())
                 answer = await reader.read()

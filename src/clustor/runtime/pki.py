@@ -11,6 +11,7 @@ import ipaddress
 import os
 import re
 import ssl
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -47,11 +48,13 @@ AUTHORITY_LIFETIME: Final = timedelta(days=365)
 # Beyond a day, below which clustor §12.1 demands a fresh revocation feed; short all the same.
 NODE_LIFETIME: Final = timedelta(days=30)
 _RENEW_BEFORE: Final = timedelta(days=10)
-_SKEW: Final = timedelta(minutes=5)
+ISSUING_SKEW: Final = timedelta(minutes=5)
+"""So much before now a certificate begins: clocks differ."""
 _LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 
 NODE_USAGES: Final = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
 
+_GENERATION: Final = re.compile(r"(?: ([1-9][0-9]{0,3}))?")
 _CLUSTER: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _SPIFFE: Final = re.compile(rf"spiffe://({_CLUSTER.pattern})/node/([1-9][0-9]{{0,18}})")
 
@@ -76,6 +79,13 @@ class Authority:
     cluster_id: ClusterId
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
+    others: tuple[x509.Certificate, ...] = ()
+    """Other authorities that are trusted beside it: while one takes the place of another."""
+
+    @property
+    def bundle_pem(self) -> bytes:
+        """What those who trust this authority are given; it stands first."""
+        return bundle_pem((self.certificate, *self.others))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,26 +112,58 @@ def spiffe_uri(cluster: ClusterId, node: NodeId) -> str:
 def create_authority(directory: Path, cluster: ClusterId, now: datetime) -> Authority:
     """Make the authority of a new cluster in `directory`. What is there is never replaced."""
     directory.mkdir(parents=True, mode=0o700, exist_ok=True)
+    made = new_authority(cluster, now)
+    _write_new(directory / AUTHORITY_KEY_FILE, key_pem(made.key), 0o600)
+    _write_new(directory / AUTHORITY_FILE, made.bundle_pem, 0o644)
+    return made
+
+
+def new_authority(cluster: ClusterId, now: datetime, generation: int = 1) -> Authority:
+    """Make an authority for the caller to keep. Each generation of a cluster has its own name:
+    OpenSSL looks for issuers by name, and takes the first that fits."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = _name(f"{cluster} development authority")
+    name = _name(_authority_name(cluster, generation))
     certificate = (
         _unsigned(name, name, key.public_key(), now, AUTHORITY_LIFETIME)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_key_usage(signs_certificates=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    _write_new(directory / AUTHORITY_KEY_FILE, _key_pem(key), 0o600)
-    _write_new(directory / AUTHORITY_FILE, _pem(certificate), 0o644)
     return Authority(cluster, certificate, key)
+
+
+def generation_of(certificate: x509.Certificate, cluster: ClusterId) -> int | None:
+    """Return the number of a development authority; None: it is another cluster's, or none."""
+    found = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    name = str(found[0].value) if found else ""
+    number = _GENERATION.fullmatch(name.removeprefix(_authority_name(cluster, 1)))
+    return None if number is None or not name.startswith(cluster) else int(number[1] or 1)
+
+
+def _authority_name(cluster: ClusterId, generation: int) -> str:
+    first = f"{cluster} development authority"
+    return first if generation == 1 else f"{first} {generation}"
 
 
 def load_authority(directory: Path, cluster: ClusterId) -> Authority:
     """Read the authority that `create_authority` made for this cluster."""
-    certificate = load_certificate(directory / AUTHORITY_FILE)
-    key = _load_key(directory / AUTHORITY_KEY_FILE)
-    if certificate.subject != _name(f"{cluster} development authority"):
-        raise CertificateUnusable("an authority of another cluster", directory=str(directory))
-    return Authority(cluster, certificate, key)
+    bundle, key_file = directory / AUTHORITY_FILE, directory / AUTHORITY_KEY_FILE
+    return read_authority(bundle, key_file, cluster)
+
+
+def read_authority(bundle: Path, key_file: Path, cluster: ClusterId) -> Authority:
+    """Read an authority whose certificate stands first in a bundle."""
+    certificate, *others = load_certificates(bundle)
+    key = _load_key(key_file)
+    if generation_of(certificate, cluster) is None:
+        raise CertificateUnusable("an authority of another cluster", directory=str(bundle.parent))
+    if certificate.public_key() != key.public_key():
+        raise CertificateUnusable(
+            "the authority's key is not its certificate's: was a rollover interrupted?",
+            directory=str(bundle.parent),
+        )
+    return Authority(cluster, certificate, key, tuple(others))
 
 
 def issue_node(
@@ -145,7 +187,7 @@ def issue_node(
     )
     replace_file(directory / KEY_FILE, issued.key_pem, 0o600)
     replace_file(directory / CERTIFICATE_FILE, issued.certificate_pem, 0o644)
-    replace_file(directory / AUTHORITY_FILE, _pem(authority.certificate), 0o644)
+    replace_file(directory / AUTHORITY_FILE, authority.bundle_pem, 0o644)
 
 
 def node_names(
@@ -164,13 +206,21 @@ def issue_certificate(
     *,
     now: datetime,
     lifetime: timedelta,
+    skew: timedelta = ISSUING_SKEW,
 ) -> Issued:
     """Sign a certificate for a new key, for the caller to keep."""
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = sign_key(
-        authority, key.public_key(), common_name, names, usages, now=now, lifetime=lifetime
+        authority,
+        key.public_key(),
+        common_name,
+        names,
+        usages,
+        now=now,
+        lifetime=lifetime,
+        skew=skew,
     )
-    return Issued(_pem(certificate), _key_pem(key), certificate.not_valid_after_utc)
+    return Issued(_pem(certificate), key_pem(key), certificate.not_valid_after_utc)
 
 
 def sign_key(
@@ -182,15 +232,18 @@ def sign_key(
     *,
     now: datetime,
     lifetime: timedelta,
+    skew: timedelta = ISSUING_SKEW,
 ) -> x509.Certificate:
     """Sign a certificate for a key whose private half somebody else keeps."""
     issuer = authority.certificate.subject
+    signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
     return (
-        _unsigned(_name(common_name), issuer, key, now, lifetime)
+        _unsigned(_name(common_name), issuer, key, now, lifetime, skew)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(signer, critical=False)
         .sign(authority.key, hashes.SHA256())
     )
 
@@ -214,7 +267,10 @@ def own_identity(directory: Path) -> PeerIdentity:
 
 def server_context(directory: Path) -> ssl.SSLContext:
     """Return the TLS context for connections that peers open to this node."""
-    return _context(directory, ssl.PROTOCOL_TLS_SERVER)
+    context = _context(directory, ssl.PROTOCOL_TLS_SERVER)
+    # A resumed session is not asked for its certificate again, so it could outlive it.
+    context.num_tickets = 0
+    return context
 
 
 def admin_context(directory: Path) -> ssl.SSLContext:
@@ -226,12 +282,6 @@ def admin_context(directory: Path) -> ssl.SSLContext:
     context = server_context(directory)
     context.verify_mode = ssl.CERT_OPTIONAL
     return context
-
-
-def renew_context(context: ssl.SSLContext, directory: Path) -> None:
-    """Let handshakes to come use what the files hold now; raises CertificateUnusable."""
-    server_context(directory)  # a pair that does not fit must not touch the one in use
-    _load(context, directory)
 
 
 def client_context(directory: Path) -> ssl.SSLContext:
@@ -289,11 +339,6 @@ def _context(directory: Path, protocol: int) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False  # the SPIFFE URI is the name; see `check_peer`
     context.verify_mode = ssl.CERT_REQUIRED
-    _load(context, directory)
-    return context
-
-
-def _load(context: ssl.SSLContext, directory: Path) -> None:
     try:
         context.load_cert_chain(directory / CERTIFICATE_FILE, directory / KEY_FILE)
         context.load_verify_locations(directory / AUTHORITY_FILE)
@@ -304,14 +349,16 @@ def _load(context: ssl.SSLContext, directory: Path) -> None:
         raise CertificateUnusable(
             "our own certificate cannot be used", directory=str(directory), cause=error
         ) from error
+    return context
 
 
-def _unsigned(
+def _unsigned(  # noqa: PLR0917  # what stands in every certificate
     subject: x509.Name,
     issuer: x509.Name,
     key: ec.EllipticCurvePublicKey,
     now: datetime,
     lifetime: timedelta,
+    skew: timedelta = ISSUING_SKEW,
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
@@ -319,7 +366,7 @@ def _unsigned(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _SKEW)
+        .not_valid_before(now - skew)
         .not_valid_after(now + lifetime)
     )
 
@@ -354,7 +401,7 @@ def _pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
-def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
@@ -368,6 +415,19 @@ def load_certificate(path: Path) -> x509.Certificate:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError) as error:
         raise CertificateUnusable("cannot read a certificate", file=str(path)) from error
+
+
+def load_certificates(path: Path) -> list[x509.Certificate]:
+    """Read a bundle of at least one certificate, or raise CertificateUnusable."""
+    try:
+        return x509.load_pem_x509_certificates(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise CertificateUnusable("cannot read a certificate", file=str(path)) from error
+
+
+def bundle_pem(certificates: Iterable[x509.Certificate]) -> bytes:
+    """Write certificates one after the other."""
+    return b"".join(map(_pem, certificates))
 
 
 def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:

@@ -9,27 +9,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Callable
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
-
-from cryptography import x509
 
 from clustor.runtime.audit_writer import wall_ms
 from clustor.runtime.errors import CertificateUnusable, NodeError
 from clustor.runtime.pki import (
     AUTHORITY_FILE,
     CERTIFICATE_FILE,
+    ISSUING_SKEW,
     KEY_FILE,
     REVOCATION_FILE,
     load_certificate,
-    renew_context,
     utc_now,
 )
-from clustor.runtime.revocation import load_revocations
+from clustor.runtime.revocation import lists_end
 from clustor.runtime.transport import Transport
+from clustor.runtime.trust import Shown, Trust, read_trust
 from clustor.security import AuditEvent, AuditSink, Feed, Freshness, RevocationFreshness
 
 LOOK_SECONDS: Final = 1.0
@@ -86,19 +85,6 @@ def stamp_of(file: Path) -> Stamp | None:
 FILES: Final = (CERTIFICATE_FILE, KEY_FILE, AUTHORITY_FILE, REVOCATION_FILE)
 
 
-def renew_always(context: ssl.SSLContext, pki: Path) -> Repeated:
-    """Take renewed files into use for the handshakes of a listener, until stopped."""
-    files = tuple(pki / name for name in FILES)
-    watch = FileWatch(files, lambda: renew_context(context, pki), NodeError)
-    watch.look()
-
-    def look() -> None:
-        if watch.look():
-            journal.info("the admin port uses new certificates for connections to come")
-
-    return Repeated(look)
-
-
 class NodeTrust:
     """What a node's transport believes: renewed certificates, revoked peers, its own quarantine."""
 
@@ -115,11 +101,14 @@ class NodeTrust:
             transport.renew,
             NodeError,
         )
-        self._revoked: frozenset[int] = frozenset()
-        self._list_stamp: Stamp | None = None
-        self._list_ends: datetime | None = None
+        self._trust: Trust | None = None
+        self._trust_stamps: Stamps = ()
+        self._refused_stamps: Stamps = ()
+        self._lists_end: datetime | None = None
+        """When the first list of the file ends, after which it is no answer."""
         # Without a list at the start nothing is checked: development clusters begin that way.
         self.freshness = RevocationFreshness(now_ms()) if (pki / REVOCATION_FILE).exists() else None
+        transport.disbelief = self.disbelief
         self.look()
 
     @property
@@ -151,20 +140,29 @@ class NodeTrust:
 
     def _read_list(self) -> None:
         """Ask the feed. The file is the distribution point, and its answer is of now."""
-        stamp = stamp_of(self._pki / REVOCATION_FILE)
-        if stamp is None:
-            return  # a feed that does not answer: its silence is what counts
-        if stamp != self._list_stamp:
+        bundle, lists = self._pki / AUTHORITY_FILE, self._pki / REVOCATION_FILE
+        stamps = stamp_of(bundle), stamp_of(lists)
+        if stamps != self._trust_stamps:
             try:
-                authority = load_certificate(self._pki / AUTHORITY_FILE)
-                found = load_revocations(self._pki / REVOCATION_FILE, authority)
-            except CertificateUnusable:
+                self._trust = self._newest(read_trust(bundle, lists))
+                self._lists_end = lists_end(lists)
+            except CertificateUnusable as error:
+                if stamps != self._refused_stamps:
+                    journal.warning("a trust bundle or its lists are not used: %s", error)
+                self._refused_stamps = stamps
                 return
-            self._list_stamp, self._list_ends = stamp, found.next_update_utc
-            self._revoked = frozenset(entry.serial_number for entry in found)
-        if self._list_ends is None or utc_now() < self._list_ends:
+            self._trust_stamps = stamps
+        if stamps[1] is None:
+            return  # a feed that does not answer: its silence is what counts
+        if self._lists_end is None or utc_now() < self._lists_end:
             self.freshness = self.freshness or RevocationFreshness(self._now_ms())
             self.freshness.on_feed(Feed.CRL, 0, self._now_ms())
+
+    def _newest(self, found: Trust) -> Trust:
+        """A list that went missing takes nothing back of what it said."""
+        if self._trust is None or (self._pki / REVOCATION_FILE).exists():
+            return found
+        return replace(found, revoked=self._trust.revoked)
 
     def _judge(self, freshness: RevocationFreshness) -> None:
         status = freshness.status(self._now_ms())
@@ -179,13 +177,25 @@ class NodeTrust:
             self._transport.lift()
 
     def _end_refused(self) -> None:
-        for peer in self._transport.end_where(self._refuses):
+        refused = self._transport.end_where(lambda shown: self.disbelief(shown) is not None)
+        for peer in refused:
             self._note("PeerConnectionEnded", "CertificateRefused", f"node/{peer}")
 
-    def _refuses(self, certificate_der: bytes) -> bool:
-        certificate = x509.load_der_x509_certificate(certificate_der)
-        is_over = certificate.not_valid_after_utc <= utc_now()
-        return is_over or certificate.serial_number in self._revoked
+    def disbelief(self, shown: Shown) -> str | None:
+        """Say why a peer is not believed now; None: it is.
+
+        While a waiver stands in for fresh data, a certificate of a day or less is not (§12.1):
+        it was made so short to need no list, and so nobody would have revoked it.
+        """
+        why = None if self._trust is None else self._trust.disbelief(shown, wall_ms())
+        if why is not None:
+            return why.value
+        freshness, now_ms = self.freshness, self._now_ms()
+        if freshness is None or freshness.status(now_ms).freshness is not Freshness.WAIVED:
+            return None
+        lives_ms = shown.lifetime_ms - ISSUING_SKEW // timedelta(milliseconds=1)
+        permitted = freshness.permits(lives_ms, now_ms)
+        return None if permitted else "short-lived, and no revocation data is fresh"
 
     def _note(self, what: str, outcome: str, target: str) -> None:
         if self._audit is not None:

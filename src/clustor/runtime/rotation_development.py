@@ -22,6 +22,7 @@ from clustor.runtime.pki import (
     replace_file,
 )
 from clustor.runtime.revocation import revoke_certificate
+from clustor.runtime.rollover import authority_for
 
 
 def renew_nodes(root: Path, nodes: tuple[NodeId, ...], now: datetime) -> dict[NodeId, datetime]:
@@ -43,8 +44,8 @@ def renew_nodes(root: Path, nodes: tuple[NodeId, ...], now: datetime) -> dict[No
 def revoke_node(root: Path, certificate: Path, now: datetime) -> int:
     """Put a node's certificate on the list of every node; return its number."""
     cluster = read_cluster_file(root / CLUSTER_FILE)
-    authority = load_authority(root / PKI_DIRECTORY, cluster.id)
     found = load_certificate(certificate)
+    authority = authority_for(root / PKI_DIRECTORY, cluster.id, found)
     revoke_certificate(authority, found, root / PKI_DIRECTORY / REVOCATION_FILE, now)
     publish_revocations(root, cluster)
     return found.serial_number

@@ -10,6 +10,7 @@ import ssl
 from typing import Final
 
 from clustor.runtime.pki import refusal_of
+from clustor.runtime.trust import ChainReader, Shown
 
 _READ_BYTES: Final = 16 << 10  # OpenSSL gives one record at a time, and none is longer
 
@@ -49,6 +50,10 @@ class TlsPipe:
     def certificate(self) -> bytes | None:
         """Return the other side's certificate (DER), verified against our authority."""
         return self._tls.getpeercert(binary_form=True)
+
+    def shown(self, chains: ChainReader) -> Shown | None:
+        """Return what of the other side's certificate decides whether it is believed later."""
+        return chains.shown_by(self._tls)
 
     def _shake_hands(self) -> None:
         try:

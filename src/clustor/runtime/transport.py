@@ -30,6 +30,7 @@ from clustor.runtime.pki import (
 )
 from clustor.runtime.send_queue import SendQueue
 from clustor.runtime.tls import TlsPipe
+from clustor.runtime.trust import ChainReader, Shown
 
 QUEUE_BYTES_MAX: Final = 32 << 20
 WRITE_BUFFER_BYTES_MAX: Final = 8 << 20
@@ -127,6 +128,7 @@ class _Connection(asyncio.Protocol, ABC):
         self._pipe = TlsPipe(tls, server_side=server_side)
         self._reception = Reception(self.on_packet)
         self._identified = False
+        self._shown: Shown | None = None
         self._paused = False
         self._timeout: asyncio.TimerHandle | None = None
         self.peer = NodeId(0)
@@ -153,6 +155,8 @@ class _Connection(asyncio.Protocol, ABC):
             if self._pipe.established and not self._identified:
                 self._identified = True
                 self.identify(self._pipe.certificate())
+                self._shown = self._pipe.shown(self._owner.chains)
+                self._owner.check_shown(self._shown)
                 self.write(_hello())
             self._write_out()
             if plain:
@@ -180,9 +184,10 @@ class _Connection(asyncio.Protocol, ABC):
         self._pipe.send(data)
         self._write_out()
 
-    def certificate(self) -> bytes | None:
-        """Return the peer's certificate (DER), once it was believed."""
-        return self._pipe.certificate() if self._identified else None
+    @property
+    def shown(self) -> Shown | None:
+        """What the peer has shown, once it was believed."""
+        return self._shown
 
     def close(self) -> None:
         if self._transport is not None:
@@ -417,9 +422,12 @@ class Transport:
         """Is told whom this node did not let in (0: it could not be told), and why."""
         self.quarantined: str | None = None
         """Why this node speaks to nobody, when it does not (clustor §12.1)."""
+        self.disbelief: Callable[[Shown], str | None] | None = None
+        """Says why a certificate that TLS believes is not believed now; None: nobody asks."""
         self.on_packet = on_packet
         self.on_lost = on_lost
         self.jitter = jitter
+        self.chains = ChainReader()
         self._lines: dict[NodeId, Line] = {}
         self._inbound: set[_Inbound] = set()
         self._tasks: dict[NodeId, asyncio.Task[None]] = {}
@@ -459,13 +467,13 @@ class Transport:
         client, server = client_context(self._pki), server_context(self._pki)
         self.client_tls, self.server_tls = client, server
 
-    def end_where(self, refuses: Callable[[bytes], bool]) -> list[NodeId]:
-        """End the connections whose peer's certificate (DER) is refused now; name the peers."""
+    def end_where(self, refuses: Callable[[Shown], bool]) -> list[NodeId]:
+        """End the connections whose peer's certificate is refused now; name the peers."""
         ended: list[NodeId] = []
         outbound = (line.connection for line in self._lines.values())
         for connection in [*self._inbound, *outbound]:
-            certificate = connection.certificate() if connection is not None else None
-            if connection is not None and certificate is not None and refuses(certificate):
+            shown = connection.shown if connection is not None else None
+            if connection is not None and shown is not None and refuses(shown):
                 ended.append(connection.peer)
                 connection.close()
         return ended
@@ -473,7 +481,7 @@ class Transport:
     def quarantine(self, why: str) -> None:
         """End every connection and take none until `lift`; other nodes are not told to do so."""
         self.quarantined = why
-        self.end_where(lambda _certificate: True)
+        self.end_where(lambda _shown: True)
 
     def lift(self) -> None:
         """Speak to peers again."""
@@ -526,6 +534,12 @@ class Transport:
         if peer == self._node:
             raise PeerRefused("a peer with our own identity", peer=peer)
         return peer
+
+    def check_shown(self, shown: Shown | None) -> None:
+        """Refuse what TLS believed and this node does not; raises PeerRefused."""
+        why = self.disbelief(shown) if shown is not None and self.disbelief is not None else None
+        if why is not None:
+            raise PeerRefused("the peer's certificate is not believed now", why=why)
 
     def inbound_opened(self, inbound: _Inbound) -> None:
         self._inbound.add(inbound)

@@ -34,6 +34,7 @@ from clustor.control.types import Name
 from clustor.runtime.errors import ControlUnavailable
 from clustor.runtime.http_head import Request, Response
 from quantum.admin.answers import CallDone
+from quantum.admin.break_glass import require_covered, require_no_glass, token_id_of
 from quantum.admin.errors import (
     ApiError,
     ErrorBody,
@@ -83,7 +84,7 @@ class Api:
         self.groups = groups
         self.refusals = RefusalRing()
         self._sink = sink
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self._draw_id = draw_id
         self._authorities = Authorities()
 
@@ -105,6 +106,7 @@ class Api:
         request_id = self._draw_id()
         try:
             peer = self._identify(request)
+            require_no_glass(peer)
             local = await self.port.state(linearizable=False)
             self._require_good(local, peer)
             _require_initialized(local)
@@ -123,7 +125,7 @@ class Api:
         route, texts = _TABLE.find(request.method, parts.path)
         values = bind_path(route, texts) | bind_query(route, parts.query)
         body = bind_body(route, request.body)
-        caller = Caller(identity=peer.identity, break_glass=_token(request))
+        caller = Caller(identity=peer.identity, break_glass=_token(request, peer))
         linearizable = values.pop("linearizable", True)
         if route.freshness is Freshness.ANY:
             store = local
@@ -132,6 +134,7 @@ class Api:
         else:
             store = await self.port.state(linearizable=linearizable)
             self._require_heard(linearizable=linearizable)
+        require_covered(route, store, peer)
         authority = self._authority(store, peer.identity)
         asked = Asked(store, caller, authority, values, body, request_id)
         return await (self._read(route, asked) if route.make is None else self._call(route, asked))
@@ -225,10 +228,15 @@ class Api:
             command = route.make(asked)
         except msgspec.ValidationError as error:
             raise malformed(str(error)) from None
+        if route.check is not None:
+            route.check(command)
         answer = await self.port.call(command, asked.caller, asked.request_id)
         if not isinstance(answer, Done):
             raise of_refusal(answer)
-        done = CallDone(request_id=asked.request_id, revision=answer.revision, result=answer.result)
+        result = dict(answer.result)
+        if route.remark is not None:
+            result |= route.remark(command)
+        done = CallDone(request_id=asked.request_id, revision=answer.revision, result=result)
         return self.encoded(CallDone, done)
 
     @staticmethod
@@ -283,7 +291,7 @@ class Api:
     def _note(self, request: Request, request_id: str, error: ApiError) -> None:
         peer = peer_of(request.certificate) if request.certificate is not None else None
         note = RefusalNote(
-            at=self._now_ms(),
+            at=self.now_ms(),
             identity=peer.identity if peer is not None else None,
             method=request.method,
             path=urlsplit(request.target).path[:256],
@@ -326,11 +334,16 @@ def _is_name(text: str) -> bool:
     return True
 
 
-def _token(request: Request) -> str | None:
+def _token(request: Request, peer: Peer) -> str | None:
+    """Return the break-glass token that is used: the certificate's own, or the named one."""
     token = request.headers.get("break-glass")
     if token is not None and not _is_name(token):
         raise malformed("Break-Glass names a token: letters, digits, '.', '_' and '-'")
-    return token
+    if peer.scope is None:
+        return token
+    if token not in (None, token_id_of(peer.serial)):
+        raise malformed("a break-glass certificate is its own token: name no other")
+    return token_id_of(peer.serial)
 
 
 def _require_loopback_host(request: Request) -> None:

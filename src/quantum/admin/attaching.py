@@ -10,11 +10,16 @@ import msgspec
 from clustor.control import Answer, Caller, Command, Reading
 from clustor.log.types import PartitionId
 from clustor.runtime.admin import AdminServer
+from clustor.runtime.admin_trust import note_ended
 from clustor.runtime.control_records import operator_of
 from clustor.runtime.control_service import ControlService
 from clustor.runtime.node import Node
+from clustor.runtime.rotation import Repeated
 from clustor.runtime.status import group_status
 from clustor.runtime.telemetry import NodeTelemetry
+from clustor.runtime.trust import Disbelief
+from clustor.security import AuditSink as SecurityAudit
+from quantum.admin.identity import revoked_serials, serial_name
 from quantum.admin.pages import AdminPages
 from quantum.admin.port import RefusalNote, RefusalSink, WhyPort
 
@@ -73,6 +78,27 @@ class AuditSink:
         )
 
 
+class StreamsWatch:
+    """Ends the connections of callers whom the control plane revokes while they are connected.
+
+    Requests are asked about one by one; a stream was asked about when it began.
+    """
+
+    def __init__(
+        self, control: ControlService, admin: AdminServer, audit: SecurityAudit | None
+    ) -> None:
+        self._control = control
+        self._admin = admin
+        self._audit = audit
+
+    def look(self) -> None:
+        """End what must end."""
+        revoked = revoked_serials(self._control.state())
+        if revoked:
+            for shown in self._admin.end_where(lambda each: serial_name(each.serial) in revoked):
+                note_ended(self._audit, shown, Disbelief.REVOKED)
+
+
 def attach(
     node: Node, admin: AdminServer, *, why: WhyPort | None = None, sink: RefusalSink | None = None
 ) -> AdminPages | None:
@@ -98,5 +124,6 @@ def attach(
     )
     admin.api = pages
     if cluster.admin_tls:
+        Repeated(StreamsWatch(node.control, admin, node.audit).look)
         admin.calls = None  # that page asks nobody who he is: below /v1 the certificate says it
     return pages

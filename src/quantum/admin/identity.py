@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 
 from cryptography import x509
@@ -23,6 +24,7 @@ from clustor.control.rbac import Authority
 from clustor.control.tenants import CLUSTER
 
 IDENTITY_BYTES_MAX: Final = 512
+GLASS: Final = "urn:clustor:breakglass:"
 _SCHEME: Final = "spiffe://"
 
 
@@ -32,19 +34,35 @@ class Peer:
 
     identity: str
     serial: str
+    scope: str | None = None
+    """What a break-glass certificate is for; None: it is an ordinary one."""
+    lifetime_ms: int = 0
 
 
 def peer_of(certificate_der: bytes) -> Peer | None:
-    """Read the one SPIFFE URI of a certificate that TLS has verified; None: it has not one."""
+    """Read the one SPIFFE URI of a certificate that TLS has verified; None: it has not one.
+
+    Beside it there may be one URN of a break-glass scope, and nothing else.
+    """
     try:
         certificate = x509.load_der_x509_certificate(certificate_der)
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except (ValueError, x509.ExtensionNotFound):
         return None
     uris = names.value.get_values_for_type(x509.UniformResourceIdentifier)
-    if len(uris) != 1 or not uris[0].startswith(_SCHEME) or len(uris[0]) > IDENTITY_BYTES_MAX:
+    named = [uri for uri in uris if uri.startswith(_SCHEME)]
+    scopes = [uri.removeprefix(GLASS) for uri in uris if uri.startswith(GLASS)]
+    if len(named) != 1 or len(scopes) > 1 or len(named) + len(scopes) != len(uris):
         return None
-    return Peer(uris[0], serial_name(certificate.serial_number))
+    if len(named[0]) > IDENTITY_BYTES_MAX:
+        return None
+    lives = certificate.not_valid_after_utc - certificate.not_valid_before_utc
+    return Peer(
+        named[0],
+        serial_name(certificate.serial_number),
+        scopes[0] if scopes else None,
+        lives // timedelta(milliseconds=1),
+    )
 
 
 def serial_name(number: int) -> str:
@@ -54,10 +72,13 @@ def serial_name(number: int) -> str:
 
 def is_revoked(store: Reading, peer: Peer) -> bool:
     """Say whether the cluster's trust bundle revokes this certificate."""
+    return peer.serial in revoked_serials(store)
+
+
+def revoked_serials(store: Reading) -> frozenset[str]:
+    """Return what the cluster's trust bundle revokes, spelled as `serial_name` does."""
     bundle = find(store, CertificateBundle, CLUSTER)
-    if bundle is None:
-        return False
-    return peer.serial in {each.lower().lstrip("0") for each in bundle.revoked}
+    return frozenset(each.lower().lstrip("0") for each in bundle.revoked) if bundle else frozenset()
 
 
 def holds_token(store: Reading, identity: str, token_id: str) -> bool:

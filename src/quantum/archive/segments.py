@@ -27,7 +27,6 @@ from quantum.broker.commands import (
     PUBLISHES,
     PUBLISHES_HEAD,
     ChannelAcked,
-    Part,
     decode_command,
 )
 
@@ -111,7 +110,7 @@ def _stamp(command: bytes) -> int | None:
         decoded = decode_command(command)
     except msgspec.DecodeError:
         return None
-    return None if isinstance(decoded, ChannelAcked | Part) else decoded.now_ms
+    return None if isinstance(decoded, ChannelAcked) else decoded.now_ms or None
 
 
 def row_of(

@@ -209,11 +209,15 @@ class SetPolicy(_Command, tag=15):
 
 
 class Part(_Command, tag=16):
-    """One of `count` parts of a command that is larger than an entry (`parts.py`)."""
+    """One of `count` parts of a command that is larger than an entry (`parts.py`).
+
+    `now_ms` is the command's own, for who looks for times in a log; 0 where it has none.
+    """
 
     number: Count
     count: Count
     data: bytes
+    now_ms: Stamp = 0
 
 
 Command: TypeAlias = (

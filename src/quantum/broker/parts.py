@@ -10,7 +10,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from quantum.broker.commands import Part, encode_command
+from quantum.broker.commands import (
+    PUBLISHES,
+    PUBLISHES_HEAD,
+    Part,
+    decode_command,
+    encode_command,
+)
 
 PART_BYTES_MAX: Final = 512 << 10
 _DATA_BYTES_MAX: Final = PART_BYTES_MAX - 64  # what is around it is less than that
@@ -22,11 +28,18 @@ def split_command(command: bytes) -> list[bytes]:
     """Cut a command into commands that fit an entry; one that fits stays what it is."""
     if len(command) <= PART_BYTES_MAX:
         return [command]
-    starts = range(0, len(command), _DATA_BYTES_MAX)
+    starts, now_ms = range(0, len(command), _DATA_BYTES_MAX), stamp_of(command)
     return [
-        encode_command(Part(number, len(starts), command[start : start + _DATA_BYTES_MAX]))
+        encode_command(Part(number, len(starts), command[start : start + _DATA_BYTES_MAX], now_ms))
         for number, start in enumerate(starts)
     ]
+
+
+def stamp_of(command: bytes) -> int:
+    """Return the time that a command says; 0 where it says none."""
+    if command[0] == PUBLISHES:
+        return int(PUBLISHES_HEAD.unpack_from(command)[1])
+    return int(getattr(decode_command(command), "now_ms", 0))
 
 
 PART_HEAD: Final = encode_command(Part(0, 0, b""))[:2]

@@ -245,6 +245,8 @@ def publish_anywhere(state: State, message: Message) -> None:
     """Publish a message that nobody can take back, here or in the partition of its topic."""
     owner = state.owner(message.topic)
     if owner == state.settings.prg:
+        if state.wills is not None:
+            state.wills.append((state.now_ms, message))
         publish(state, message, force=True)
     else:
         send_item(state, owner, Forward(message.record))

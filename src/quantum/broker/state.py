@@ -60,6 +60,7 @@ class State:
         "subscription_count",
         "told",
         "turned_away",
+        "wills",
     )
 
     def __init__(self, settings: BrokerSettings) -> None:
@@ -120,6 +121,9 @@ class State:
         """How many messages were dropped because they expired or nobody was left to have them."""
         self.effects: list[Effect] | None = None
         """None where nobody wants to know: this replica does not lead."""
+        self.wills: list[tuple[int, Message]] | None = None
+        """Wills that were said about topics of this partition, and when: the log has no record
+        of them. None where nobody wants to know."""
 
     def owner(self, topic: bytes) -> int:
         """Return the partition that owns a topic."""

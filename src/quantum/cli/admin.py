@@ -15,22 +15,21 @@ from urllib.parse import quote
 import typer
 from rich.console import Console
 
+from clustor.runtime.admin_caller import Credentials
 from quantum.admin.openapi import document
 from quantum.admin.routes import LINEARIZABLE, Route
 from quantum.admin.table import ROUTES
-from quantum.cli.admin_api import AdminApi, Credentials, Told
+from quantum.cli.admin_api import AdminApi, Told
 from quantum.cli.admin_asking import (
     ADMIN_DEFAULT,
     Admin,
     AsJson,
-    Authority,
-    Cert,
-    Key,
     RequestId,
     Token,
     fail_told,
     telling,
 )
+from quantum.cli.admin_break_glass import forget_used, glass_certificate
 from quantum.cli.admin_client import parse_address
 from quantum.cli.admin_options import (
     EXPECTED,
@@ -42,6 +41,7 @@ from quantum.cli.admin_options import (
 )
 from quantum.cli.admin_people import bind, issue, unbind
 from quantum.cli.admin_tables import facts_table, list_table
+from quantum.cli.credentials import Authority, Cert, KeyOnly, speak_as
 from quantum.cli.exits import Exit, fail
 
 ABOUT: Final = (
@@ -101,13 +101,16 @@ class _Command:
     ) -> None:
         headers = {"Idempotency-Key": idempotency_key, "Break-Glass": break_glass}
         try:
-            api = AdminApi(parse_address(admin), Credentials(cert, cert_key, ca))
+            speak_as(Credentials(cert, cert_key, ca))
+            api = AdminApi(parse_address(admin))
             with telling():
                 told = self._ask(api, typed, {n: v for n, v in headers.items() if v is not None})
         except (ValueError, BadOption) as error:
             fail(str(error), Exit.USAGE)
         if not told.is_done:
             fail_told(told)
+        if wants_token(self._route):
+            forget_used(cert)
         if as_json:
             typer.echo(json.dumps(told.body))
         else:
@@ -203,7 +206,7 @@ def _common(route: Route) -> list[inspect.Parameter]:
         ("admin", Admin, ADMIN_DEFAULT),
         ("as_json", AsJson, False),
         ("cert", Cert, None),
-        ("cert_key", Key, None),
+        ("cert_key", KeyOnly, None),
         ("ca", Authority, None),
     ]
     keyword = inspect.Parameter.KEYWORD_ONLY
@@ -237,6 +240,7 @@ def build() -> typer.Typer:
         tree.add_typer(subtree, name=noun)
     tree.command("openapi")(openapi)
     tree.command("certificate")(issue)
+    nouns["break-glass"].command("certificate")(glass_certificate)
     nouns["roles"].command("bind")(bind)
     nouns["roles"].command("unbind")(unbind)
     return tree

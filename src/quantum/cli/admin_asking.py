@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated, Final, NoReturn
 
 import typer
 
-from quantum.cli.admin_api import CredentialsUnusable, Told
-from quantum.cli.admin_client import AdminUnreachable
+from quantum.cli.admin_api import Told
+from quantum.cli.admin_client import AdminUnreachable, fail_unreachable
 from quantum.cli.exits import Exit, fail
 
 ADMIN_DEFAULT: Final = "127.0.0.1:9080"
@@ -32,9 +31,6 @@ Admin = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
-Cert = Annotated[Path | None, typer.Option("--cert", help="Our certificate (PEM).")]
-Key = Annotated[Path | None, typer.Option("--cert-key", help="Its key, if it is in another file.")]
-Authority = Annotated[Path | None, typer.Option("--ca", help="The cluster's authority (PEM).")]
 RequestId = Annotated[
     str | None,
     typer.Option("--idempotency-key", help="Names the call: repeated, it is carried out once."),
@@ -49,10 +45,8 @@ def telling() -> Iterator[None]:
     """End with one sentence where a node cannot be asked."""
     try:
         yield
-    except CredentialsUnusable as error:
-        fail(str(error), Exit.CERTIFICATE)
     except AdminUnreachable as error:
-        fail(f"{error}; start a broker with `quantum up`", Exit.UNREACHABLE)
+        fail_unreachable(error, "start a broker with `quantum up`")
 
 
 def fail_told(told: Told) -> NoReturn:

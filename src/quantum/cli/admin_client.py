@@ -4,16 +4,38 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Iterable
-from typing import Any, Final
+import ssl
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NoReturn
 
+from clustor.runtime.admin_caller import (
+    Credentials,
+    CredentialsUnusable,
+    DoorRefused,
+    explain_silence,
+    open_http,
+    why_refused,
+)
 from clustor.runtime.transport import Address
+from quantum.cli.credentials import chosen
+from quantum.cli.exits import Exit, fail
 
 TIMEOUT_SECONDS: Final = 2.0
 
 
 class AdminUnreachable(Exception):
     """No node answered."""
+
+
+class AdminDoorShut(AdminUnreachable):
+    """A node is there, but the two do not agree on TLS, or do not believe each other."""
+
+
+def fail_unreachable(error: AdminUnreachable, hint: str = "") -> NoReturn:
+    """End with one sentence; the hint is for where nobody is there."""
+    if isinstance(error, AdminDoorShut):
+        fail(str(error), Exit.CERTIFICATE)
+    fail(f"{error}; {hint}" if hint else str(error), Exit.UNREACHABLE)
 
 
 def parse_address(text: str) -> Address:
@@ -43,17 +65,59 @@ def post(address: Address, path: str, body: dict[str, object]) -> tuple[int, dic
 
 
 def _ask(address: Address, method: str, path: str, body: str | None) -> tuple[int, dict[str, Any]]:
-    connection = http.client.HTTPConnection(address.host, address.port, timeout=TIMEOUT_SECONDS)
     headers = {} if body is None else {"Content-Type": "application/json"}
+    code, content, _ = exchange(
+        address, method, path, body, headers=headers, seconds=TIMEOUT_SECONDS
+    )
+    return code, content
+
+
+def exchange(
+    address: Address,
+    method: str,
+    target: str,
+    body: str | bytes | None,
+    *,
+    headers: Mapping[str, str],
+    seconds: float,
+    credentials: Credentials | None = None,
+) -> tuple[int, Any, dict[str, str]]:
+    """Ask once, as these or as whom the command speaks; return the answer's code, JSON, headers.
+
+    Raises AdminUnreachable; AdminDoorShut where TLS is what stands between us.
+    """
     try:
-        connection.request(method, path, body, headers)
+        connection = open_http(address, credentials or chosen(), seconds=seconds)
+    except (CredentialsUnusable, DoorRefused) as error:
+        raise AdminDoorShut(str(error)) from error
+    except OSError as error:
+        raise AdminUnreachable(f"cannot reach {address}: {error}") from error
+    try:
+        connection.request(method, target, body, dict(headers))
         response = connection.getresponse()
-        answer: dict[str, Any] = json.loads(response.read())
+        content = json.loads(response.read())
+    except ssl.SSLError as error:  # under TLS 1.3 a refusal comes after our own handshake
+        raise AdminDoorShut(why_refused(address, error)) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
+        is_plain = not isinstance(connection, http.client.HTTPSConnection)
+        wants_tls = explain_silence(address) if is_plain else None
+        if wants_tls is not None:
+            raise AdminDoorShut(wants_tls) from error
         raise AdminUnreachable(f"cannot reach {address}: {error}") from error
     finally:
         connection.close()
-    return response.status, answer
+    return response.status, content, dict(response.getheaders())
+
+
+def why_shut(address: Address) -> str | None:
+    """Say what TLS has to do with a silence; None: nothing."""
+    try:
+        fetch(address, "/status")
+    except AdminDoorShut as error:
+        return str(error)
+    except AdminUnreachable:
+        pass
+    return None
 
 
 def cluster_status(addresses: Iterable[Address]) -> dict[str, Any]:
@@ -64,6 +128,8 @@ def cluster_status(addresses: Iterable[Address]) -> dict[str, Any]:
         try:
             known = fetch_status(address)
             break
+        except AdminDoorShut:
+            raise
         except AdminUnreachable as error:
             problem = str(error)
     if known is None:

@@ -25,18 +25,16 @@ from clustor.runtime.pki import (
     replace_file,
     utc_now,
 )
-from quantum.cli.admin_api import AdminApi, Credentials
+from quantum.cli.admin_api import AdminApi
 from quantum.cli.admin_asking import (
     ADMIN_DEFAULT,
     Admin,
     AsJson,
-    Authority,
-    Cert,
-    Key,
     fail_told,
     telling,
 )
 from quantum.cli.admin_client import parse_address
+from quantum.cli.credentials import speaking
 from quantum.cli.exits import Exit, fail
 from quantum.cli.node_exits import exit_of_node
 
@@ -66,6 +64,7 @@ def unbound(
 Identity = Annotated[str, typer.Argument(help="A SPIFFE URI: spiffe://CLUSTER/operator/ada")]
 
 
+@speaking
 def bind(
     identity: Identity,
     role: Annotated[Role, typer.Argument(help="What it may do.")],
@@ -73,39 +72,34 @@ def bind(
     tenant: Annotated[str | None, typer.Option(help="A TenantAdmin's tenant.")] = None,
     admin: Admin = ADMIN_DEFAULT,
     as_json: AsJson = False,
-    cert: Cert = None,
-    cert_key: Key = None,
-    ca: Authority = None,
 ) -> None:
     """Give an identity a role; the others keep theirs.
 
     Example: quantum admin roles bind spiffe://prod/operator/ada Operator
     """
-    api = _api(admin, Credentials(cert, cert_key, ca))
+    api = _api(admin)
     _change(api, lambda held: bound(held, identity, role, tenant), as_json=as_json)
 
 
+@speaking
 def unbind(
     identity: Identity,
     role: Annotated[Role | None, typer.Argument(help="Only this role.")] = None,
     *,
     admin: Admin = ADMIN_DEFAULT,
     as_json: AsJson = False,
-    cert: Cert = None,
-    cert_key: Key = None,
-    ca: Authority = None,
 ) -> None:
     """Take an identity's roles away, or one of them. The last Operator stays.
 
     Example: quantum admin roles unbind spiffe://prod/operator/ada
     """
-    api = _api(admin, Credentials(cert, cert_key, ca))
+    api = _api(admin)
     _change(api, lambda held: unbound(held, identity, role), as_json=as_json)
 
 
-def _api(admin: str, credentials: Credentials) -> AdminApi:
+def _api(admin: str) -> AdminApi:
     try:
-        return AdminApi(parse_address(admin), credentials)
+        return AdminApi(parse_address(admin))
     except ValueError as error:
         fail(str(error), Exit.USAGE)
 

@@ -10,7 +10,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from quantum.cli.admin_client import AdminUnreachable, fetch, parse_address, post
+from quantum.cli.admin_client import (
+    AdminUnreachable,
+    fail_unreachable,
+    fetch,
+    parse_address,
+    post,
+)
+from quantum.cli.credentials import speaking
 from quantum.cli.exits import Exit, fail
 
 ADMIN_DEFAULT: Final = "127.0.0.1:9080"
@@ -28,6 +35,7 @@ After = Annotated[str, typer.Option(help="Go on behind this one: the page before
 session_app = typer.Typer(help="Look at one session, or end it.", no_args_is_help=True)
 
 
+@speaking
 def status(admin: Admin = ADMIN_DEFAULT, *, as_json: AsJson = False) -> None:
     """Show the broker's partitions: who serves them, and what is in them.
 
@@ -50,6 +58,7 @@ def _print_status(found: dict[str, Any]) -> None:
         typer.echo(f"refused {count} times: {fault}")
 
 
+@speaking
 def sessions(
     admin: Admin = ADMIN_DEFAULT,
     *,
@@ -64,6 +73,7 @@ def sessions(
     _show(found, "sessions", columns, as_json=as_json)
 
 
+@speaking
 def topics(
     topic_filter: Annotated[str, typer.Argument(metavar="FILTER", help="Only these.")] = "",
     admin: Admin = ADMIN_DEFAULT,
@@ -77,6 +87,7 @@ def topics(
     _show(found, "topics", ("filter", "subscribers"), as_json=as_json)
 
 
+@speaking
 def retained(
     topic_filter: Annotated[str, typer.Argument(metavar="FILTER", help="Only these.")] = "#",
     admin: Admin = ADMIN_DEFAULT,
@@ -91,12 +102,14 @@ def retained(
 
 
 @session_app.command()
+@speaking
 def show(client_id: str, admin: Admin = ADMIN_DEFAULT) -> None:
     """Print everything about one session, as JSON."""
     typer.echo(json.dumps(_get(admin, f"/broker/sessions/{quote(client_id, safe='')}"), indent=2))
 
 
 @session_app.command()
+@speaking
 def kick(client_id: str, admin: Admin = ADMIN_DEFAULT) -> None:
     """End a session: its client is disconnected, its subscriptions and queue are gone."""
     path = f"/broker/sessions/{quote(client_id, safe='')}/kick"
@@ -105,7 +118,7 @@ def kick(client_id: str, admin: Admin = ADMIN_DEFAULT) -> None:
     except ValueError as error:
         fail(str(error), Exit.USAGE)
     except AdminUnreachable as error:
-        fail(str(error), Exit.UNREACHABLE)
+        fail_unreachable(error)
     if code >= 400:
         fail(f"{answer.get('error', code)}: {client_id}", Exit.FAILED)
     typer.echo(f"ended the session of {client_id}")
@@ -122,7 +135,7 @@ def _get(admin: str, path: str) -> dict[str, Any]:
     except ValueError as error:
         fail(str(error), Exit.USAGE)
     except AdminUnreachable as error:
-        fail(f"{error}; start a broker with `make run`", Exit.UNREACHABLE)
+        fail_unreachable(error, "start a broker with `make run`")
     if code != 200:
         fail(str(answer.get("error", code)), Exit.FAILED)
     return answer

@@ -10,15 +10,14 @@ from typing import Annotated
 
 import typer
 
-from clustor.log.errors import KeyUnavailable
-from clustor.runtime.audit_once import command_event, record_now
 from clustor.runtime.development import node_directory
 from clustor.runtime.errors import NodeError
 from clustor.runtime.pki import CERTIFICATE_FILE, PKI_DIRECTORY, NodeId, utc_now
 from clustor.runtime.rotation_development import renew_nodes, revoke_node
-from clustor.security import SecurityError
-from quantum.cli.exits import Exit, errors, fail
+from quantum.cli import cert_rollover
+from quantum.cli.exits import Exit, fail
 from quantum.cli.node_exits import exit_of_node
+from quantum.cli.recording import record_done
 from quantum.edge.errors import CertificatesUnusable
 from quantum.edge.tls_development import (
     SERVER_FILE,
@@ -33,6 +32,7 @@ from quantum.edge.tls_development import (
 app = typer.Typer(
     help="Issue, renew and revoke certificates of a development broker.", no_args_is_help=True
 )
+app.add_typer(cert_rollover.app, name="rollover")
 
 Data = Annotated[Path, typer.Option("--data", help="The broker's data directory.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -58,7 +58,9 @@ def issue(
         files = issue_client(data, name, utc_now(), lifetime=lifetime, out=out)
     except CertificatesUnusable as error:
         fail(str(error), Exit.CERTIFICATE)
-    _record(data, "CertificateIssued", files.identity, {"not_after": files.not_after.isoformat()})
+    record_done(
+        data, "CertificateIssued", files.identity, {"not_after": files.not_after.isoformat()}
+    )
     typer.echo(json.dumps(_as_object(files)) if as_json else _as_text(files))
 
 
@@ -86,7 +88,7 @@ def rotate(
             ends[f"node {number}"] = until.isoformat()
         if listener and (pki_directory(data) / SERVER_FILE).exists():
             ends["listener"] = renew_server(data, now).isoformat()
-        _record(data, "CertificateRotated", " ".join(ends))
+        record_done(data, "CertificateRotated", " ".join(ends))
     except NodeError as error:
         fail(str(error), exit_of_node(error))
     except CertificatesUnusable as error:
@@ -108,11 +110,11 @@ def revoke(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Revoke a certificate: from now on its owner's handshakes are refused.
+    """Revoke a certificate: its owner is disconnected, and its handshakes are refused.
 
-    Give a client's name, or --node. A client that is connected stays until it connects again; a
-    node's connections end within seconds. Exit code 9: no such certificate, or another
-    authority's.
+    Give a client's name, or --node. Within two seconds a client that is connected is shown out
+    (MQTT 5: Not authorized; its will is not said), and a node's connections end. Exit code 9: no
+    such certificate, or another authority's.
     """
     if (name is None) == (node is None):
         fail("give either a client's name or --node", Exit.USAGE)
@@ -124,7 +126,7 @@ def revoke(
             assert node is not None
             pki = node_directory(data, NodeId(node)) / PKI_DIRECTORY
             serial = revoke_node(data, file or pki / CERTIFICATE_FILE, utc_now())
-        _record(data, "CertificateRevoked", name or f"node {node}", {"serial": f"{serial:x}"})
+        record_done(data, "CertificateRevoked", name or f"node {node}", {"serial": f"{serial:x}"})
     except CertificatesUnusable as error:
         fail(str(error), Exit.CERTIFICATE)
     except NodeError as error:
@@ -132,18 +134,6 @@ def revoke(
     revoked = {"revoked": name or f"node {node}", "serial": f"{serial:x}"}
     text = f"revoked {revoked['revoked']}, certificate {revoked['serial']}"
     typer.echo(json.dumps(revoked) if as_json else text)
-
-
-def _record(data: Path, what: str, target: str, facts: dict[str, str] | None = None) -> None:
-    """Tell the audit log of the directory; what was done stays done where that fails."""
-    try:
-        record_now(data, [command_event(what, "Done", target, facts)])
-    except (SecurityError, NodeError, KeyUnavailable) as error:
-        errors.print(
-            f"quantum: done, but the audit log does not know it: {error}",
-            markup=False,
-            highlight=False,
-        )
 
 
 def _as_object(files: ClientFiles) -> dict[str, str]:

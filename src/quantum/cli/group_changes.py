@@ -11,7 +11,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from clustor.runtime.transport import Address
-from quantum.cli.admin_client import AdminUnreachable, cluster_status, parse_address, post
+from quantum.cli.admin_client import (
+    AdminDoorShut,
+    AdminUnreachable,
+    cluster_status,
+    parse_address,
+    post,
+)
 
 LOOK_SECONDS: Final = 0.05
 ASK_AGAIN_SECONDS: Final = 0.5
@@ -21,6 +27,8 @@ _PASSING: Final = (
     "not the leader",
     "the control plane was not heard for too long",
     "another change is under way",
+    "the group is not placed yet",
+    "the control plane does not know the node yet",
     "this term has committed nothing yet",
     "NotLeader",
     "MinLeaderTerm",
@@ -170,6 +178,8 @@ class GroupChanges:
         while time.monotonic() < self._deadline:
             try:
                 leaders = self.leading()
+            except AdminDoorShut:
+                raise
             except AdminUnreachable as error:
                 problem = f": {error}"
             else:

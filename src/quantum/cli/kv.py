@@ -11,8 +11,10 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from clustor.kv import Conflict, Deleted, Record, Reply, Written, prefix_end
+from clustor.runtime.admin_caller import CredentialsUnusable, credentials_for
 from clustor.runtime.kv_client import KvClient, KvRejected, KvUnavailable, WatchCompacted
-from quantum.cli.admin_client import parse_address
+from quantum.cli.admin_client import parse_address, why_shut
+from quantum.cli.credentials import chosen, speaking
 from quantum.cli.exits import Exit, fail
 
 app = typer.Typer(
@@ -31,6 +33,7 @@ _Answer = TypeVar("_Answer")
 
 
 @app.command()
+@speaking
 def get(
     key: Key,
     *,
@@ -50,6 +53,7 @@ def get(
 
 
 @app.command()
+@speaking
 def put(
     key: Key,
     value: Annotated[str, typer.Argument(help="The value, as UTF-8 text.")],
@@ -71,6 +75,7 @@ def put(
 
 
 @app.command()
+@speaking
 def cas(
     key: Key,
     value: Annotated[str, typer.Argument(help="The new value.")],
@@ -102,6 +107,7 @@ def cas(
 
 
 @app.command()
+@speaking
 def delete(
     key: Key,
     *,
@@ -120,6 +126,7 @@ def delete(
 
 
 @app.command(name="range")
+@speaking
 def list_range(
     prefix: Annotated[str, typer.Argument(help="What the keys start with; nothing: all.")] = "",
     *,
@@ -140,6 +147,7 @@ def list_range(
 
 
 @app.command()
+@speaking
 def watch(
     prefix: Annotated[str, typer.Argument(help="What the keys start with; nothing: all.")] = "",
     *,
@@ -169,16 +177,22 @@ def _run(
     """Run one call of a client, and turn what goes wrong into one line and an exit code."""
     try:
         address = parse_address(cluster)
+        tls = credentials_for(address, chosen()).context()
     except ValueError as error:
         fail(str(error), Exit.USAGE)
+    except CredentialsUnusable as error:
+        fail(str(error), Exit.CERTIFICATE)
 
     async def connected() -> _Answer:
-        async with KvClient([address], partition=group, timeout_seconds=timeout) as client:
+        async with KvClient([address], partition=group, timeout_seconds=timeout, tls=tls) as client:
             return await call(client)
 
     try:
         return asyncio.run(connected())
     except KvUnavailable as error:
+        shut = why_shut(address)
+        if shut is not None:
+            fail(shut, Exit.CERTIFICATE)
         doubt = "; the write may have happened" if error.maybe_applied else ""
         fail(f"{error}{doubt}", Exit.UNREACHABLE)
     except (KvRejected, WatchCompacted) as error:

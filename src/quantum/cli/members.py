@@ -16,7 +16,8 @@ from clustor.runtime.development import NODES_MAX, forget_node, node_directory, 
 from clustor.runtime.errors import NodeError
 from clustor.runtime.pki import NodeId, utc_now
 from clustor.runtime.transport import Address
-from quantum.cli.admin_client import AdminUnreachable, parse_address
+from quantum.cli.admin_client import AdminUnreachable, fail_unreachable, parse_address
+from quantum.cli.credentials import speaking
 from quantum.cli.exits import Exit, fail
 from quantum.cli.group_changes import (
     ChangeFailed,
@@ -41,6 +42,7 @@ Force = Annotated[
 ]
 
 
+@speaking
 def members(*, admin: Admin = None, data: MaybeData = None, as_json: AsJson = False) -> None:
     """List the members of every group, and how a change of them stands.
 
@@ -57,6 +59,7 @@ def members(*, admin: Admin = None, data: MaybeData = None, as_json: AsJson = Fa
     raise typer.Exit(0 if leading.keys() == partitions else Exit.FAILED)
 
 
+@speaking
 def add_node(*, data: Data, timeout: Timeout = 180.0, as_json: AsJson = False) -> None:
     """Start one more node, and make it a voter of every group.
 
@@ -74,6 +77,7 @@ def add_node(*, data: Data, timeout: Timeout = 180.0, as_json: AsJson = False) -
         _report(node_id, changes.add(node_id), as_json)
 
 
+@speaking
 def remove_node(
     node: Node, *, data: Data, force: Force = "", timeout: Timeout = 60.0, as_json: AsJson = False
 ) -> None:
@@ -94,6 +98,7 @@ def remove_node(
         _report(node, groups, as_json)
 
 
+@speaking
 def rejoin_node(
     node: Node, *, data: Data, timeout: Timeout = 180.0, as_json: AsJson = False
 ) -> None:
@@ -121,6 +126,7 @@ def rejoin_node(
         _report(node, changes.add(node), as_json)
 
 
+@speaking
 def transfer_leader(
     to: Annotated[int, typer.Option("--to", min=1, help="The node that is to lead.")],
     *,
@@ -165,8 +171,10 @@ def _telling() -> Iterator[None]:
         fail(str(error), exit_of_node(error))
     except ChangeFailed as error:
         fail(str(error), Exit.FAILED)
-    except (ChangeTimedOut, AdminUnreachable) as error:
+    except ChangeTimedOut as error:
         fail(str(error), Exit.UNREACHABLE)
+    except AdminUnreachable as error:
+        fail_unreachable(error)
 
 
 def _new_node(data: Path) -> int:

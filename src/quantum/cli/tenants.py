@@ -10,8 +10,15 @@ from urllib.parse import quote
 
 import typer
 
-from quantum.cli.admin_client import AdminUnreachable, fetch, parse_address, post
+from quantum.cli.admin_client import (
+    AdminUnreachable,
+    fail_unreachable,
+    fetch,
+    parse_address,
+    post,
+)
 from quantum.cli.broker import ADMIN_DEFAULT, Admin
+from quantum.cli.credentials import speaking
 from quantum.cli.exits import Exit, fail
 
 LOOK_SECONDS: Final = 0.1
@@ -23,12 +30,14 @@ app = typer.Typer(help="Look at tenants' rings, or let one grow.", no_args_is_he
 
 
 @app.command()
+@speaking
 def show(tenant: Tenant, admin: Admin = ADMIN_DEFAULT) -> None:
     """Print a tenant's ring and what a change of it waits for, as JSON."""
     typer.echo(json.dumps(_look(admin, tenant), indent=2))
 
 
 @app.command()
+@speaking
 def grow(
     tenant: Tenant,
     prgs: Annotated[int, typer.Option(min=1, help="How many partitions there shall be.")],
@@ -50,7 +59,7 @@ def grow(
     except ValueError as error:
         fail(str(error), Exit.USAGE)
     except AdminUnreachable as error:
-        fail(str(error), Exit.UNREACHABLE)
+        fail_unreachable(error)
     if code >= 400:
         fail(str(answer.get("error", code)), Exit.FAILED)
     _watch(admin, tenant, answer["epoch"], time.monotonic() + timeout)
@@ -88,7 +97,7 @@ def _look(admin: str, tenant: str) -> dict[str, Any]:
     except ValueError as error:
         fail(str(error), Exit.USAGE)
     except AdminUnreachable as error:
-        fail(str(error), Exit.UNREACHABLE)
+        fail_unreachable(error)
 
 
 def _ask(admin: str, tenant: str) -> dict[str, Any]:

@@ -12,14 +12,17 @@ import typer
 from clustor.runtime.transport import Address
 from quantum.cli.admin_client import (
     AdminUnreachable,
+    fail_unreachable,
     fetch,
     fetch_status,
     parse_address,
 )
 from quantum.cli.broker import ADMIN_DEFAULT, Admin, AsJson
+from quantum.cli.credentials import speaking
 from quantum.cli.exits import Exit, fail
 
 
+@speaking
 def why(
     target: Annotated[str, typer.Argument(metavar="CLIENT_ID|GROUP", help="Whom it is about.")],
     admin: Admin = ADMIN_DEFAULT,
@@ -51,7 +54,7 @@ def _nodes(admin: str) -> dict[int, Address]:
     except ValueError as error:
         fail(str(error), Exit.USAGE)
     except AdminUnreachable as error:
-        fail(f"{error}; start a broker with `make run`", Exit.UNREACHABLE)
+        fail_unreachable(error, "start a broker with `make run`")
     nodes = {entry["node_id"]: parse_address(entry["admin"]) for entry in _reachable(status)}
     return nodes | {status["node_id"]: parse_address(admin)}
 

@@ -11,8 +11,8 @@ from quantum.edge.errors import (
 from quantum.edge.listener import Listener, require_loopback
 from quantum.edge.listener_tls import TlsListener
 from quantum.edge.lobby import EdgeLimits, Lobby
-from quantum.edge.ports import EarlyWire, Handler, NewHandler, Peer, Wire
-from quantum.edge.tls import ServerCertificates, TenantOf
+from quantum.edge.ports import EarlyWire, Expelling, Handler, NewHandler, Peer, Wire
+from quantum.edge.tls import ServerCertificates, TenantOf, TenantTrust
 from quantum.edge.websocket import WebSocketLimits, over_websocket
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "EarlyWire",
     "EdgeError",
     "EdgeLimits",
+    "Expelling",
     "Handler",
     "ListenFailed",
     "Listener",
@@ -31,6 +32,7 @@ __all__ = [
     "Peer",
     "ServerCertificates",
     "TenantOf",
+    "TenantTrust",
     "TlsListener",
     "WebSocketLimits",
     "Wire",

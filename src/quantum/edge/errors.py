@@ -7,7 +7,8 @@ EdgeError
 └── ClientRefused          a client that may not come in
     ├── ClientUntrusted            its certificate is missing or of an unknown authority
     ├── ClientCertificateExpired   its certificate is past its end, or not valid yet
-    ├── ClientCertificateRevoked   its authority has revoked its certificate
+    ├── ClientCertificateRevoked   its authority, or its tenant, has revoked its certificate
+    ├── ClientAuthorityGone        its authority was trusted when it came, and is no more
     ├── ClientUnnamed              its certificate names nobody
     └── TenantUnknown              it asked for a name that is no tenant's
 """
@@ -54,6 +55,10 @@ class ClientCertificateExpired(ClientRefused):
 
 class ClientCertificateRevoked(ClientRefused):
     """The client's authority has revoked its certificate."""
+
+
+class ClientAuthorityGone(ClientRefused):
+    """The client's authority was trusted when it came, and is no more."""
 
 
 class ClientUnnamed(ClientRefused):

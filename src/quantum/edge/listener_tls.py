@@ -2,24 +2,53 @@
 
 from __future__ import annotations
 
-from quantum.edge.errors import ClientRefused
+import asyncio
+import time
+from typing import Final
+
+from clustor.runtime.trust import ChainReader, Disbelief, Shown
+from quantum.edge.errors import (
+    ClientAuthorityGone,
+    ClientCertificateExpired,
+    ClientCertificateRevoked,
+    ClientRefused,
+)
 from quantum.edge.listener import Connection, Listener
 from quantum.edge.lobby import Lobby
 from quantum.edge.peer import identity_of
-from quantum.edge.ports import NewHandler, Peer
-from quantum.edge.tls import ServerCertificates, TenantOf, TlsSession
+from quantum.edge.ports import Expelling, NewHandler, Peer
+from quantum.edge.tls import ServerCertificates, TenantOf, TenantTrust, TlsSession
+
+_NEVER_MS: Final = 1 << 62
+_EXPELLED_PER_TURN: Final = 200
+"""A whole authority's clients may have to go at once; the others' messages go on meanwhile."""
+_REFUSALS: Final[dict[Disbelief, type[ClientRefused]]] = {
+    Disbelief.REVOKED: ClientCertificateRevoked,
+    Disbelief.AUTHORITY: ClientAuthorityGone,
+    Disbelief.EXPIRED: ClientCertificateExpired,
+}
 
 
 class TlsConnection(Connection):
     """One TLS connection; its TLS state is made when its first bytes come."""
 
-    __slots__ = ("_session",)
+    __slots__ = ("_is_leaving", "_session", "shown")
 
     _listener: TlsListener
 
     def __init__(self, listener: Listener) -> None:
         super().__init__(listener)
         self._session: TlsSession | None = None
+        self._is_leaving = False
+        """Whether the client is shown out: what it says is not heard any more."""
+        self.shown: Shown | None = None
+        """What its certificate was, once that was believed."""
+
+    def write(self, data: bytes) -> None:
+        if self._is_leaving:
+            self.write_early(data)  # the time that it has to leave goes on
+        else:
+            super().write(data)
 
     def write_early(self, data: bytes) -> None:
         if self._session is not None and not self._closing:
@@ -33,6 +62,8 @@ class TlsConnection(Connection):
     def data_received(self, data: bytes) -> None:
         if self._held is not None:
             self._hold(data)
+            return
+        if self._is_leaving:
             return
         try:
             if self._handler is None:
@@ -48,11 +79,14 @@ class TlsConnection(Connection):
 
     def _shake_hands(self, data: bytes) -> None:
         if self._session is None:
-            self._session = TlsSession(self._listener.certificates.context)
-        self._session.shake_hands(data, self._listener.tenant_of)
+            self._session = TlsSession(self._listener.certificates.terms.context)
+        listener = self._listener
+        self._session.shake_hands(data, listener.tenant_of, listener.certificates)
         self._write_out()
         if self._session.established:
-            self._open(self._identified(self._session))
+            peer = self._identified(self._session)
+            self.shown = self._listener.believe(self._session)
+            self._open(peer)
             self._deliver(b"")
 
     def _deliver(self, data: bytes) -> None:
@@ -65,7 +99,10 @@ class TlsConnection(Connection):
             self.close()
 
     def _identified(self, session: TlsSession) -> Peer:
-        identity = identity_of(session.certificate())
+        certificate = session.certificate()
+        if certificate is None and self._listener.certificates.lets_unnamed(session.tenant):
+            return Peer("tls", self.address, session.tenant, server_name=session.server_name)
+        identity = identity_of(certificate)
         return Peer(
             "tls",
             self.address,
@@ -74,6 +111,23 @@ class TlsConnection(Connection):
             session.server_name,
             identity.not_after_ms,
         )
+
+    @property
+    def tenant(self) -> str:
+        return "" if self._session is None else self._session.tenant
+
+    def expel(self, refusal: ClientRefused) -> None:
+        """Show out a client that is believed no more; its handler may still say why."""
+        if self._closing or self._is_leaving:
+            return
+        self._is_leaving = True
+        self._listener.refuse(self, refusal)
+        self._listener.lobby.counts.expelled += 1
+        self.expect_end()
+        if isinstance(self._handler, Expelling):
+            self._handler.expelled(refusal.reason)
+        else:
+            self.close()
 
     def _refuse(self, refusal: ClientRefused) -> None:
         """Say why on our side, let the alert leave for theirs, and close."""
@@ -102,7 +156,66 @@ class TlsListener(Listener):
         super().__init__(name, lobby, new_handler, connection=TlsConnection)
         self.certificates = certificates
         self.tenant_of = tenant_of
+        self._chains = ChainReader()
+        self._next_end_ms = _NEVER_MS
+        """When the first certificate of a client that is here ends."""
 
     def reload(self) -> None:
         """Take new certificates from their files; nobody is disconnected."""
         self.certificates.reload()
+        self.judge_again()
+
+    def trust_tenant(self, tenant: str, trust: TenantTrust | None) -> None:
+        """Judge a tenant's clients by its own trust from now on, those that are here as well.
+
+        None: by the common one. Raises CertificatesUnusable, and changes nothing then.
+        """
+        self.certificates.trust_tenant(tenant, trust)
+        self.judge_again()
+
+    def believe(self, session: TlsSession) -> Shown | None:
+        """Note what a client has shown; raises ClientRefused for what OpenSSL does not know."""
+        shown = session.shown(self._chains)
+        if shown is not None:
+            refusal = self._refusal(session.tenant, shown, _now_ms())
+            if refusal is not None:
+                raise refusal
+            self._next_end_ms = min(self._next_end_ms, shown.not_after_ms)
+        return shown
+
+    def look(self) -> None:
+        """Show out the clients whose certificates have ended."""
+        if _now_ms() >= self._next_end_ms:
+            self.judge_again()
+
+    def judge_again(self) -> None:
+        """Show out whoever would not be believed now, some in each turn of the loop."""
+        now_ms = _now_ms()
+        refused: list[tuple[TlsConnection, ClientRefused]] = []
+        next_end_ms = _NEVER_MS
+        for connection in self._connections:
+            if isinstance(connection, TlsConnection) and connection.shown is not None:
+                refusal = self._refusal(connection.tenant, connection.shown, now_ms)
+                if refusal is not None:
+                    refused.append((connection, refusal))
+                else:
+                    next_end_ms = min(next_end_ms, connection.shown.not_after_ms)
+        self._next_end_ms = next_end_ms
+        self._expel_some(refused)
+
+    def _expel_some(self, refused: list[tuple[TlsConnection, ClientRefused]]) -> None:
+        for connection, refusal in refused[:_EXPELLED_PER_TURN]:
+            connection.expel(refusal)
+        rest = refused[_EXPELLED_PER_TURN:]
+        if rest:
+            asyncio.get_running_loop().call_soon(self._expel_some, rest)
+
+    def _refusal(self, tenant: str, shown: Shown, now_ms: int) -> ClientRefused | None:
+        why = self.certificates.terms_of(tenant).trust.disbelief(shown, now_ms)
+        if why is None:
+            return None
+        return _REFUSALS[why](why.value, certificate=f"{shown.serial:x}")
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -44,6 +44,9 @@ class Counts:
     turned_away: int = 0
     refused: int = 0
     revoked: int = 0
+    """Of the refused: whose certificate was revoked, at the handshake or later."""
+    expelled: int = 0
+    """Of the refused: who was in, and believed no more."""
     late: int = 0
     crowded_out: int = 0
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 Transport: TypeAlias = Literal["tcp", "tls", "ws", "wss"]
 
@@ -73,6 +73,14 @@ class Handler(Protocol):
 
     def lost(self) -> None:
         """Forget the connection: it is gone, whoever ended it."""
+
+
+@runtime_checkable
+class Expelling(Handler, Protocol):
+    """A handler that has something to say to a client whose certificate is believed no more."""
+
+    def expelled(self, why: str) -> None:
+        """Say why and close. Nothing more is received; the wire ends soon, whatever is done."""
 
 
 NewHandler: TypeAlias = Callable[[], Handler]

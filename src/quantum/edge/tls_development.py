@@ -7,6 +7,8 @@ must not be able to pass for one.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -30,6 +32,15 @@ from clustor.runtime.pki import (
     replace_file,
 )
 from clustor.runtime.revocation import revoke_certificate
+from clustor.runtime.rollover import (
+    Phase,
+    authority_for,
+    begin_rollover,
+    finish_rollover,
+    phase_of,
+    switch_rollover,
+)
+from clustor.runtime.rollover_development import Standing, standing_of
 from quantum.edge.errors import CertificatesUnusable
 from quantum.edge.tls import ServerCertificates
 
@@ -42,7 +53,7 @@ SERVER_LIFETIME: Final = timedelta(days=30)
 CLIENT_LIFETIME: Final = timedelta(days=30)
 _RENEW_BEFORE: Final = timedelta(days=10)
 _SERVER_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
-_TRUST_DOMAIN: Final = ClusterId("mqtt")
+TRUST_DOMAIN: Final = ClusterId("mqtt")
 _CLIENT_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 
 
@@ -117,11 +128,51 @@ def revoke_client(data: Path, certificate: Path, now: datetime) -> int:
     directory = pki_directory(data)
     try:
         found = load_certificate(certificate)
-        authority = load_authority(directory, _TRUST_DOMAIN)
+        authority = authority_for(directory, TRUST_DOMAIN, found)
         revoke_certificate(authority, found, directory / REVOCATION_FILE, now)
     except CertificateUnusable as error:
         raise CertificatesUnusable(error.reason, **error.facts) from error
     return found.serial_number
+
+
+def clients_standing(data: Path) -> Standing:
+    """Look at the authority of the listener and its clients. Raises CertificatesUnusable."""
+    directory = pki_directory(data)
+    files = {"listener": directory / SERVER_FILE}
+    for file in sorted((directory / CLIENTS_DIRECTORY).glob("*.pem")):
+        files[file.stem] = file
+    with _telling():
+        there = {name: file for name, file in files.items() if file.exists()}
+        return standing_of(directory, there)
+
+
+def begin_clients(data: Path, now: datetime) -> None:
+    """Let the listener trust the next authority too."""
+    with _telling():
+        begin_rollover(pki_directory(data), TRUST_DOMAIN, now)
+
+
+def switch_clients(data: Path, now: datetime) -> None:
+    """Let the next authority sign, and renew the listener's certificate."""
+    with _telling():
+        if phase_of(pki_directory(data)) is not Phase.SWITCHED:
+            switch_rollover(pki_directory(data), TRUST_DOMAIN)
+    if (pki_directory(data) / SERVER_FILE).exists():
+        renew_server(data, now)
+
+
+def finish_clients(data: Path) -> None:
+    """Let the listener trust the new authority alone."""
+    with _telling():
+        finish_rollover(pki_directory(data), TRUST_DOMAIN)
+
+
+@contextmanager
+def _telling() -> Iterator[None]:
+    try:
+        yield
+    except CertificateUnusable as error:
+        raise CertificatesUnusable(error.reason, **error.facts) from error
 
 
 def client_certificate(data: Path, name: str) -> Path:
@@ -133,7 +184,7 @@ def client_certificate(data: Path, name: str) -> Path:
 
 def client_identity(name: str) -> str:
     """Return whom a client's development certificate names."""
-    return f"spiffe://{_TRUST_DOMAIN}/client/{name}"
+    return f"spiffe://{TRUST_DOMAIN}/client/{name}"
 
 
 def issue_client(
@@ -178,11 +229,11 @@ def issue_client(
 def _authority(directory: Path, now: datetime) -> Authority:
     path = directory / AUTHORITY_FILE
     if path.exists():
-        authority = load_authority(directory, _TRUST_DOMAIN)
+        authority = load_authority(directory, TRUST_DOMAIN)
         if now < authority.certificate.not_valid_after_utc:
             return authority
         raise CertificateUnusable("the development authority has ended", file=str(path))
-    return create_authority(directory, _TRUST_DOMAIN, now)
+    return create_authority(directory, TRUST_DOMAIN, now)
 
 
 def _is_of_no_use(file: Path, now: datetime, names: frozenset[str]) -> bool:

@@ -19,7 +19,7 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.typing import Origin, Subprotocol
 
-from quantum.edge.ports import EarlyWire, Handler, NewHandler, Peer, Transport, Wire
+from quantum.edge.ports import EarlyWire, Expelling, Handler, NewHandler, Peer, Transport, Wire
 
 SUBPROTOCOL: Final = Subprotocol("mqtt")
 _PONG_BYTES_MAX: Final = 16 << 10
@@ -97,6 +97,12 @@ class WebSocket:
         self._pong_bytes = 0
         if self._handler is not None:
             self._handler.writable_again()
+
+    def expelled(self, why: str) -> None:
+        if isinstance(self._handler, Expelling):
+            self._handler.expelled(why)
+        else:
+            self._wire.close()
 
     def lost(self) -> None:
         if self._handler is not None:

@@ -16,8 +16,11 @@ answers. Where no snapshot and no beginning of the log is at hand there is no su
 `LooseJudge` then drops only what is certainly a repetition, and never a message that was taken.
 
 A QoS 1 publish that its client sends again after a reconnect is a message again: the broker takes
-it twice, subscribers get it twice, and it has two rows. Wills are the broker's own words and have
-no row: nobody was told that they were published.
+it twice, subscribers get it twice, and it has two rows.
+
+Wills are the broker's own words. One whose topic another partition owns crosses as a `Forward`
+without a packet id, and has its place there. One whose topic is here stands nowhere in the log: a
+connection ended, or time passed, and the machine said it. `wills` has those of the last entry.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from collections.abc import Callable, Container, Iterable, Sequence, Set
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
+from xxhash import xxh3_128_digest
 
 from quantum.broker import Broker, BrokerSettings
 from quantum.broker.commands import (
@@ -34,6 +38,7 @@ from quantum.broker.commands import (
     PUBLISHES_HEAD,
     ChannelItems,
     Command,
+    LeaderStarted,
     Part,
     PublishesHead,
     PublishOnce,
@@ -45,11 +50,15 @@ from quantum.broker.message import HEAD, LENGTH_BYTES, Message, decode_record
 from quantum.broker.parts import Parts
 from quantum.broker.refusals import NOT_COUNTED, decode_refusals
 from quantum.broker.types import TIME_MAX_MS
+from quantum.lake.filters import NO_FILTERS, Filters
 
 PUBLISH_ONCE_TAG: Final = 6
 RELEASE_TAG: Final = 7
 CHANNEL_ITEMS_TAG: Final = 8
+LEADER_STARTED_TAG: Final = 10
 PART_TAG: Final = 16
+PARTS_ENTRIES_MAX: Final = 64
+"""Over how many entries the parts of one message go, at the most."""
 
 
 class Verdict(NamedTuple):
@@ -63,15 +72,38 @@ NOBODY: Final[frozenset[int]] = frozenset()
 ALL: Final = Verdict(0, NOBODY)
 
 TopicOwner = Callable[[bytes], int]
+SaidWill = tuple[int, Message]
+"""When a will was said, and what it says."""
 Spans = tuple[tuple[int, int], ...]
-"""Numbers as spans from first through last, ascending, none touching the next."""
-NO_SPANS: Final[Spans] = ()
+"""Numbers as spans from first through last, ascending, none overlapping."""
+ANY_NUMBER: Final[Spans] = ((0, 1 << 64),)
 
 
 class Judge(Protocol):
     """Sees every entry in order. For each command a verdict, None where it holds no message."""
 
     is_exact: bool
+
+    @property
+    def wills(self) -> Sequence[SaidWill]:
+        """What the machine itself said at the last entry, about topics of this partition."""
+        ...
+
+    @property
+    def whole(self) -> Sequence[bytes]:
+        """The commands of the last entry as they were judged: where the last part of a large one
+        stood is the whole of it, where another part stood is nothing.
+        """
+        ...
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the last entry ends a large command that began where nobody has read."""
+        ...
+
+    def learn(self, index: int, commands: Sequence[bytes]) -> None:
+        """See an entry before the first that is shown."""
+        ...
 
     def judge(self, index: int, commands: Sequence[bytes]) -> Sequence[Verdict | None]: ...
 
@@ -100,61 +132,58 @@ def decode_known(data: bytes) -> Command | None:
         return None
 
 
-class WholeCommands:
-    """Puts commands together that are in several entries."""
-
-    def __init__(self) -> None:
-        self._parts = Parts()
-
-    def whole(self, data: bytes) -> bytes:
-        """Return the command that a part was the last of, nothing for the others; else `data`.
-
-        A command whose first part was not seen here is not put together.
-        """
-        if tag_of(data) != PART_TAG:
-            return data
-        part = decode_known(data)
-        return (self._parts.take(part) or b"") if isinstance(part, Part) else b""
-
-
 class ReplayJudge(Broker):
     """The broker itself, which notes what it took."""
 
     is_exact = True
+    is_cut = False  # a snapshot has what was there of it
 
     def __init__(self, settings: BrokerSettings) -> None:
         super().__init__(settings)
         self._verdicts: list[Verdict | None] = []
+        self.whole: list[bytes] = []
+        self.wills: list[SaidWill] = []
+
+    def learn(self, index: int, commands: Sequence[bytes]) -> None:
+        self.judge(index, commands)
 
     def judge(self, index: int, commands: Sequence[bytes]) -> Sequence[Verdict | None]:
-        self._verdicts = []
+        self._verdicts, self.whole = [], []
+        said: list[SaidWill] = []
+        self.state.wills = said
         self.apply_batch(index, commands)
+        self.wills = said
         return self._verdicts
 
     def _apply(self, data: bytes) -> bytes:
         tag = tag_of(data)
-        if tag == 0:
-            return self._apply_packed(data)
-        if tag == PART_TAG:
-            judged = len(self._verdicts)
-            reply = super()._apply(data)  # with the last part the whole is applied, and judged
-            if len(self._verdicts) == judged:
-                self._verdicts.append(None)
+        if tag == PART_TAG:  # with the last one, the whole command is applied in its place
+            judged = len(self.whole)
+            reply = super()._apply(data)
+            if len(self.whole) == judged:
+                self._note(b"", None)
             return reply
+        verdict, reply = self._packed(data) if tag == 0 else self._command(tag, data)
+        self._note(data, verdict)
+        return reply
+
+    def _note(self, data: bytes, verdict: Verdict | None) -> None:
+        self.whole.append(data)
+        self._verdicts.append(verdict)
+
+    def _command(self, tag: int, data: bytes) -> tuple[Verdict | None, bytes]:
         command = decode_known(data) if tag in (PUBLISH_ONCE_TAG, CHANNEL_ITEMS_TAG) else None
         if isinstance(command, PublishOnce):
             known = [self._is_known(record) for record in command.records]
             reply = super()._apply(data)
-            self._verdicts.append(self._once(command, known, reply))
-            return reply
+            return self._once(command, known, reply), reply
         verdict = None
         if isinstance(command, ChannelItems) and takes_items(self.state, command.origin):
             counted = self.state.channels.counted.get(command.origin, 0)
             verdict = Verdict(0, counted_again(command.sequences, counted))
-        self._verdicts.append(verdict)
-        return super()._apply(data)
+        return verdict, super()._apply(data)
 
-    def _apply_packed(self, data: bytes) -> bytes:
+    def _packed(self, data: bytes) -> tuple[Verdict | None, bytes]:
         head, first = packed_head(data), 0
         if head is not None and head.origin != OWN_ORIGIN:
             if not is_peer(self.state, head.origin):
@@ -165,10 +194,8 @@ class ReplayJudge(Broker):
                     first = max(0, before.number - head.first_sequence + 1)
         reply = super()._apply(data)
         if head is None or reply == NOT_COUNTED:
-            self._verdicts.append(None)
-        else:
-            self._verdicts.append(Verdict(first, _refused(reply)) if reply or first else ALL)
-        return reply
+            return None, reply
+        return Verdict(first, _refused(reply)) if reply or first else ALL, reply
 
     def _is_known(self, record: bytes) -> bool:
         """Say whether a publish of this packet id is open already."""
@@ -192,26 +219,67 @@ class ReplayJudge(Broker):
 
 
 class LooseJudge:
-    """Knows only what it has seen: the numbers of each origin, and the open packet ids.
+    """Knows only what it has seen, and drops only what counts nowhere or has counted before.
 
-    A number of a leader's term is always the same message. Whether it counted the first time it
-    is seen is not known, so it is shown then, and not again.
+    Of numbers that a leader passed on it keeps where the broker's counter may stand: anywhere, at
+    first. A number is shown wherever it counts for one of these; so one that stood behind a gap
+    when it came first is shown again where it may have counted. Where nobody knows the ring, a
+    partition may have been closed when anything came first, so that everything is shown.
+
+    A QoS 2 publish whose exchange is open and which says the same is not shown again.
     """
 
     is_exact = False
+    wills: Sequence[SaidWill] = ()
 
-    def __init__(self, prg: int, topic_partition: TopicOwner | None) -> None:
-        """Without a ring nobody knows which QoS 2 publishes were sent on, so they all stay."""
+    def __init__(
+        self,
+        prg: int,
+        topic_partition: TopicOwner | None,
+        filters: Filters = NO_FILTERS,
+        horizon_ms: int = 259_200_000,
+    ) -> None:
+        """Without a ring nobody knows which QoS 2 publishes were sent on, so they all stay.
+
+        What a filter left out was not shown, so it is no reason to leave out another.
+        """
         self._prg = prg
         self._topic_partition = topic_partition
-        self._seen: dict[int, tuple[int, Spans]] = {}
+        self._filters = filters
+        self._remembered_ms = horizon_ms // 2  # clocks differ: well before a broker may forget
+        self._counters: dict[int, tuple[int, Spans]] = {}
         self._counted: dict[int, int] = {}
-        self._open: dict[tuple[bytes, int], int] = {}  # the epochs of open exchanges
-        self._parts = WholeCommands()
+        self._open: dict[tuple[bytes, int], tuple[int, bytes, int]] = {}
+        """Of each open exchange its epoch, what it says, and when it was seen."""
+        self._parts = Parts()
+        self.whole: Sequence[bytes] = ()
+        self.is_cut = False
+
+    def learn(self, index: int, commands: Sequence[bytes]) -> None:
+        """Keep parts of what may end later; what was not shown is no reason to drop anything."""
+        del index
+        for data in commands:
+            self._whole(data)
 
     def judge(self, index: int, commands: Sequence[bytes]) -> Sequence[Verdict | None]:
         del index
-        return [self._judge(self._parts.whole(data)) for data in commands]
+        self.is_cut = False
+        self.whole = [self._whole(data) for data in commands]
+        return [self._judge(data) for data in self.whole]
+
+    def _whole(self, data: bytes) -> bytes:
+        """Return what is applied where a command stands."""
+        tag = tag_of(data)
+        if tag not in (LEADER_STARTED_TAG, PART_TAG):
+            return data
+        match decode_known(data):
+            case LeaderStarted():
+                self._parts.forget()
+            case Part() as part:
+                whole = self._parts.take(part)
+                self.is_cut |= whole is None and part.number + 1 == part.count
+                return b"" if whole is None or tag_of(whole) == PART_TAG else whole
+        return data
 
     def _judge(self, data: bytes) -> Verdict | None:
         tag = tag_of(data)
@@ -220,12 +288,14 @@ class LooseJudge:
         if tag not in (PUBLISH_ONCE_TAG, RELEASE_TAG, CHANNEL_ITEMS_TAG):
             return None
         match decode_known(data):
-            case PublishOnce(records=records):
-                return Verdict(0, self._once(records))
+            case PublishOnce(now_ms=now_ms, records=records):
+                return Verdict(0, self._once(now_ms, records))
             case Release(releases=releases):
                 for release in releases:
                     self._open.pop(release, None)
             case ChannelItems(origin=origin, sequences=sequences):
+                if self._topic_partition is None:
+                    return ALL
                 counted = self._counted.get(origin, 0)
                 self._counted[origin] = max([counted, *sequences])
                 return Verdict(0, counted_again(sequences, counted))
@@ -235,29 +305,41 @@ class LooseJudge:
         head = packed_head(data)
         if head is None:
             return None
-        if head.origin == OWN_ORIGIN:
+        if head.origin == OWN_ORIGIN or self._topic_partition is None:
             return ALL
-        term, seen = self._seen.get(head.origin, (-1, NO_SPANS))
+        term, counters = self._counters.get(head.origin, (-1, ANY_NUMBER))
         if head.origin_term < term:
-            return None
+            return None  # deposed: its successor was heard
         if head.origin_term > term:
-            seen = NO_SPANS
-        span = (head.first_sequence, head.first_sequence + count_records(data) - 1)
-        self._seen[head.origin] = (head.origin_term, with_span(seen, span))
-        return Verdict(0, numbers_within(seen, span)) if seen else ALL
+            counters = ANY_NUMBER  # it may have been heard before, too
+        first, last = head.first_sequence, head.first_sequence + count_records(data) - 1
+        lowest, counters = counted_from(counters, first, last)
+        self._counters[head.origin] = (head.origin_term, counters)
+        return None if lowest is None else Verdict(lowest + 1 - first, NOBODY)
 
-    def _once(self, records: list[bytes]) -> set[int]:
+    def _once(self, now_ms: int, records: list[bytes]) -> set[int]:
         refused: set[int] = set()
         for number, record in enumerate(records):
             message = decoded(record)
-            if message is None or not self._is_here(message.topic):
+            if (
+                message is None
+                or not self._is_here(message.topic)
+                or self._is_again(now_ms, message)
+            ):
                 refused.add(number)
-                continue
-            exchange = (message.client_id, message.packet_id)
-            if self._open.get(exchange) == message.epoch:
-                refused.add(number)
-            self._open[exchange] = message.epoch
         return refused
+
+    def _is_again(self, now_ms: int, message: Message) -> bool:
+        """Say whether the very message was shown: a refused one may leave its id to another."""
+        if self._topic_partition is None or not self._filters.wants_time(now_ms):
+            return False
+        exchange = (message.client_id, message.packet_id)
+        content = xxh3_128_digest(b"\0".join((message.topic, message.properties, message.payload)))
+        epoch, known, seen_ms = self._open.get(exchange, (-1, b"", 0))
+        if (epoch, known) == (message.epoch, content) and now_ms - seen_ms < self._remembered_ms:
+            return True
+        self._open[exchange] = (message.epoch, content, now_ms)
+        return False
 
     def _is_here(self, topic: bytes) -> bool:
         return self._topic_partition is None or self._topic_partition(topic) == self._prg
@@ -287,26 +369,29 @@ def counted_again(sequences: Iterable[int], counted: int) -> set[int]:
     return again
 
 
-def with_span(spans: Spans, added: tuple[int, int]) -> Spans:
-    """Add a span. There is nearly always one, and it grows."""
-    first, last = added
-    apart = []
-    for begin, end in spans:
-        if end + 1 < first or last + 1 < begin:
-            apart.append((begin, end))
-        else:
-            first, last = min(first, begin), max(last, end)
-    return tuple(sorted([*apart, (first, last)])) if first <= last else spans
+def counted_from(counters: Spans, first: int, last: int) -> tuple[int | None, Spans]:
+    """Let numbers from `first` through `last` come where the counter may stand at `counters`.
 
-
-def numbers_within(spans: Spans, among: tuple[int, int]) -> Set[int]:
-    """Return which numbers of a span are in others, counted from its first."""
-    first, last = among
-    return {
-        number - first
-        for begin, end in spans
-        for number in range(max(begin, first), min(end, last) + 1)
-    }
+    It moves to `last` from wherever it stood between `first - 1` and there, and stays elsewhere.
+    Return the lowest place that it moved from, None where it cannot have moved; and where it may
+    stand now.
+    """
+    low, high = max(0, first - 1), last - 1
+    lowest: int | None = None
+    kept: list[tuple[int, int]] = []
+    for begin, end in counters:
+        if end < low or begin > high:
+            kept.append((begin, end))
+            continue
+        if lowest is None:
+            lowest = max(begin, low)
+        kept += [(begin, low - 1)] if begin < low else []
+        kept += [(high + 1, end)] if end > high else []
+    if lowest is None:
+        return None, counters
+    if not any(begin <= last <= end for begin, end in kept):
+        kept = sorted([*kept, (last, last)])
+    return lowest, tuple(kept)
 
 
 def count_records(data: bytes) -> int:

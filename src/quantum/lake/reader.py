@@ -18,7 +18,7 @@ from quantum.broker import SnapshotUnusable
 from quantum.lake.archive import LogSource
 from quantum.lake.errors import LogGone
 from quantum.lake.filters import NO_FILTERS, Filters
-from quantum.lake.judging import Judge, LooseJudge, ReplayJudge
+from quantum.lake.judging import PARTS_ENTRIES_MAX, Judge, LooseJudge, ReplayJudge
 from quantum.lake.known_states import KnownStates
 from quantum.lake.planner import Offer, Task
 from quantum.lake.refusals import EntryUnreadable
@@ -58,7 +58,7 @@ def read_task(  # noqa: PLR0917  # what it needs
         confirm_gone(source, task)
         yield gap_row(task.prg, task.first, task.last, names, version)
         return
-    entries, judge = _warmed(source, task, broker, known)
+    entries, judge = _warmed(source, task, broker, known, filters)
     builder = RowBuilder(task.prg, judge, names, filters, version)
     last: Entry | None = None
     for last in entries:
@@ -76,7 +76,11 @@ def read_task(  # noqa: PLR0917  # what it needs
 
 
 def _warmed(
-    source: LogSource, task: Task, broker: str | None, known: tuple[KnownStates, str] | None
+    source: LogSource,
+    task: Task,
+    broker: str | None,
+    known: tuple[KnownStates, str] | None,
+    filters: Filters,
 ) -> tuple[Iterator[Entry], Judge]:
     """Return the entries that lead to the task's last, and who judges them."""
     if known is not None and task.anchor is not None:
@@ -87,9 +91,19 @@ def _warmed(
             before = next(entries, None)
             if before is not None and state.is_after(before):
                 return entries, state.judge
-    begin = task.first if task.anchor is None else task.anchor + 1
-    judge = judge_for(source, task, broker)
-    return source.entries(IndexRange(task.prg, begin, task.last)), judge
+    judge = judge_for(source, task, broker, filters)
+    return source.entries(IndexRange(task.prg, begin_of(source, task), task.last)), judge
+
+
+def begin_of(source: LogSource, task: Task) -> int:
+    """Return from where a task is read: behind its anchor, or where a large message may begin."""
+    if task.anchor is not None:
+        return task.anchor + 1
+    begin = task.first
+    for piece in reversed(source.bounds(task.prg).pieces):
+        if piece.first < begin <= piece.last + 1:
+            begin = piece.first
+    return max(begin, task.first - PARTS_ENTRIES_MAX)
 
 
 def confirm_gone(source: LogSource, task: Task) -> None:
@@ -107,11 +121,16 @@ def confirm_gone(source: LogSource, task: Task) -> None:
         return
 
 
-def judge_for(source: LogSource, task: Task, broker: str | None = None) -> Judge:
+def judge_for(
+    source: LogSource, task: Task, broker: str | None = None, filters: Filters = NO_FILTERS
+) -> Judge:
     """Return who decides which records are messages, as of the task's anchor."""
     settings = settings_of(source, task.prg, broker)
-    if task.anchor is None or settings is None:
-        return LooseJudge(task.prg.number, topic_owner_of(source, task.prg, broker))
+    if settings is None:
+        return LooseJudge(task.prg.number, None, filters)
+    if task.anchor is None:
+        owner = topic_owner_of(source, task.prg, broker)
+        return LooseJudge(task.prg.number, owner, filters, settings.dedupe_horizon_ms)
     judge = ReplayJudge(settings)
     if task.anchor:
         _restore(source, task.prg, task.anchor, judge)

@@ -20,6 +20,10 @@ class Accepted:
     """The client is who it says; `data` is the method's last word to it."""
 
     data: bytes | None = None
+    identity: str | None = None
+    """Who it is, where the method says that; None: who it was before."""
+    ends_ms: int | None = None
+    """Until when that holds (Unix milliseconds), where it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,17 @@ class Refused:
     """The client is not let in, or must go, for a reason that CONNACK and DISCONNECT know."""
 
     reason: ReasonCode = ReasonCode.NOT_AUTHORIZED
+    why: str = "not authenticated"
+    audit: str = ""
+    """What the audit log calls it; nothing: an ordinary refusal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """Who a client says it is."""
+
+    tenant: str
+    client_id: str
 
 
 Verdict: TypeAlias = Challenge | Accepted | Refused
@@ -42,17 +57,18 @@ class Exchange(Protocol):
 class Authenticator(Protocol):
     """A method, registered by its name with the service."""
 
-    def begin(self, connect: Connect | None) -> Exchange:
+    def begin(self, connect: Connect | None, who: Who, /) -> Exchange:
         """Begin with a client; None where a client that is connected authenticates again."""
 
 
 class Talk:
     """The AUTH packets of one connection whose CONNECT named a method."""
 
-    __slots__ = ("_authenticator", "_exchange", "last_word", "method")
+    __slots__ = ("_authenticator", "_exchange", "_who", "last_word", "method")
 
-    def __init__(self, method: str, authenticator: Authenticator) -> None:
+    def __init__(self, method: str, authenticator: Authenticator, who: Who) -> None:
         self.method = method
+        self._who = who
         self._authenticator = authenticator
         self._exchange: Exchange | None = None
         self.last_word: bytes | None = None
@@ -60,7 +76,7 @@ class Talk:
 
     def begin(self, connect: Connect) -> Verdict:
         """Begin with CONNECT."""
-        self._exchange = self._authenticator.begin(connect)
+        self._exchange = self._authenticator.begin(connect, self._who)
         return self._step(connect.properties.authentication_data)
 
     def on_auth(self, packet: Auth) -> Verdict:
@@ -71,7 +87,7 @@ class Talk:
         if packet.reason_code is ReasonCode.RE_AUTHENTICATE:
             if self._exchange is not None:
                 raise _violation("authentication is under way")
-            self._exchange = self._authenticator.begin(None)
+            self._exchange = self._authenticator.begin(None, self._who)
         return self._step(properties.authentication_data)
 
     def _step(self, data: bytes | None) -> Verdict:

@@ -7,6 +7,7 @@ survive goes through its partition. Nothing here is awaited: answers come as cal
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
@@ -47,15 +48,16 @@ from quantum.mqtt import (
 )
 from quantum.mqtt.hot import PUBCOMP as PUBCOMP_BYTE
 from quantum.mqtt.hot import PUBREL as PUBREL_BYTE
-from quantum.mqtt.hot import encode_ack, scan
+from quantum.mqtt.hot import SLOW, Row, encode_ack, scan
 from quantum.mqtt.primitives import encode_variable
-from quantum.serving.authentication import Accepted, Challenge, Talk, Verdict
+from quantum.serving.authentication import Accepted, Challenge, Talk, Verdict, Who
 from quantum.serving.conversation import Conversation
 from quantum.serving.delivery import Outgoing
 from quantum.serving.large_packets import LARGE_BYTES
 from quantum.serving.outward import Outward, answer_stray_pubrec
 from quantum.serving.permit import Permit
 from quantum.serving.policy import identity_digest
+from quantum.serving.standing import Operation
 from quantum.serving.terms import Terms, agree, announce, refuse_will, will_spec
 from quantum.tenancy import Rate
 from quantum.tenancy import Verdict as TenantVerdict
@@ -69,6 +71,7 @@ if TYPE_CHECKING:
     from quantum.serving.tenant import Tenant
 
 _V5: Final = ProtocolVersion.V5
+_UNDER_TLS: Final = frozenset({"tls", "wss"})
 _GRACE: Final = 1.5
 _NEVER_MS: Final = 1 << 62
 _AUTHENTICATION: Final = frozenset(
@@ -79,6 +82,12 @@ _AUTHENTICATION: Final = frozenset(
     }
 )
 """Refusals that the audit log tells of."""
+_ASKS: Final = {
+    PacketType.PUBLISH.value: Operation.PUBLISH,
+    PacketType.SUBSCRIBE.value: Operation.SUBSCRIBE,
+    PacketType.AUTH.value: Operation.AUTHENTICATE,
+}
+"""What a packet asks for that may be closed."""
 _decode_attached = msgspec.msgpack.Decoder(Attached).decode
 
 
@@ -100,11 +109,13 @@ class Connection:
     __slots__ = (
         "_arrived",
         "_attachment",
+        "_closed",
         "_connect",
         "_conversation",
         "_deadline_ms",
         "_early",
         "_ended",
+        "_ends_ms",
         "_entered",
         "_expiry_seconds",
         "_gracefully",
@@ -159,6 +170,8 @@ class Connection:
         self._keep_alive_ms = 0
         self.last_seen_ms = 0
         self._deadline_ms = _NEVER_MS
+        self._ends_ms = _NEVER_MS
+        """When the client's authentication ends, in Unix milliseconds."""
         self._early = b""  # the CONNECT packet, for the node that will serve it
         self._out: list[bytes] = []
         self._conversation: Conversation | None = None
@@ -167,6 +180,7 @@ class Connection:
         self._arrived = False  # another node sent this connection here
         self._ended = False
         self._gracefully = False  # its will is not wanted
+        self._closed = ""  # why it is not let in yet
         self._permit: Permit | None = None
         self._entered = False  # it is counted among its tenant's connections
         self._is_large = False  # a large packet is on its way, or waits for that
@@ -247,6 +261,16 @@ class Connection:
         elif self.phase is Phase.LIVE and self.outward is not None:
             self.outward.send_more()
 
+    def expelled(self, why: str) -> None:
+        """End a client whose certificate is believed no more; its will is not said (§10.3)."""
+        self._gracefully = True
+        if self._relay is not None:
+            self._relay.expelled(why)
+        elif self._connect is not None:
+            self._refuse(ReasonCode.NOT_AUTHORIZED, why)
+        else:
+            self.disconnect(ReasonCode.NOT_AUTHORIZED, why)
+
     def lost(self) -> None:
         if self._relay is not None:
             self._relay.lost()
@@ -303,7 +327,9 @@ class Connection:
             self._refuse(ReasonCode.NOT_AUTHORIZED, "no such tenant")
             return
         self._tenant = tenant
-        if self._check_connect(connect) and self._check_rules(connect):
+        if tenant.shut:
+            self._refuse(ReasonCode.BANNED, tenant.shut)
+        elif self._check_connect(connect) and self._check_rules(connect):
             self.phase = Phase.ROUTING
             self._route()
 
@@ -324,9 +350,14 @@ class Connection:
         return self._check_method(connect.properties.authentication_method)
 
     def _check_rules(self, connect: Connect) -> bool:
+        if not self.home.guard.may_connect(self.identity, self.client_id):
+            self.home.guard.note("CONNECT_REFUSED", self.client_id, self.identity)
+            self._refuse(ReasonCode.NOT_AUTHORIZED, "the rules of the tenant let it not connect")
+            return False
         self._permit = Permit(self, self.home)
         will = connect.will
-        if will is None or self._permit.may_publish(will.topic):
+        is_nobody_yet = self._talk is not None and self.phase is Phase.NEW
+        if will is None or is_nobody_yet or self._permit.may_publish(will.topic):
             return True
         self.home.guard.note("WILL_REFUSED", self.client_id, self.identity, will.topic)
         self._refuse(ReasonCode.NOT_AUTHORIZED, "the will's topic is not allowed")
@@ -340,6 +371,9 @@ class Connection:
 
     def policy_changed(self) -> None:
         """Go on under other rules of the tenant; what they forbid ends."""
+        if not self.home.guard.may_connect(self.identity, self.client_id):
+            self.sent_away("the rules of the tenant let it not connect any more")
+            return
         self._permit = Permit(self, self.home)
         self._end_forbidden()
 
@@ -370,13 +404,37 @@ class Connection:
 
     def _check_method(self, method: str | None) -> bool:
         if method is None:
-            return True
+            return self._check_named()
         authenticator = self.service.authenticators.get(method)
         if authenticator is None:
             self._refuse(ReasonCode.BAD_AUTHENTICATION_METHOD, "unknown authentication method")
             return False
-        self._talk = Talk(method, authenticator)
+        who = Who(self.home.name, self.client_id.decode(errors="replace"))
+        self._talk = Talk(method, authenticator, who)
         return True
+
+    def _check_named(self) -> bool:
+        """Refuse who shows neither a certificate nor a token where one is wanted (§9.1)."""
+        peer = self._peer
+        if peer is None or peer.identity is not None or peer.transport not in _UNDER_TLS:
+            return True
+        self._refuse(ReasonCode.NOT_AUTHORIZED, "neither a certificate nor a token")
+        return False
+
+    def _identify(self, verdict: Accepted) -> bool:
+        """Go on as whom a method of authentication says the client is."""
+        self._ends_ms = _NEVER_MS if verdict.ends_ms is None else verdict.ends_ms
+        if self.phase is Phase.LIVE:
+            if verdict.identity in (None, self.identity):
+                return True
+            self.note_refused("IdentityChanged", "it authenticated again as somebody else")
+            self.expelled("it authenticated again as somebody else")
+            return False
+        connect = self._connect
+        assert connect is not None and self._peer is not None
+        if verdict.identity is not None:
+            self._peer = replace(self._peer, identity=verdict.identity)
+        return self._check_rules(connect)
 
     def _accept_terms(self, terms: Terms) -> None:
         self._terms = terms
@@ -390,12 +448,31 @@ class Connection:
         prg = self.home.session_prg(self.client_id)
         node = prg.leader_node
         if prg.serves(self.client_id):
+            self._closed = self._is_closed(prg)
+            if self._closed:
+                self.home.when_led(prg.number, self._route)
+                return
             self.prg = prg
             self._authenticate(prg)
         elif node is not None and self.service.reaches(node) and not self._arrived:
             self._relay_to(prg, node)
         else:
             self.home.when_led(prg.number, self._route)
+
+    def _is_closed(self, prg: Prg) -> str:
+        """Say why the partition may let nobody in like this client now (quantumqtt §10.6)."""
+        if not prg.closed:
+            return ""
+        connect = self._connect
+        assert connect is not None
+        operations = [Operation.START]
+        if self.client_id in prg.broker.state.sessions and not connect.clean_start:
+            operations.append(Operation.RESUME)
+        if connect.will is not None or self.home.guard.connects is not None:
+            operations.append(Operation.START_WITH_RULES)
+        if self._talk is not None:
+            operations.append(Operation.AUTHENTICATE)
+        return next((prg.closed[each] for each in operations if each in prg.closed), "")
 
     def arrived(self, client_id: bytes) -> None:
         """Note that another node sent this connection here, with the id that it assigned."""
@@ -449,16 +526,24 @@ class Connection:
         if isinstance(verdict, Challenge):
             self._write_now(talk.challenge(verdict.data))
         elif isinstance(verdict, Accepted):
+            if not self._identify(verdict):
+                return
             if is_live:
                 self.send(talk.success())
             elif self.prg is not None and self.prg.serves(self.client_id):
                 self._attach(self.prg)
             else:
                 self._refuse(ReasonCode.SERVER_UNAVAILABLE, "the session's partition moved")
-        elif is_live:
-            self.disconnect(verdict.reason, "not authenticated")  # [MQTT-4.12.1-2]
         else:
-            self._refuse(verdict.reason, "not authenticated")
+            if verdict.audit:
+                self.note_refused(verdict.audit, verdict.why)
+            if is_live:
+                self._gracefully = True  # no will after that (§10.4)
+                is_shut = verdict.reason is ReasonCode.SERVER_UNAVAILABLE
+                reason = ReasonCode.SERVER_BUSY if is_shut else verdict.reason  # C11
+                self.disconnect(reason, verdict.why)  # [MQTT-4.12.1-2]
+            else:
+                self._refuse(verdict.reason, verdict.why)
 
     # The session.
 
@@ -466,6 +551,9 @@ class Connection:
         connect = self._connect
         assert connect is not None
         self._early = b""
+        if self.home.shut:
+            self._refuse(ReasonCode.BANNED, self.home.shut)
+            return
         self.phase = Phase.ATTACHING
         older = prg.connections.get(self.client_id)
         if older is not None and older.identity not in (None, self.identity):
@@ -496,11 +584,13 @@ class Connection:
         guard, now_ms = self.home.guard, self.service.tick_ms
         pace = guard.ask(Rate.CONNECTS, 1, now_ms)
         if pace.verdict in (TenantVerdict.REJECT, TenantVerdict.DISCONNECT):
+            self.note_refused("QuotaExceeded", "the rate of connections")
             self._refuse(ReasonCode.CONNECTION_RATE_EXCEEDED, "too many connections in a while")
             return False
         self._entered = guard.enter(now_ms)
         if not self._entered:
             guard.note("CONNECTION_OVER_QUOTA", self.client_id, self.identity)
+            self.note_refused("QuotaExceeded", "the number of connections")
             self._refuse(ReasonCode.QUOTA_EXCEEDED, "the tenant has too many connections")
         return self._entered
 
@@ -610,6 +700,15 @@ class Connection:
         """Another connection has the client's id ([MQTT-3.1.4-3]); no will then (§10.3)."""
         self._gracefully = True
         self.disconnect(ReasonCode.SESSION_TAKEN_OVER, "session taken over")
+
+    def sent_away(self, why: str) -> None:
+        """An operator does not want this client any more; no will then (§10.3)."""
+        self._gracefully = True
+        self.note_refused("ClientSentAway", why)
+        if self._connect is not None:
+            self._refuse(ReasonCode.BANNED, why)
+        else:
+            self.disconnect(ReasonCode.ADMINISTRATIVE_ACTION, why)
 
     def partition_moved(self, why: str) -> None:
         """The partition is led elsewhere: the client finds its session there (C10)."""
@@ -722,9 +821,11 @@ class Connection:
         if now_ms >= self._deadline_ms:
             self._deadline_ms = _NEVER_MS
             if self._connect is not None:
-                self._refuse(ReasonCode.SERVER_UNAVAILABLE, "no leader in time")
+                self._refuse(ReasonCode.SERVER_UNAVAILABLE, self._closed or "no leader in time")
             else:
                 self._drop("no CONNECT in time")
+        elif self._ends_ms != _NEVER_MS and self.now_ms() >= self._ends_ms:
+            self.expelled("its token has ended")
         elif (
             0 < self._keep_alive_ms < now_ms - self.last_seen_ms
             and self._relay is None
@@ -744,6 +845,8 @@ class Connection:
                     return
                 buffer, start = window
                 rows, end = scan(buffer, start, reader.packet_bytes_max, self.is_v5)
+                if self.prg is not None and self.prg.closed:
+                    rows, end = self._open_rows(self.prg, buffer, rows, end)
                 reader.consume(end)
                 if self.permit.gate is None:
                     self._talk_on().on_rows(buffer, rows)
@@ -755,6 +858,24 @@ class Connection:
             self.service.count_fault(fault)
             self.home.count_fault(fault)
             self.disconnect(fault.reason_code, fault.reason)
+
+    def _open_rows(
+        self, prg: Prg, buffer: bytes, rows: list[Row], end: int
+    ) -> tuple[list[Row], int]:
+        """Cut off what is closed now, with all behind it: it waits unread until it is open."""
+        for number, row in enumerate(rows):
+            first_byte = buffer[row[2]] if row[0] == SLOW else row[0]
+            operation = _ASKS.get(first_byte >> 4)
+            if operation is not None and operation in prg.closed:
+                self.home.fence(self, operation)
+                return rows[:number], row[2]
+        return rows, end
+
+    def fenced_off(self, why: str) -> None:
+        """End because the way stays closed; no will then (§10.3)."""
+        self._gracefully = True
+        self.note_refused("PERMANENT_DURABILITY", why)
+        self.disconnect(ReasonCode.SERVER_BUSY, why)
 
     def on_auth(self, packet: Auth) -> None:
         if self._talk is None:  # [MQTT-4.12.0-6]

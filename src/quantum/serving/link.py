@@ -53,6 +53,13 @@ class RelayTaken(_Said, tag=4):
     taken: int
 
 
+class RelayExpelled(_Said, tag=20):
+    """The sender's client is believed no more; the receiver tells it why, and ends the relay."""
+
+    relay: int
+    why: str
+
+
 class Forwarded(_Said, tag=5):
     """Publishes for the owner of their topics, numbered from `first`."""
 
@@ -124,11 +131,21 @@ class ItemsTaken(_Said, tag=10):
     through: int
 
 
+class ForwardsHeld(_Said, tag=12):
+    """The owner takes no publishes from `origin` now, and says why (quantumqtt §4.6.1)."""
+
+    tenant: str
+    origin: int
+    owner: int
+    reason: str
+
+
 Said: TypeAlias = (
     RelayOpen
     | RelayData
     | RelayEnd
     | RelayTaken
+    | RelayExpelled
     | Forwarded
     | ForwardsDone
     | Unlogged
@@ -136,6 +153,7 @@ Said: TypeAlias = (
     | UnloggedMember
     | Items
     | ItemsTaken
+    | ForwardsHeld
 )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -37,7 +37,7 @@ from quantum.broker import (
     encode_publishes,
     split_command,
 )
-from quantum.broker.items import Item
+from quantum.broker.items import Forward, Item
 from quantum.broker.limiting import is_over_quota
 from quantum.broker.parts import PART_BYTES_MAX, is_part
 from quantum.broker.sharing import share_key
@@ -48,6 +48,7 @@ from quantum.serving.delivery import Outgoing
 from quantum.serving.policy_keeper import PolicyKeeper
 from quantum.serving.publishing import Done, Forwards, OpenRuns, Run, cuts
 from quantum.serving.ring_keeper import RingKeeper
+from quantum.serving.standing import OPEN, Operation, Standing, hold_reason, refusals
 from quantum.serving.streams import StreamIn, StreamOut
 
 if TYPE_CHECKING:
@@ -112,6 +113,18 @@ class Prg:
         """For how many ticks, added up, other partitions were waited for."""
         self.ring = RingKeeper(self)
         self.policy = PolicyKeeper(self)
+        self.closed: Mapping[Operation, str] = OPEN
+        """What clients may not ask for now, because of the control plane's copy or the group."""
+        self.held = ""
+        """Why no exchange with another partition goes on from here, or to here; empty: it does."""
+
+    def stand(self, standing: Standing) -> None:
+        """Take in how the partition stands; what was held goes on when nothing holds it."""
+        self.closed = refusals(standing)
+        held, self.held = self.held, hold_reason(standing)
+        if held and not self.held:
+            self.tenant.leadership_changed(self.number)
+            self.peer_changed(None)
 
     @property
     def is_open(self) -> bool:
@@ -178,7 +191,7 @@ class Prg:
         self, origin: int, term: int, first: int, records: list[bytes], done: Done
     ) -> None:
         """Log publishes that another partition's leader passed on."""
-        if not self.is_open:
+        if not self.is_open or self.held:
             return  # its sender sends again
         self._passed.append((origin, term, first, records, done))
         self.tenant.touch(self)
@@ -229,8 +242,9 @@ class Prg:
             for command, completion in commands:
                 self._submit(command, completion)
         self._submit_taken()
-        for forwards in self.forwards.values():
-            forwards.send()
+        if not self.held:
+            for forwards in self.forwards.values():
+                forwards.send()
 
     def _submit(
         self, command: bytes, completion: Completion | None = None, *, asks: bool = False
@@ -412,6 +426,7 @@ class Prg:
         if reply is None or not self._starting:
             return
         self._starting, self.leading = False, True
+        self.tenant.look_at(self)
         journal.info("partition %s/%d is served here", self.tenant.name, self.number)
         self.tenant.note_ring()
         self.tenant.leadership_changed(self.number)
@@ -582,7 +597,20 @@ class Prg:
         stream = self._streams_in.get(origin)
         if stream is None:
             stream = self._streams_in[origin] = StreamIn(self, origin)
-        stream.receive(first, items, base)
+        stream.receive(first, self.unheld(items), base)
+
+    def note_held(self, owner: int, reason: str) -> None:
+        """Take in that another partition holds what was passed on to it."""
+        forwards = self.forwards.get(owner)
+        if forwards is not None:
+            forwards.held = reason
+
+    def unheld(self, items: list[Item]) -> list[Item]:
+        """Return the items before the first that passes a publish on, while those are held."""
+        if not self.held:
+            return items
+        at = next((n for n, item in enumerate(items) if type(item) is Forward), len(items))
+        return items[:at]
 
     def items_taken(self, peer: int, through: int) -> None:
         """Another partition has our items up to a place; 0: it just opened, and has nothing."""

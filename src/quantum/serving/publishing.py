@@ -132,7 +132,16 @@ class Forwards:
     everything that is not answered can be sent again, to a new leader too.
     """
 
-    __slots__ = ("_open", "_origin", "_owner", "_records", "_sent", "_weight", "waited_ticks")
+    __slots__ = (
+        "_open",
+        "_origin",
+        "_owner",
+        "_records",
+        "_sent",
+        "_weight",
+        "held",
+        "waited_ticks",
+    )
 
     def __init__(self, origin: Prg, owner: int) -> None:
         self._origin = origin
@@ -142,6 +151,8 @@ class Forwards:
         self._sent = 0  # how many of them were sent
         self._weight = 0  # their bytes
         self.waited_ticks = 0
+        self.held = ""
+        """Why the owner takes nothing now, as it said last; empty: it did not say so."""
 
     def __len__(self) -> int:
         return len(self._records)
@@ -199,6 +210,7 @@ class Forwards:
             self._records.popleft()
         self._sent = max(0, self._sent - answered)
         self.waited_ticks = 0
+        self.held = ""
         self._open.finish(through, refused)
         if self._sent < len(self._records):
             self._origin.tenant.touch(self._origin)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from quantum.edge.ports import Handler, Wire
+from quantum.edge.ports import Expelling, Handler, Wire
 from quantum.serving import link
 
 if TYPE_CHECKING:
@@ -64,6 +64,10 @@ class RelayEntry:
             said = link.RelayTaken(self.number, opened_here=True, taken=self._owed)
             self._service.say(self.node, said, 32)
             self._owed = 0
+
+    def expelled(self, why: str) -> None:
+        """The client is believed no more: the session's node says so, and ends the relay."""
+        self._service.say(self.node, link.RelayExpelled(self.number, why), len(why) + 32)
 
     def lost(self) -> None:
         """The client is gone."""
@@ -139,6 +143,11 @@ class RelayExit:
         """Say what was taken."""
         self._paused = False
         self._report()
+
+    def expelled(self, why: str) -> None:
+        """The client is believed no more."""
+        if isinstance(self.handler, Expelling):
+            self.handler.expelled(why)
 
     def lost(self) -> None:
         """The client is gone, or its node."""

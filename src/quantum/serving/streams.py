@@ -47,7 +47,8 @@ class StreamOut:
         self._sent = max(self._sent, outbox.acked_through)
         if outbox.last == self._sent:
             return
-        items = self._within_window(outbox.after(self._sent, ITEMS_PER_TURN))
+        waiting = self._prg.unheld(outbox.after(self._sent, ITEMS_PER_TURN))
+        items = self._within_window(waiting)
         if not items:
             return
         base = max(self.taken, outbox.acked_through)

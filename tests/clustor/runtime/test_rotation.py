@@ -7,7 +7,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from cryptography import x509
 
 from clustor.runtime.errors import CertificateUnusable, NodeError
 from clustor.runtime.pki import (
@@ -22,6 +21,8 @@ from clustor.runtime.pki import (
 )
 from clustor.runtime.revocation import (
     LIST_LIFETIME,
+    keep_lists_of,
+    lists_of,
     read_revocations,
     revoke_certificate,
     write_revocations,
@@ -59,9 +60,8 @@ def serial_seen_by(peer: Peer, other: Peer) -> int:
     """Return the number of the certificate that `other` showed on the line that `peer` opened."""
     connection = peer.transport._lines[other.node].connection
     assert connection is not None
-    certificate = connection.certificate()
-    assert certificate is not None
-    return x509.load_der_x509_certificate(certificate).serial_number
+    assert connection.shown is not None
+    return connection.shown.serial
 
 
 async def test_a_renewed_certificate_is_for_new_connections_and_ends_none(tmp_path: Path) -> None:
@@ -175,6 +175,44 @@ async def test_stale_revocation_data_quarantines_this_node_alone(tmp_path: Path)
         ]  # fmt: skip
 
 
+async def test_a_waiver_does_not_cover_short_lived_certificates(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        pki, brief = made.certificate(1), tmp_path / "brief"
+        write_revocations(made.authority, {}, pki / REVOCATION_FILE, utc_now())
+        issue_node(made.authority, NodeId(2), brief, utc_now(), lifetime=timedelta(hours=24))
+        one, two, three = [await made.peer(1, pki), await made.peer(2, brief), await made.peer(3)]
+        clock, sink = Clock(), Sink()
+        trust = NodeTrust(one.transport, pki, sink, clock)
+        await both_connected(one, two)
+        await both_connected(one, three)
+        (pki / REVOCATION_FILE).unlink()
+        clock.now_ms += MAX_STALENESS_MS + 1
+        trust.waive("ticket-1", 300_000)
+        trust.look()
+        assert one.transport.quarantined is None
+        await until(lambda: one.transport.connected() == [3], "the short-lived one has to go")
+        await until(lambda: three.transport.connected() == [1], "the other is believed")
+        assert ("PeerConnectionEnded", "CertificateRefused") in sink.said()
+
+
+async def test_a_list_that_goes_missing_takes_nothing_back(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        pki, others = made.certificate(1), made.certificate(2)
+        listed = pki / REVOCATION_FILE
+        revoked = load_certificate(others / CERTIFICATE_FILE)
+        revoke_certificate(made.authority, revoked, listed, utc_now())
+        one, two = await made.peer(1, pki), await made.peer(2, others)
+        trust = NodeTrust(one.transport, pki, None, Clock())
+        listed.unlink()
+        trust.look()  # handshakes ask no list any more
+        told: list[Exception] = []
+        one.transport.on_refused = lambda _peer, error: told.append(error)
+        two.transport.connect(one.node, one.address)
+        await until(lambda: bool(told), "it is refused all the same")
+        assert "revoked" in str(told[0])
+        assert one.transport.connected() == []
+
+
 async def test_a_list_past_its_end_is_no_answer(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         pki = made.certificate(1)
@@ -197,8 +235,16 @@ def test_a_list_grows_and_is_its_authoritys_alone(tmp_path: Path) -> None:
         revoke_certificate(authority, certificate, path, utc_now())
         revoke_certificate(authority, certificate, path, utc_now())
     assert set(read_revocations(path, authority.certificate)) == numbers
+    assert read_revocations(path, other.certificate) == {}
     with pytest.raises(CertificateUnusable, match="another authority"):
-        read_revocations(path, other.certificate)
+        lists_of(path, [other.certificate])
+    write_revocations(other, {7: utc_now()}, path, utc_now())
+    assert set(read_revocations(path, authority.certificate)) == numbers
+    assert set(read_revocations(path, other.certificate)) == {7}
+    with pytest.raises(CertificateUnusable, match="another authority"):
+        lists_of(path, [other.certificate])  # not in parts
+    keep_lists_of([other.certificate], path)
+    assert [signer for signer, _ in lists_of(path, [other.certificate])] == [other.certificate]
 
 
 def test_a_watch_tries_again_until_it_works(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tests.quantum.admin.host import Host
 
 @contextmanager
 def served(
-    host: Host, *, tls: ssl.SSLContext | None = None, **more: Any
+    host: Host, *, door: Callable[[AdminServer], ssl.SSLContext] | None = None, **more: Any
 ) -> Iterator[tuple[Address, AdminPages]]:
     """Serve until the context ends."""
     loop = asyncio.new_event_loop()
@@ -26,7 +26,7 @@ def served(
     server = AdminServer(lambda: {"node_id": 1}, None)
     server.api = pages
     address = free_address()
-    loop.run_until_complete(server.listen(address, tls))
+    loop.run_until_complete(server.listen(address, door(server) if door is not None else None))
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     try:
@@ -34,7 +34,7 @@ def served(
     finally:
         _in_loop(loop, server.close)
         _in_loop(loop, loop.stop)
-        thread.join(10)
+        thread.join(90)
         loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
 

@@ -17,6 +17,7 @@ from clustor.runtime.pki import (
     NodeId,
     client_context,
     load_certificate,
+    load_certificates,
     own_identity,
     utc_now,
 )
@@ -115,3 +116,73 @@ def test_certificates_before_the_first_start_do_not_stop_it(tmp_path: Path) -> N
     prepare_cluster(
         tmp_path / "new", ClusterId("dev"), nodes=1, base_port=7000, groups=1, now=utc_now()
     )
+
+
+def authority_names(data: Path) -> list[str]:
+    code, output = run("rollover", "status", "--data", data, "--json")
+    assert code == 0, output
+    found = json.loads(output)
+    return [f"{whose} {each['phase']} {len(each['trusted'])}" for whose, each in found.items()]
+
+
+def test_a_rollover_goes_step_by_step_and_each_step_can_be_given_again(data: Path) -> None:
+    assert run("issue", "lamp", "--data", data)[0] == 0
+    assert run("revoke", "--node", 3, "--data", data)[0] == 0
+    assert authority_names(data) == ["nodes None 1", "clients None 1"]
+    code, output = run("rollover", "switch", "--data", data, "--force")
+    assert code == 9 and "no rollover was begun" in output
+    for _ in range(2):
+        code, output = run("rollover", "begin", "--data", data)
+        assert code == 0 and "next: quantum cert rollover switch" in output
+        assert authority_names(data) == ["nodes Begun 2", "clients Begun 2"]
+    code, output = run("rollover", "finish", "--data", data)
+    assert code == 9 and "switch first" in output
+    for _ in range(2):
+        code, output = run("rollover", "switch", "--data", data, "--force")
+        assert code == 0 and "of another than the one that signs: lamp" in output
+        assert authority_names(data) == ["nodes Switched 2", "clients Switched 2"]
+    code, output = run("rollover", "begin", "--data", data)
+    assert code == 9 and "finish that first" in output
+    for node in (1, 2):  # each is believed by the others, whichever authority they stand on
+        pki = node_directory(data, NodeId(node)) / "pki"
+        client_context(pki)
+        assert len(load_certificates(pki / "ca.pem")) == 2
+        assert (
+            load_certificate(pki / CERTIFICATE_FILE).issuer
+            != load_certificates(pki / "ca.pem")[1].subject
+        )
+    assert run("revoke", "lamp", "--data", data)[0] == 0  # the old authority still has its list
+    code, output = run("rollover", "finish", "--data", data)
+    assert code == 1 and "still of the old authority: lamp" in output
+    assert run("issue", "lamp", "--data", data)[0] == 0
+    assert run("rollover", "finish", "--data", data)[0] == 0
+    assert authority_names(data) == ["nodes None 1", "clients None 1"]
+    pki = node_directory(data, NodeId(1)) / "pki"
+    assert len(load_certificates(pki / "ca.pem")) == 1
+    assert not list(data.glob("pki/**/ca-*"))
+    assert [what for what in told(data) if "uthority" in what] == [
+        *["AuthorityRolloverBegun"] * 4,
+        *["AuthoritySwitched"] * 4,
+        *["AuthorityRolloverFinished"] * 2,
+    ]
+
+
+def test_a_switch_that_was_interrupted_is_noticed_and_given_again(data: Path) -> None:
+    assert run("rollover", "begin", "--data", data)[0] == 0
+    pki = pki_directory(data)
+    next_key = (pki / "ca-next.key").read_bytes()
+    for name in ("pem", "key"):
+        (pki / f"ca-old.{name}").write_bytes((pki / f"ca.{name}").read_bytes())
+    (pki / "ca.key").write_bytes(next_key)  # and then the power went
+    code, output = run("issue", "lamp", "--data", data)
+    assert code == 9 and "was a rollover interrupted?" in output
+    assert run("rollover", "switch", "--data", data, "--force")[0] == 0
+    assert run("issue", "lamp", "--data", data)[0] == 0
+    assert authority_names(data) == ["nodes Switched 2", "clients Switched 2"]
+
+
+def test_a_rollover_needs_a_cluster(tmp_path: Path) -> None:
+    code, output = run("rollover", "begin", "--data", tmp_path)
+    assert code == 3 and "no cluster in" in output
+    code, output = run("rollover", "begin", "--data", tmp_path, "--of", "clients")
+    assert code == 9 and "cannot read a certificate" in output

@@ -25,6 +25,7 @@ class Recorder:
     peer: Peer | None = None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     drained: asyncio.Event = field(default_factory=asyncio.Event)
+    says_goodbye: bool = True
 
     def opened(self, wire: Wire, peer: Peer) -> None:
         assert self.wire is None
@@ -41,6 +42,14 @@ class Recorder:
     def writable_again(self) -> None:
         self.events.append("writable_again")
         self.drained.set()
+
+    def expelled(self, why: str) -> None:
+        assert self.wire is not None and "lost" not in self.events
+        self.events.append(f"expelled: {why}")
+        if not self.says_goodbye:
+            return
+        self.wire.write(b"goodbye")
+        self.wire.close()
 
     def lost(self) -> None:
         assert self.events.count("opened") == 1 and "lost" not in self.events

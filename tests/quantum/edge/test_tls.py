@@ -36,9 +36,9 @@ def tenant_of(server_name: str | None) -> str | None:
 
 @asynccontextmanager
 async def serving(
-    data: Path, handlers: Handlers, *, websocket: bool = False
+    data: Path, handlers: Handlers, *, websocket: bool = False, close_seconds: float = 30.0
 ) -> AsyncIterator[tuple[TlsListener, Clients]]:
-    lobby = Lobby(limits())
+    lobby = Lobby(limits(close_seconds=close_seconds))
     listener = TlsListener(
         "mqtts",
         lobby,

@@ -17,7 +17,7 @@ from quantum.mqtt import (
     ReasonCode,
 )
 from quantum.mqtt.types import ClientId, TopicName
-from quantum.serving.authentication import Accepted, Challenge, Exchange, Refused, Verdict
+from quantum.serving.authentication import Accepted, Challenge, Exchange, Refused, Verdict, Who
 from tests.quantum.serving.client import (
     V5,
     V31,
@@ -124,7 +124,7 @@ class Echo:
     def __init__(self) -> None:
         self.again = 0
 
-    def begin(self, connect: Connect | None) -> Exchange:
+    def begin(self, connect: Connect | None, _who: Who, /) -> Exchange:
         self.again += connect is None
         return EchoExchange()
 

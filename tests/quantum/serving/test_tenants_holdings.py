@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -24,10 +24,8 @@ def lab(*, prgs: int = 3, **quotas: int) -> TenantLab:
 
 
 def lasting(made: TenantLab, version: ProtocolVersion = V5, tenant: str = "blue") -> Client:
-    door = made.door(tenant)
-    if version is V5:
-        return connect(door, clean=False, session_expiry_interval=LONG)
-    return connect(door, version, clean=False)
+    expiry: dict[str, Any] = {"session_expiry_interval": LONG} if version is V5 else {}
+    return connect(made.door(tenant), version, clean=False, **expiry)
 
 
 def publish(made: TenantLab, writer: Client, name: bytes, size: int, qos: int = 1) -> ReasonCode:

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
 from clustor.log.types import Entry, PartitionId
+from clustor.runtime.admin_caller import CredentialsUnusable, DoorRefused, open_http
 from clustor.runtime.transport import Address
 from quantum.archive.types import Bounds, IndexRange, Piece, PrgId, SnapshotRef
 from quantum.lake.archive.keys import KeyProvider
@@ -170,7 +171,12 @@ def _parse(text: str) -> Address:
 
 
 def _get(address: Address, path: str) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection(address.host, address.port, timeout=_TIMEOUT_SECONDS)
+    try:
+        connection = open_http(address, seconds=_TIMEOUT_SECONDS)
+    except (DoorRefused, CredentialsUnusable) as error:
+        raise BadAddress(str(error), address=address) from error
+    except OSError as error:
+        raise _Later("a node does not answer", address=address, cause=error) from error
     try:
         connection.request("GET", path)
         response = connection.getresponse()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.client
 import json
 
+from clustor.runtime.admin_caller import CredentialsUnusable, DoorRefused, open_http
+from clustor.runtime.transport import Address
 from quantum.lake.errors import SourceUnreachable
 
 _TIMEOUT_SECONDS = 5.0
@@ -21,7 +23,12 @@ def live_digests(addresses: str) -> dict[str, tuple[int, str]]:
         if not port.isdecimal():
             problem = f"not an address: {address}"
             continue
-        connection = http.client.HTTPConnection(host, int(port), timeout=_TIMEOUT_SECONDS)
+        try:
+            where = Address(host.strip("[]"), int(port))
+            connection = open_http(where, seconds=_TIMEOUT_SECONDS)
+        except (OSError, DoorRefused, CredentialsUnusable) as error:
+            problem = str(error)
+            continue
         try:
             connection.request("GET", "/broker/digests")
             answer = connection.getresponse()

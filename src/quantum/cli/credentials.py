@@ -1,0 +1,81 @@
+"""As whom commands speak to admin ports: `--cert`, `--key` and `--ca`, for all of them alike."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from clustor.runtime.admin_caller import (
+    AUTHORITY_VARIABLE,
+    CERTIFICATE_VARIABLE,
+    KEY_VARIABLE,
+    NOBODY,
+    Credentials,
+)
+
+Cert = Annotated[
+    Path | None,
+    typer.Option(
+        "--cert",
+        envvar=CERTIFICATE_VARIABLE,
+        help="Our certificate (PEM), where the admin port wants TLS.",
+    ),
+]
+Key = Annotated[
+    Path | None,
+    typer.Option(
+        "--cert-key", "--key", envvar=KEY_VARIABLE, help="Its key, if it is in another file."
+    ),
+]
+KeyOnly = Annotated[
+    Path | None,
+    typer.Option("--cert-key", envvar=KEY_VARIABLE, help="Its key, if it is in another file."),
+]
+Authority = Annotated[
+    Path | None,
+    typer.Option("--ca", envvar=AUTHORITY_VARIABLE, help="The cluster's authority (PEM)."),
+]
+_OPTIONS: Final[dict[str, Any]] = {"cert": Cert, "cert_key": Key, "ca": Authority}
+
+_chosen = NOBODY
+
+
+def chosen() -> Credentials:
+    """Return as whom this command was told to speak."""
+    return _chosen
+
+
+def speak_as(credentials: Credentials) -> None:
+    """Speak so from now on: one process is one command."""
+    global _chosen  # noqa: PLW0603  # as the arguments of the process are
+    _chosen = credentials
+
+
+def speaking(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that say as whom it speaks."""
+    signature = inspect.signature(command, eval_str=True)
+    more = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in _OPTIONS.items()
+    ]
+
+    @functools.wraps(command)
+    def spoken(
+        *arguments: Any,
+        cert: Path | None = None,
+        cert_key: Path | None = None,
+        ca: Path | None = None,
+        **options: Any,
+    ) -> None:
+        speak_as(Credentials(cert, cert_key, ca))
+        command(*arguments, **options)
+
+    given = [*signature.parameters.values(), *more]
+    spoken.__signature__ = signature.replace(parameters=given)  # type: ignore[attr-defined]  # typer reads it
+    spoken.__annotations__ = {each.name: each.annotation for each in given}
+    return spoken

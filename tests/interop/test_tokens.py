@@ -1,0 +1,190 @@
+"""Devices without certificates on a real broker: they prove by tokens who they are (§10.4)."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import ssl
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from clustor.runtime.pki import utc_now
+from quantum.cli import audit
+from quantum.edge.tls_development import pki_directory, prepare_server
+from quantum.edge.tokens import confirmation_of, encode_key, sign_token
+from quantum.mqtt import (
+    Auth,
+    ClientId,
+    Connack,
+    Connect,
+    Direction,
+    Disconnect,
+    Packet,
+    PacketReader,
+    Properties,
+    ProtocolVersion,
+    ReasonCode,
+    decode_packet,
+    encode_packet,
+)
+from quantum.serving.broker_file import DEVELOPMENT_TENANT
+from quantum.serving.token_authentication import METHOD
+from tests.interop.broker_process import HOST, BrokerProcess
+from tests.interop.test_rotation import quantum
+
+KEY = Ed25519PrivateKey.generate()
+V5 = ProtocolVersion.V5
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    data = tmp_path_factory.mktemp("tokens") / "var"
+    prepare_server(data, utc_now())
+    keys = pki_directory(data) / "tokens" / f"{DEVELOPMENT_TENANT}.jwks"
+    keys.parent.mkdir()
+    keys.write_text(json.dumps({"keys": [encode_key(KEY.public_key(), "k1")]}))
+    with BrokerProcess(data, partitions=1) as running:
+        yield running
+        assert running.interrupt() == 0
+    code, output = quantum(audit.app, "show", data / "node-1")
+    assert code == 0 and "TOKEN_BINDING_MISMATCH" in output
+
+
+def token(nonce: str, client_id: str, **changed: Any) -> bytes:
+    drawn = decoded(nonce)
+    claims = {
+        "sub": "device-7",
+        "exp": int(time.time()) + 300,
+        "aud": "quantumqtt",
+        "scope": "mqtt.connect",
+        "tenant_id": DEVELOPMENT_TENANT,
+        "client_id": client_id,
+        "nonce": nonce,
+        "cnf": {"nonce#S256": confirmation_of(drawn)},
+    }
+    return sign_token(claims | changed, KEY, "k1")
+
+
+def decoded(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+
+
+class Device:
+    """A bare client: no library of the common ones speaks AUTH."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self._packets = PacketReader(1 << 20, 1 << 20)
+
+    def send(self, packet: Packet) -> None:
+        self._writer.write(encode_packet(packet, V5))
+
+    async def next(self) -> Packet | None:
+        async with asyncio.timeout(30):
+            while (taken := self._packets.next_packet()) is None:
+                data = await self._reader.read(4096)
+                if not data:
+                    return None
+                self._packets.receive(data)
+        return decode_packet(*taken, V5, direction=Direction.TO_CLIENT)
+
+    async def nonce(self) -> str:
+        asked = await self.next()
+        assert isinstance(asked, Auth), asked
+        assert asked.reason_code is ReasonCode.CONTINUE_AUTHENTICATION
+        data = asked.properties.authentication_data
+        assert data is not None
+        return data.decode()
+
+    async def end(self) -> None:
+        self._writer.close()
+        with suppress(ssl.SSLError, ConnectionError):
+            await self._writer.wait_closed()
+
+    def show(self, shown: bytes, reason: ReasonCode = ReasonCode.CONTINUE_AUTHENTICATION) -> None:
+        said = Properties(authentication_method=METHOD, authentication_data=shown)
+        self.send(Auth(reason, said))
+
+
+async def device(broker: BrokerProcess, client_id: str, *, method: str | None = METHOD) -> Device:
+    context = ssl.create_default_context(cafile=str(pki_directory(broker.data) / "ca.pem"))
+    reader, writer = await asyncio.open_connection(
+        HOST, broker.mqtts, ssl=context, server_hostname="localhost"
+    )
+    made = Device(reader, writer)
+    properties = Properties(authentication_method=method)
+    made.send(Connect(client_id=ClientId(client_id), version=V5, properties=properties))
+    return made
+
+
+async def connected(broker: BrokerProcess, client_id: str, **changed: Any) -> Device:
+    made = await device(broker, client_id)
+    made.show(token(await made.nonce(), client_id, **changed))
+    answer = await made.next()
+    assert isinstance(answer, Connack) and answer.reason_code is ReasonCode.SUCCESS, answer
+    return made
+
+
+async def test_a_device_without_a_certificate_comes_in_by_its_token(broker: BrokerProcess) -> None:
+    made = await connected(broker, "lamp")
+    said = Properties(authentication_method=METHOD)
+    made.send(Auth(ReasonCode.RE_AUTHENTICATE, said))
+    made.show(token(await made.nonce(), "lamp"))
+    done = await made.next()
+    assert isinstance(done, Auth) and done.reason_code is ReasonCode.SUCCESS
+    await made.end()
+
+
+async def test_who_shows_neither_is_refused(broker: BrokerProcess) -> None:
+    made = await device(broker, "nobody", method=None)
+    answer = await made.next()
+    assert isinstance(answer, Connack) and answer.reason_code is ReasonCode.NOT_AUTHORIZED
+    await made.end()
+
+
+async def test_a_token_of_another_connection_or_client_is_refused(broker: BrokerProcess) -> None:
+    first = await device(broker, "lamp-1")
+    stolen = token(await first.nonce(), "lamp-1")
+    for client_id in ("lamp-1", "lamp-2"):
+        made = await device(broker, client_id)
+        await made.nonce()
+        made.show(stolen)
+        answer = await made.next()
+        assert isinstance(answer, Connack) and answer.reason_code is ReasonCode.NOT_AUTHORIZED
+        assert await made.next() is None
+        await made.end()
+    await first.end()
+
+
+async def test_a_token_that_ends_ends_the_connection(broker: BrokerProcess) -> None:
+    made = await connected(broker, "brief", exp=int(time.time()) + 3)
+    began = time.time()
+    said = await made.next()
+    assert isinstance(said, Disconnect) and said.reason_code is ReasonCode.NOT_AUTHORIZED
+    assert time.time() - began < 20
+    await made.end()
+
+
+async def test_who_authenticates_again_as_somebody_else_is_shown_out(broker: BrokerProcess) -> None:
+    made = await connected(broker, "turncoat")
+    made.send(Auth(ReasonCode.RE_AUTHENTICATE, Properties(authentication_method=METHOD)))
+    made.show(token(await made.nonce(), "turncoat", sub="device-8"))
+    said = await made.next()
+    assert isinstance(said, Disconnect) and said.reason_code is ReasonCode.NOT_AUTHORIZED
+    await made.end()
+
+
+async def test_a_client_id_belongs_to_whom_its_token_named(broker: BrokerProcess) -> None:
+    made = await connected(broker, "bound")
+    other = await device(broker, "bound")
+    other.show(token(await other.nonce(), "bound", sub="thief"))
+    answer = await other.next()
+    assert isinstance(answer, Connack) and answer.reason_code is ReasonCode.NOT_AUTHORIZED
+    for each in (made, other):
+        await each.end()
