@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -92,8 +93,9 @@ def check(broker: BrokerProcess, *, processes: int, count: int, waves: int, boun
     assert found.opened == processes * count * waves
     assert 0 < found.half_open_most <= bound and crowded > 0
     assert grown < RSS_BYTES_MAX
-    # A machine that has much else to do is slow without us, too.
-    assert found.worst_seconds < LATENCY_SECONDS_MAX + 2 * calm
+    # The flood needs cores, too, and a machine that has much else to do is slow without us.
+    crowd = max(1.0, os.getloadavg()[0] / (4 * (os.cpu_count() or 1)))
+    assert found.worst_seconds < LATENCY_SECONDS_MAX * crowd + 2 * calm
 
 
 def test_two_thousand_half_open_connections(
