@@ -44,9 +44,9 @@ class OwnDoor(TlsDoor):
         context = ssl.create_default_context(cadata="".join(self.server))
         context.load_cert_chain(self.files.certificate, self.files.key)
         try:
-            line._socket = context.wrap_socket(line._socket, server_hostname=self.server_name)  # noqa: SLF001
+            line._socket = context.wrap_socket(line._socket, server_hostname=self.server_name)
         except ssl.SSLError:
-            line._socket.close()  # noqa: SLF001
+            line._socket.close()
             raise
         OPEN.append(line)
         return line

@@ -28,6 +28,8 @@ def test_many_seeds() -> None:
         assert report.violation is None, f"seed {seed}\n{report.violation}\n{report.detail}"
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(0)
 def test_a_held_publish_that_is_passed_over_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug, planted on purpose: what is held is left out, and what is behind it goes on."""
 
