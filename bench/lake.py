@@ -1,18 +1,24 @@
 """From an archive to rows, beside PyArrow and Spark on the same rows and bytes, in one run.
 
     python -m bench.lake [--mib 64] [--growth 1,2,4] [--payload 1024] [--rounds 3] [--no-spark]
+    python -m bench.lake --gib 1,2,4,8 --directory DIR [--only applied,logged] [--rounds 1]
 
 The archive is made by the real log writer and the real archiver, of real commands. In this process
 one core works, and figures are of its CPU time: decrypt + decode to Arrow, with the broker replayed
 (`applied`) and without (`logged`), a bare replay, and PyArrow reading the same rows from Parquet.
 Spark runs on `local[1]`, one task at a time, and its figures are of the clock: rows into nowhere
-and into Parquet, beside Spark's own Parquet, text and binaryFile sources. `--mib 1024 --growth 1,8`
-is the run from 1 to 8 GiB. MB are of payload.
+and into Parquet, beside Spark's own Parquet, text and binaryFile sources. MB are of payload.
+
+`--gib` is growth in pieces. With `--directory` one archive grows there from size to size and stays,
+and so do the figures (`figures.json`): a run that was stopped, or asked for fewer sizes, is gone on
+with by the next one, and the table shows all that is known. Delete the directory to begin anew.
+Without a warm-up round: `--rounds 1` reads everything once.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import tempfile
@@ -45,6 +51,10 @@ NOW_MS = 1_763_200_000_000
 RECORDS_PER_ENTRY = 128
 ENTRIES_PER_WRITE = 16
 PARTITION_BYTES = 64 << 20
+FIGURES_FILE = "figures.json"
+MADE_FILE = "made"
+Figures = dict[str, dict[str, float]]
+"""Seconds of each measure, by MiB and name."""
 
 
 class Bench:
@@ -59,16 +69,23 @@ class Bench:
         self.prg = self.source.prgs()[0]
 
     def _make(self) -> None:
+        """Add what is missing to what an earlier piece made."""
+        made = self.var.parent / MADE_FILE
+        before = int(made.read_text()) if made.exists() else 0
+        assert before <= self.messages, "this archive is larger already"
+        if before == self.messages:
+            return
         payloads = [os.urandom(self.payload_bytes // 2).hex().encode() for _ in range(64)]
         with LogDirectory(self.var, prgs=1, segment_bytes=64 << 20) as logs:
-            entries = _entries(payloads, self.messages)
+            entries = _entries(payloads, before, self.messages)
             while write := list(islice(entries, ENTRIES_PER_WRITE)):
                 logs.append(0, write)
             logs.archive(0, self.archive.as_uri())
-        self.text.mkdir()
-        with (self.text / "payloads.txt").open("wb") as out:
-            for nth in range(self.messages):
+        self.text.mkdir(exist_ok=True)
+        with (self.text / "payloads.txt").open("ab") as out:
+            for nth in range(before, self.messages):
                 out.write(payloads[nth % len(payloads)] + b"\n")
+        made.write_text(str(self.messages))
 
     def batches(self, *, exact: bool) -> Iterator[pa.RecordBatch]:
         """Decrypt and decode everything to Arrow, as one task."""
@@ -120,8 +137,8 @@ class Bench:
         assert rows == self.messages
 
 
-def _entries(payloads: list[bytes], messages: int) -> Iterator[list[bytes]]:
-    for first in range(0, messages, RECORDS_PER_ENTRY):
+def _entries(payloads: list[bytes], before: int, messages: int) -> Iterator[list[bytes]]:
+    for first in range(before, messages, RECORDS_PER_ENTRY):
         records = [
             encode_record(
                 b"plant/line%d/sensor%d" % (nth % 7, nth % 50),
@@ -139,8 +156,9 @@ def _entries(payloads: list[bytes], messages: int) -> Iterator[list[bytes]]:
 
 
 def timed(work: Callable[[], object], clock: Callable[[], float], rounds: int) -> float:
-    """Return the median seconds of some rounds, after one to warm up."""
-    work()
+    """Return the median seconds of some rounds, after one to warm up where there are several."""
+    if rounds > 1:
+        work()
     found = []
     for _ in range(rounds):
         begin = clock()
@@ -149,18 +167,21 @@ def timed(work: Callable[[], object], clock: Callable[[], float], rounds: int) -
     return statistics.median(found)
 
 
-def in_process(bench: Bench, rounds: int) -> dict[str, float]:
-    cpu = time.process_time
-    found = {
-        "archive → Arrow, applied": timed(lambda: bench.read(exact=True), cpu, rounds),
-        "archive → Arrow, logged": timed(lambda: bench.read(exact=False), cpu, rounds),
-        "archive → broker's state (replay)": timed(bench.replay, cpu, rounds),
-        "replay, a command for each message": timed(bench.replay_single, cpu, rounds),
-        "archive → Parquet, this process": timed(bench.write_parquet, cpu, rounds),
-    }
+def in_process(bench: Bench, rounds: int, only: list[str]) -> dict[str, float]:
     pa.set_cpu_count(1)
-    found["PyArrow: Parquet → Arrow"] = timed(bench.read_parquet, cpu, rounds)
-    return found
+    works: dict[str, Callable[[], object]] = {
+        "archive → Arrow, applied": lambda: bench.read(exact=True),
+        "archive → Arrow, logged": lambda: bench.read(exact=False),
+        "archive → broker's state (replay)": bench.replay,
+        "replay, a command for each message": bench.replay_single,
+        "archive → Parquet, this process": bench.write_parquet,
+        "PyArrow: Parquet → Arrow": bench.read_parquet,
+    }
+    return {
+        name: timed(work, time.process_time, rounds)
+        for name, work in works.items()
+        if not only or any(each in name for each in only)
+    }
 
 
 def in_spark(bench: Bench, rounds: int, out: Path) -> dict[str, float]:
@@ -196,33 +217,78 @@ def in_spark(bench: Bench, rounds: int, out: Path) -> dict[str, float]:
     return found
 
 
+def measured(root: Path, mib: int, arguments: argparse.Namespace) -> dict[str, float]:
+    """Make, or grow, an archive of so many MiB and measure what was asked for."""
+    messages = (mib << 20) // arguments.payload
+    bench = Bench(root, arguments.payload, messages)
+    only = arguments.only.split(",") if arguments.only else []
+    found = in_process(bench, arguments.rounds, only)
+    if not arguments.no_spark and not only:
+        found |= in_spark(bench, arguments.rounds, root)
+    return found
+
+
+def in_pieces(root: Path, sizes: list[int], arguments: argparse.Namespace) -> Figures:
+    """Grow one archive from size to size; what is known already is not measured again."""
+    root.mkdir(parents=True, exist_ok=True)
+    kept = root / FIGURES_FILE
+    figures: Figures = json.loads(kept.read_text()) if kept.exists() else {}
+    for mib in sorted(sizes):
+        if str(mib) not in figures:
+            figures[str(mib)] = measured(root, mib, arguments)
+            kept.write_text(json.dumps(figures, indent=1))
+    return figures
+
+
+def anew(sizes: list[int], arguments: argparse.Namespace) -> Figures:
+    figures: Figures = {}
+    for mib in sizes:
+        with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
+            figures[str(mib)] = measured(Path(directory), mib, arguments)
+    return figures
+
+
+def show(figures: Figures, payload_bytes: int) -> None:
+    table = Table(title=f"Payloads of {payload_bytes} B: MB/s (rows/s)")
+    table.add_column("")
+    sizes = sorted(figures, key=int)
+    for mib in sizes:
+        table.add_column(f"{mib} MiB", justify="right")
+    for name in dict.fromkeys(name for mib in sizes for name in figures[mib]):
+        row = []
+        for mib in sizes:
+            seconds = figures[mib].get(name)
+            size = int(mib) << 20
+            row.append(
+                f"{size / seconds / 1e6:,.0f} ({size // payload_bytes / seconds:,.0f})"
+                if seconds
+                else ""
+            )
+        table.add_row(name, *row)
+    Console(width=140).print(table)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--mib", type=int, default=64, help="of payload, for a growth of 1")
     parser.add_argument("--growth", default="1", help="multiples of --mib, with commas")
+    parser.add_argument("--gib", default=None, help="sizes in GiB, with commas: growth in pieces")
     parser.add_argument("--payload", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default="", help="measures whose names contain one of these")
     parser.add_argument("--no-spark", action="store_true")
     parser.add_argument("--directory", type=Path, default=None, help="where to make the archives")
     arguments = parser.parse_args()
     keep_freed_memory()
-    table = Table(title=f"Payloads of {arguments.payload} B: MB/s (rows/s)")
-    table.add_column("")
-    cells: dict[str, list[str]] = {}
-    for factor in map(int, arguments.growth.split(",")):
-        table.add_column(f"{factor * arguments.mib} MiB", justify="right")
-        messages = (factor * arguments.mib << 20) // arguments.payload
-        with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
-            bench = Bench(Path(directory), arguments.payload, messages)
-            found = in_process(bench, arguments.rounds)
-            if not arguments.no_spark:
-                found |= in_spark(bench, arguments.rounds, Path(directory))
-        for name, seconds in found.items():
-            size = messages * arguments.payload / seconds / 1e6
-            cells.setdefault(name, []).append(f"{size:,.0f} ({messages / seconds:,.0f})")
-    for name, row in cells.items():
-        table.add_row(name, *row)
-    Console(width=140).print(table)
+    if arguments.gib is None:
+        sizes = [arguments.mib * int(each) for each in arguments.growth.split(",")]
+    else:
+        sizes = [1024 * int(each) for each in arguments.gib.split(",")]
+    if arguments.gib is not None and arguments.directory is not None:
+        figures = in_pieces(arguments.directory, sizes, arguments)
+    else:
+        figures = anew(sizes, arguments)
+    show(figures, arguments.payload)
 
 
 if __name__ == "__main__":

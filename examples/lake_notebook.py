@@ -9,8 +9,10 @@ extra `lake`, starts a broker of its own, and leaves everything in the directory
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
+import secrets
 import socket
 import subprocess
 import sys
@@ -25,10 +27,12 @@ print(f"everything is in {home}")
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Find one below those that the system gives to connections: nobody takes it meanwhile."""
+    while True:
+        port = 20_000 + secrets.randbelow(12_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 mqtt, admin = free_port(), free_port()
@@ -39,9 +43,25 @@ broker = subprocess.Popen(command, stdout=subprocess.DEVNULL)
 
 
 # %% Publish: a day of temperatures from three sensors, and one that talks nonsense.
+def connection() -> MqttClient:
+    endpoint = Endpoint("127.0.0.1", mqtt, timeout_seconds=60)
+    return MqttClient(endpoint, ClientOptions(client_id="notebook"))
+
+
+async def until_served() -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            async with connection():
+                return
+        except ClientError:
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(0.1)
+
+
 async def publish_readings() -> None:
-    endpoint = Endpoint("127.0.0.1", mqtt)
-    async with MqttClient(endpoint, ClientOptions(client_id="notebook")) as client:
+    async with connection() as client:
         for minute in range(0, 24 * 60, 20):
             for number, sensor in enumerate(("attic", "cellar", "garden")):
                 warmth = 12 + 4 * number + 5 * math.sin(minute / 229)
@@ -50,19 +70,8 @@ async def publish_readings() -> None:
         await client.publish("sensors/broken/reading", b"?!", qos=2)
 
 
-def until_served() -> None:
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            asyncio.run(publish_readings())
-            return
-        except ClientError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
-
-
-until_served()
+asyncio.run(until_served())
+asyncio.run(publish_readings())
 
 # %% Ingest: from the running broker into a table. Run the cell again: nothing is added.
 from quantum.lake.jobs import IngestSettings, View, ingest, read_table, read_view, verify  # noqa: E402
@@ -111,4 +120,4 @@ print(home / "temperatures.svg")
 # %% And the end.
 spark.stop()
 broker.terminate()
-broker.wait(30)
+broker.wait(90)

@@ -1,4 +1,4 @@
-"""What all tests share: the compiled modules are fresh, or left aside on request."""
+"""What all tests share: the compiled modules are fresh, and no test is judged by its speed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,16 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
+import hypothesis
 import pytest
 
 from tools import compile_hot
+
+# How long an example takes is the machine's affair: a test judges what comes out.
+hypothesis.settings.register_profile(
+    "patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("patient")
 
 
 class _PlainSources(MetaPathFinder):

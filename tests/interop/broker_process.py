@@ -7,15 +7,16 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from clustor.runtime.transport import Address
 from quantum.cli.admin_client import AdminUnreachable, fetch
-from tests.clustor.runtime.waiting import free_base_port
+from tests.clustor.runtime.waiting import free_ports
 
-DEADLINE_SECONDS = 90.0
+DEADLINE_SECONDS = 180.0
 HOST = "127.0.0.1"
 _COMMAND = "from quantum.cli import main; main()"
 
@@ -27,9 +28,8 @@ class BrokerProcess:
         self, data: Path, *, partitions: int = 3, archive: str = "", flush_seconds: int = 1
     ) -> None:
         self.data = data
-        first = free_base_port(1) + 10
-        self.admin = Address(HOST, first + 1)
-        self.mqtt, self.mqtts, self.ws = first + 2, first + 3, first + 4
+        admin, self.mqtt, self.mqtts, self.ws = free_ports(4)
+        self.admin = Address(HOST, admin)
         self._log = data.parent / f"{data.name}.log"
         self._command = [sys.executable, "-c", _COMMAND, "up", "--data", str(data)]
         self._command += ["--mqtt", f"{HOST}:{self.mqtt}", "--mqtts", f"{HOST}:{self.mqtts}"]
@@ -75,13 +75,29 @@ class BrokerProcess:
             code, page = fetch(self.admin, "/broker/status")
         except AdminUnreachable:
             return False
-        return code == 200 and all(each["serves"] for each in page["partitions"])
+        served = [each["serves"] for each in page.get("partitions", ())]
+        return code == 200 and bool(served) and all(served)
+
+    def page(self, path: str) -> dict[str, Any]:
+        """Return a page of its admin port, however long it takes to answer."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while time.monotonic() < deadline:
+            with suppress(AdminUnreachable):
+                code, found = fetch(self.admin, path)
+                assert code == 200, found
+                return found
+        raise AssertionError(f"never answered: {path}\n{self.last_words()}")
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     def interrupt(self) -> int:
         """Press Ctrl-C, and return the exit code."""
         assert self._process is not None
         os.kill(self._process.pid, signal.SIGINT)
-        code = self._process.wait(60)
+        code = self._process.wait(120)
         self._process = None
         return code
 
@@ -89,7 +105,7 @@ class BrokerProcess:
         """End it as a power cut would end its process."""
         assert self._process is not None
         self._process.kill()
-        self._process.wait(60)
+        self._process.wait(120)
         self._process = None
 
     def last_words(self) -> str:

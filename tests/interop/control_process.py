@@ -99,5 +99,12 @@ def all_healthy(cluster: ClusterProcess, groups: int) -> bool:
 def pause(cluster: ClusterProcess, node: int, *, paused: bool) -> None:
     """Let a node's replica of the control plane hang, or go on."""
     path = f"/groups/{CONTROL_PARTITION}/pause"
-    code, answer = post(cluster.admin(node), path, {"paused": paused})
+    answers: list[tuple[int, dict[str, Any]]] = []
+
+    def answered() -> bool:
+        answers.append(post(cluster.admin(node), path, {"paused": paused}))
+        return True
+
+    cluster.until(answered, f"node {node} answers")
+    code, answer = answers[-1]
     assert code == 200, answer

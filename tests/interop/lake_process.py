@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -49,21 +50,23 @@ class LakeProcess:
 
     def kill(self) -> None:
         """End the driver and its JVM as a power cut would."""
-        os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(30)
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(120)
 
     def stop(self) -> int:
         """Ask it to end, and return its exit code."""
         if self._process.poll() is None:
             self._process.terminate()
-        return self._process.wait(60)
+        return self._process.wait(DEADLINE_SECONDS)
 
     def kill_worker(self) -> bool:
         """Kill a process of Python that carries tasks out; say whether there was one."""
         for pid in _descendants(self._process.pid):
             if b"pyspark.daemon" in _command(pid) and b"pyspark.daemon" in _command(_parent(pid)):
-                os.kill(pid, signal.SIGKILL)
-                return True
+                with suppress(ProcessLookupError):  # it ended by itself; another one is there soon
+                    os.kill(pid, signal.SIGKILL)
+                    return True
         return False
 
     @property
@@ -79,8 +82,9 @@ def kill_executor(workers: list[int]) -> bool:
     for worker in workers:
         for pid in _descendants(worker):
             if b"CoarseGrainedExecutorBackend" in _command(pid):
-                os.kill(pid, signal.SIGKILL)
-                return True
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                    return True
     return False
 
 

@@ -31,8 +31,8 @@ def running_broker(data: Path) -> Iterator[int]:
 def _is_served(port: int, number: int) -> bool:
     """Say whether a client is let in; sixteen ids meet every partition."""
     try:
-        with socket.create_connection((HOST, port), 10) as client:
-            client.settimeout(10)
+        with socket.create_connection((HOST, port), 60) as client:
+            client.settimeout(60)
             client.sendall(_CONNECT[:-1] + b"%x" % number)
             return client.recv(4) == _CONNACK
     except OSError:

@@ -14,7 +14,7 @@ from clustor.runtime.transport import Address
 from quantum.cli.admin_client import AdminUnreachable, fetch
 from quantum.edge.tls_development import ClientFiles, issue_client
 from tests.interop.broker_process import HOST, BrokerProcess
-from tests.interop.cluster_process import ClusterProcess
+from tests.interop.cluster_process import PATIENT, ClusterProcess
 
 ONE_PROCESS, THREE_NODES = "one process", "three nodes"
 
@@ -42,8 +42,33 @@ class Place:
         return issue_client(self.data, name, utc_now())
 
     def session(self, client: str) -> dict[str, Any] | None:
-        """What the broker knows of a client's session; None if it knows none."""
-        code, page = fetch(self.admins[0], f"/broker/sessions/{client}")
+        """What the first node knows of a client's session; None if it knows none."""
+        return self._page(f"/broker/sessions/{client}")
+
+    def has_subscribed(self, client: str, subscriptions: int) -> bool:
+        """Say whether every partition knows of a client's subscriptions.
+
+        Its session has them a moment before: what the others are told waits in its streams, in
+        every replica, until they have it in their logs.
+        """
+        session = self.session(client)
+        if session is None or session["subscriptions"] < subscriptions:
+            return False
+        status = self._page("/broker/status")
+        return status is not None and not any(
+            status["partitions"][session["partition"]]["streams"].values()
+        )
+
+    def is_away(self, client: str) -> bool:
+        """Say whether every node knows that a client is not connected."""
+        pages = [self._page(f"/broker/sessions/{client}", node) for node in range(len(self.admins))]
+        return all(page is not None and not page["connected"] for page in pages)
+
+    def _page(self, path: str, node: int = 0) -> dict[str, Any] | None:
+        try:
+            code, page = fetch(self.admins[node], path)
+        except AdminUnreachable:
+            return None
         return page if code == 200 else None
 
     def knows_session(self, client: str) -> bool:
@@ -68,7 +93,7 @@ def one_process(data: Path) -> Iterator[Place]:
 
 @contextmanager
 def three_nodes(data: Path) -> Iterator[Place]:
-    with ClusterProcess(data, tenant_prgs=3) as cluster:
+    with ClusterProcess(data, tenant_prgs=3, patience=PATIENT) as cluster:
         cluster.until(lambda: all_served(cluster), "every partition is served")
         near, far = (_doors(cluster.base_port + 10 * node) for node in (1, 2))
         yield Place(THREE_NODES, data, near, far, tuple(cluster.admins()))

@@ -22,7 +22,7 @@ from quantum.cli.admin_client import AdminUnreachable, fetch_status
 from tests.interop.namespaces import Network, within
 
 BASE_PORT = 7000
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 180.0
 
 
 class NodeProcesses:

@@ -13,7 +13,7 @@ from enum import Flag, auto
 
 from quantum.edge.tls_development import ClientFiles
 
-DEADLINE_SECONDS = 40.0
+DEADLINE_SECONDS = 180.0
 
 
 class Can(Flag):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
@@ -11,13 +12,13 @@ import pytest
 
 from tests.interop.mqtt_places import Place
 from tests.interop.stock_aiomqtt import Aiomqtt
-from tests.interop.stock_client import Can, Library, Opening, StockClient
+from tests.interop.stock_client import DEADLINE_SECONDS, Can, Library, Opening, StockClient
 from tests.interop.stock_gmqtt import Gmqtt
 from tests.interop.stock_mqttjs import MqttJs, package
 from tests.interop.stock_paho import Paho
 
 NOTHING = Can(0)
-GONE_SECONDS_MAX = 20.0
+_rooms = itertools.count()
 LIBRARIES: tuple[type[Library], ...] = (Paho, Aiomqtt, Gmqtt, MqttJs)
 
 
@@ -51,8 +52,14 @@ class Room:
     async def until_gone(self, name: str) -> None:
         """Wait until the broker has no session of a client: its DISCONNECT takes another way
         than what it does at another node."""
-        async with asyncio.timeout(GONE_SECONDS_MAX):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             while await asyncio.to_thread(self.place.knows_session, f"{self.topic}-{name}"):
+                await asyncio.sleep(0.01)
+
+    async def until_away(self, name: str) -> None:
+        """Wait until the broker knows that a client whose session is kept has gone."""
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while not await asyncio.to_thread(self.place.is_away, f"{self.topic}-{name}"):
                 await asyncio.sleep(0.01)
 
     async def shut(self) -> None:
@@ -74,7 +81,7 @@ async def room(
 ) -> AsyncIterator[Room]:
     if library is MqttJs and isinstance(missing := package(), str):
         pytest.skip(missing)
-    counted = request.node.nodeid.encode().hex()[-8:]
+    counted = f"{request.node.nodeid.encode().hex()[-8:]}-{next(_rooms)}"  # another one each time
     room = Room(library(), place, f"{request.node.originalname}-{library.name}-{counted}")
     yield room
     await room.shut()

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import subprocess
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -99,9 +100,12 @@ class Driver:
 
     async def shut(self) -> None:
         assert self._process.stdin is not None
-        self._process.kill()
+        with suppress(ProcessLookupError):
+            self._process.kill()
         await self._process.wait()
         self._process.stdin.close()
+        with suppress(OSError):  # what was still to be said to it
+            await self._process.stdin.wait_closed()
         await self._reading
 
 

@@ -41,7 +41,7 @@ from quantum.serving.broker_file import (
     read_broker_file,
 )
 from tests.interop.broker_process import BrokerProcess
-from tests.interop.cluster_process import ClusterProcess
+from tests.interop.cluster_process import PATIENT, ClusterProcess, is_so
 from tests.interop.test_mqtt_replay import Node
 from tests.quantum.serving.client import connect
 from tests.slipstream.servers import S3Server
@@ -67,17 +67,27 @@ def commands(source: LogSource) -> bytes:
 
 
 def archived(broker: BrokerProcess) -> list[dict[str, Any]]:
-    code, answer = fetch(broker.admin, "/broker/archive")
-    assert code == 200
-    rows: list[dict[str, Any]] = answer["partitions"]
+    rows: list[dict[str, Any]] = broker.page("/broker/archive")["partitions"]
     return rows
 
 
 def until(condition: Callable[[], bool], what: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
+    deadline = time.monotonic() + 180
+    while not is_so(condition):
         assert time.monotonic() < deadline, what()
         time.sleep(0.02)
+
+
+def asked(broker: BrokerProcess, path: str) -> int:
+    """Return the code with which a page is answered."""
+    codes: list[int] = []
+
+    def answered() -> bool:
+        codes.append(fetch(broker.admin, path)[0])
+        return True
+
+    until(answered, broker.last_words)
+    return codes[0]
 
 
 def whole(archive: str, root: Path) -> set[bytes]:
@@ -163,8 +173,9 @@ def test_a_feed_falls_through_to_the_archive_where_the_log_was_compacted(tmp_pat
         both: LogSource = pickle.loads(
             pickle.dumps(open_source(f"cluster:{broker.admin}+{archive}", keys))
         )
-        whole = both.bounds(prg)
-        assert (whole.first, whole.last) == (1, live.bounds(prg).last)
+        before, whole, after = live.bounds(prg), both.bounds(prg), live.bounds(prg)
+        assert whole.first == 1
+        assert before.last <= whole.last <= after.last
         edges = [(piece.first, piece.last) for piece in whole.pieces]
         assert edges[0][0] == 1 and edges[-1][1] == whole.last
         assert all(before[1] + 1 == after[0] for before, after in pairwise(edges))
@@ -186,12 +197,13 @@ def test_a_feed_falls_through_to_the_archive_where_the_log_was_compacted(tmp_pat
             ("/broker/feed/dev/0?from=1&bytes=999999999", 400),
             ("/broker/feed/dev/0?from=1", 403),
         ):
-            assert fetch(broker.admin, path)[0] == code, path
+            assert asked(broker, path) == code, path
 
         create_keyring(tmp_path / "other")
         stranger = open_source(f"cluster:{broker.admin}", DirectoryKeys(str(tmp_path / "other")))
+        last = live.bounds(prg).last
         with pytest.raises(NotPermitted):
-            list(stranger.entries(IndexRange(prg, bounds.last, bounds.last)))
+            list(stranger.entries(IndexRange(prg, last, last)))
         assert broker.interrupt() == 0
     gone_now = ClusterSource((str(broker.admin),), keys, patience_seconds=0.1)
     with pytest.raises(SourceUnreachable):
@@ -214,7 +226,9 @@ def s3_archive(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def archiving_cluster(data: Path, archive: str, base_port: int) -> None:
     """Describe a cluster of three nodes that archives its one partition."""
     now = utc_now()
-    prepare_cluster(data, cluster_id("dev"), nodes=3, base_port=base_port, groups=1, now=now)
+    made = prepare_cluster(data, cluster_id("dev"), nodes=3, base_port=base_port, groups=1, now=now)
+    patient = msgspec.structs.replace(made, patience=PATIENT)  # nobody leads but who is told to
+    (data / CLUSTER_FILE).write_bytes(encode_cluster_file(patient))
     prepare_broker(data, TenantEntry("dev", 1))
     described = msgspec.structs.replace(
         read_broker_file(data), archive=ArchiveEntry(archive, flush_seconds=1)
@@ -243,22 +257,30 @@ def test_a_cluster_archives_on_whoever_leads_it(tmp_path: Path, s3_archive: str)
 
     def caught_up(at: int) -> bool:
         code, answer = fetch(cluster.admin(at), "/broker/archive")
-        row = answer["partitions"][0]
-        return code == 200 and row["leads"] and row["behind"] == 0 < row["archived_index"]
+        row = answer["partitions"][0] if code == 200 else {"leads": False}
+        return row["leads"] and row["behind"] == 0 < row["archived_index"]
+
+    def led_among(*nodes: int) -> int:
+        found: set[int | None] = set()
+
+        def agreed() -> bool:
+            found.clear()
+            found.update(leader(node) for node in nodes)
+            return len(found) == 1 and found <= set(nodes)
+
+        cluster.until(agreed, f"one of {nodes} leads, and they know it")
+        (one,) = found
+        assert one is not None
+        return one
 
     with cluster:
-        cluster.until(lambda: all(leader(node) for node in (1, 2, 3)), "all know a leader")
-        old = leader(1)
-        assert old is not None
+        old = led_among(1, 2, 3)
+        cluster.until(Node(cluster.base_port + 10 * old + 2).serves, "it serves")
         publish_at(old, 40)
         cluster.until(lambda: caught_up(old), "the leader archived all")
         cluster.kill(old)
         alive = [node for node in (1, 2, 3) if node != old]
-        cluster.until(
-            lambda: leader(alive[0]) == leader(alive[1]) not in (old, None), "another leads"
-        )
-        new = leader(alive[0])
-        assert new is not None
+        new = led_among(*alive)
         cluster.until(Node(cluster.base_port + 10 * new + 2).serves, "it serves")
         publish_at(new, 40)
         cluster.until(lambda: caught_up(new), "the new one goes on")
@@ -267,7 +289,7 @@ def test_a_cluster_archives_on_whoever_leads_it(tmp_path: Path, s3_archive: str)
             found = commands(live)
             assert all(found.count(message) == 1 for message in messages), node
         other = next(node for node in alive if node != new)
-        os.kill(cluster.pids[other], signal.SIGSTOP)
+        os.kill(cluster.pid(other), signal.SIGSTOP)
         impatient = ClusterSource((str(cluster.admin(new)),), keys, patience_seconds=0)
 
         def refusal() -> str:
@@ -278,7 +300,7 @@ def test_a_cluster_archives_on_whoever_leads_it(tmp_path: Path, s3_archive: str)
             return ""
 
         cluster.until(lambda: "leader" in refusal(), "a node without a quorum refuses")
-        os.kill(cluster.pids[other], signal.SIGCONT)
+        os.kill(cluster.pid(other), signal.SIGCONT)
         cluster.until(lambda: not refusal(), "it serves again")
         dead_first = f"cluster:{cluster.admin(old)},{cluster.admin(new)}"
         assert open_source(dead_first, keys).bounds(prg).last > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -53,9 +54,10 @@ async def test_overlapping_subscriptions_give_one_copy_with_all_identifiers(room
     await subscriber.subscribe(Wish(f"{room.topic}/+", 2, identifier=268_435_455))
     await subscriber.subscribe(Wish(f"{room.topic}/other", 1, identifier=3))
     await publisher.publish(f"{room.topic}/a", b"once", 2)
-    await publisher.publish(f"{room.topic}/b", b"end", 2)
-    got, _ = await subscriber.take(2)
+    (got,) = await subscriber.take()
     assert (got.payload, got.qos) == (b"once", 2)
+    await publisher.publish(f"{room.topic}/a", b"end", 2)
+    assert await subscriber.take_until(b"end") == []
     assert sorted(got.identifiers) == [1, 268_435_455]
 
 
@@ -82,19 +84,19 @@ async def test_retain_as_published(room: Room) -> None:
 
 @libraries()
 async def test_retain_handling(room: Room) -> None:
-    """0: at every subscribe; 1: at the first one only; 2: never."""
+    """0: at every subscribe; 1: at the first one only; 2: never.
+
+    What is retained and the marker have one topic: between topics there is no order.
+    """
     publisher, subscriber = await room.near("publisher"), await room.far("subscriber")
     await publisher.publish(f"{room.topic}/kept", b"kept", 1, retain=True)
     for handling, expected in ((0, [1, 1]), (1, [1, 0]), (2, [0, 0])):
         topic_filter = f"{room.topic}/{'#' if handling == 0 else '+' if handling == 1 else 'kept'}"
         for count in expected:
             await subscriber.subscribe(Wish(topic_filter, 1, retain_handling=handling))
-            await publisher.publish(f"{room.topic}/end", b"end", 1)
             await publisher.publish(f"{room.topic}/kept", b"end", 1)
             before = await subscriber.take_until(b"end")
-            if handling < 2:
-                await subscriber.take_until(b"end")
-            assert [got.payload for got in before if got.retain] == [b"kept"] * count
+            assert [(got.payload, got.retain) for got in before] == [(b"kept", True)] * count
         await subscriber.unsubscribe(topic_filter)
     await publisher.publish(f"{room.topic}/kept", b"", 1, retain=True)
 
@@ -104,12 +106,14 @@ async def test_retain_handling(room: Room) -> None:
 async def test_an_alias_of_the_clients_stands_for_its_topic(room: Room, qos: int) -> None:
     publisher, subscriber = await room.near("publisher"), await room.far("subscriber")
     await subscriber.subscribe(Wish(f"{room.topic}/#", 2))
-    await publisher.publish(f"{room.topic}/long", b"named", qos, extras=Extras(alias=3))
-    await publisher.publish("", b"by number", qos, extras=Extras(alias=3))
-    await publisher.publish(f"{room.topic}/next", b"renamed", qos, extras=Extras(alias=3))
-    await publisher.publish("", b"by number", qos, extras=Extras(alias=3))
+    await publisher.publish(f"{room.topic}/long", b"long: named", qos, extras=Extras(alias=3))
+    await publisher.publish("", b"long: by number", qos, extras=Extras(alias=3))
+    await publisher.publish(f"{room.topic}/next", b"next: renamed", qos, extras=Extras(alias=3))
+    await publisher.publish("", b"next: by number", qos, extras=Extras(alias=3))
     got = await subscriber.take(4)
-    assert [each.topic.rpartition("/")[2] for each in got] == ["long", "long", "next", "next"]
+    assert len({each.payload for each in got}) == 4
+    for each in got:  # in any order: there are two topics
+        assert each.payload.startswith(each.topic.rpartition("/")[2].encode() + b": ")
 
 
 @libraries(Can.TAKE_ALIAS)
@@ -118,9 +122,13 @@ async def test_an_alias_of_the_brokers_is_understood(room: Room) -> None:
     subscriber = await room.far("subscriber", alias_maximum=2)
     await subscriber.subscribe(Wish(f"{room.topic}/#", 1))
     topics = [f"{room.topic}/{number % 3}" for number in range(12)]
-    for topic in topics:
-        await publisher.publish(topic, b"x", 1)
-    assert [got.topic for got in await subscriber.take(12)] == topics
+    for number, topic in enumerate(topics):
+        await publisher.publish(topic, b"%d" % number, 1)
+    got = await subscriber.take(12)
+    assert {int(each.payload): each.topic for each in got} == dict(enumerate(topics))
+    for topic in set(topics):  # between topics there is no order
+        mine = [int(each.payload) for each in got if each.topic == topic]
+        assert mine == sorted(mine)
 
 
 @libraries()
@@ -128,6 +136,7 @@ async def test_a_message_says_how_long_it_still_lives(room: Room) -> None:
     kept = await room.far("kept", clean=False, expiry=600)
     await kept.subscribe(Wish(room.topic, 1))
     await kept.close()
+    await room.until_away("kept")  # what was once sent to it would not expire
     publisher = await room.near("publisher")
     await publisher.publish(room.topic, b"short", 1, extras=Extras(expiry=1))
     await publisher.publish(room.topic, b"long", 1, extras=Extras(expiry=1000))
@@ -144,19 +153,32 @@ async def test_a_message_says_how_long_it_still_lives(room: Room) -> None:
 
 @libraries()
 async def test_a_will_waits_for_its_delay_and_not_if_the_client_is_back(room: Room) -> None:
-    heir = await room.far("heir")
-    await heir.subscribe(Wish(f"{room.topic}/+", 1))
+    """Whoever is back later than its delay has proved nothing, and another one is tried."""
+    for number in range(10):
+        if await _is_back_in_time(room, f"{number}"):
+            return
+    raise AssertionError("nobody was back within two seconds")
+
+
+async def _is_back_in_time(room: Room, name: str) -> bool:
+    """Lose two clients, come back as one of them, and see the will of the other alone."""
+    heir, topic = await room.far(f"heir{name}"), f"{room.topic}/{name}"
+    await heir.subscribe(Wish(f"{topic}/+", 1))
     returning = {"clean": False, "expiry": 600}
-    back = await room.near("back", will=Will(f"{room.topic}/a", b"too early", delay=2), **returning)
-    gone = await room.near("gone", will=Will(f"{room.topic}/b", b"in time", delay=2), **returning)
+    back = await room.near(f"back{name}", will=Will(f"{topic}/a", b"early", delay=2), **returning)
+    gone = await room.near(f"gone{name}", will=Will(f"{topic}/b", b"in time", delay=2), **returning)
+    began = time.monotonic()
     back.drop()
     await back.wait_ended()
-    again = await room.far("back", **returning)
+    again = await room.far(f"back{name}", **returning)
+    if time.monotonic() - began > 1.5:
+        return False
     gone.drop()
     (got,) = await heir.take()
     assert got.payload == b"in time"
-    await again.publish(f"{room.topic}/c", b"end", 1)
+    await again.publish(f"{topic}/a", b"end", 1)
     assert await heir.take_until(b"end") == []
+    return True
 
 
 @libraries()
@@ -199,9 +221,9 @@ async def test_a_member_that_dies_leaves_its_share_to_the_others(room: Room) -> 
     for payload in sent:
         await publisher.publish(room.topic, payload, 1)
     await dying.wait_ended()
-    early = {got.payload for got in dying._inbox._queue}  # type: ignore[attr-defined]
-    got = {each.payload for each in await staying.take(len(sent - early))}
-    assert got | early == sent
+    got = {each.payload for each in dying._inbox._queue}  # type: ignore[attr-defined]
+    while got != sent:  # what it had and did not acknowledge comes again
+        got.add((await staying.take())[0].payload)
 
 
 @libraries(Can.MANUAL_ACK)
@@ -212,9 +234,10 @@ async def test_the_clients_receive_maximum_holds_messages_back(room: Room) -> No
     await slow.subscribe(Wish(f"{room.topic}/+", 1))
     for number in range(5):
         await publisher.publish(f"{room.topic}/a", b"%d" % number, 1)
-    await publisher.publish(f"{room.topic}/a", b"end", 0)
-    held = await slow.take_until(b"end")
+    held = await slow.take(2)
     assert [got.payload for got in held] == [b"0", b"1"]
+    await publisher.publish(f"{room.topic}/a", b"end", 0)
+    assert await slow.take_until(b"end") == []
     for got in held:
         slow.acknowledge(got)
     assert [got.payload for got in await slow.take(2)] == [b"2", b"3"]

@@ -12,7 +12,7 @@ from typing import Any
 from quantum.cli.admin_client import AdminUnreachable, fetch
 from quantum.mqtt import Connack, Connect, ProtocolVersion
 from quantum.mqtt.types import ClientId
-from tests.interop.cluster_process import ClusterProcess
+from tests.interop.cluster_process import PATIENT, ClusterProcess
 from tests.quantum.serving.client import Client, SocketLine, connect
 
 V5 = ProtocolVersion.V5
@@ -50,7 +50,7 @@ def digests(cluster: ClusterProcess, node: int) -> dict[int, tuple[int, str]]:
 
 
 def test_replay_gives_the_digests_of_the_live_cluster(tmp_path: Path) -> None:
-    with ClusterProcess(tmp_path, tenant_prgs=3) as cluster:
+    with ClusterProcess(tmp_path, tenant_prgs=3, patience=PATIENT) as cluster:
         nodes = [Node(cluster.base_port + 10 * node + 2) for node in (1, 2, 3)]
         cluster.until(lambda: all(node.serves() for node in nodes), "MQTT is served")
         lasting = connect(nodes[0], client_id="lasting", session_expiry_interval=3600)
@@ -63,12 +63,14 @@ def test_replay_gives_the_digests_of_the_live_cluster(tmp_path: Path) -> None:
         publisher.leave()
         publisher.cut()
 
+        live: dict[int, tuple[int, str]] = {}
+
         def settled() -> bool:
             seen = [digests(cluster, node) for node in (1, 2, 3)]
-            return bool(seen[0]) and seen[0] == seen[1] == seen[2]
+            live.update(seen[0])
+            return len(seen[0]) == 3 and seen[0] == seen[1] == seen[2]
 
         cluster.until(settled, "all nodes have applied the same")
-        live = digests(cluster, 1)
     found = replay(tmp_path)
     assert len(found) == 9
     for row in found:

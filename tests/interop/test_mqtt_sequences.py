@@ -41,6 +41,7 @@ STANDARD_BEFORE_SUITE = {
 }
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(TOOL is None, reason="no ../shared/tools/mqtt_sequences.py here")
 def test_every_sequence_passes_and_none_is_closed_without_its_reason(tmp_path: Path) -> None:
     assert TOOL is not None
@@ -51,7 +52,7 @@ def test_every_sequence_passes_and_none_is_closed_without_its_reason(tmp_path: P
             env=environment,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=800,
             check=False,
         )
     found = json.loads(run.stdout.splitlines()[-1])

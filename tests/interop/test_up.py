@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,14 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.clustor.runtime.waiting import free_ports
+
 QUANTUM = "from quantum.cli import main; main()"
-READY_SECONDS = 60.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+READY_SECONDS = 120.0
 
 
 def quantum(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -31,7 +26,7 @@ def quantum(*arguments: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-c", QUANTUM, *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
 
 
@@ -40,7 +35,7 @@ class Broker:
 
     def __init__(self, data: Path) -> None:
         self.data = data
-        self.mqtt, self.mqtts, self.ws, self.admin = (free_port() for _ in range(4))
+        self.mqtt, self.mqtts, self.ws, self.admin = free_ports(4)
 
     @property
     def flags(self) -> list[str]:
@@ -89,7 +84,7 @@ def test_every_version_publishes_and_subscribes(broker: Broker, proto: str) -> N
     port = ["--port", str(broker.mqtt), "--proto", proto]
     done = quantum("pub", f"v/{proto}", "hello", "--retain", "--qos", "2", *port)
     assert done.returncode == 0, done.stderr
-    found = quantum("sub", f"v/{proto}", "--count", "1", "--timeout", "30", "--json", *port)
+    found = quantum("sub", f"v/{proto}", "--count", "1", "--timeout", "90", "--json", *port)
     assert json.loads(found.stdout)["payload"] == "hello"
 
 
@@ -112,7 +107,7 @@ def test_the_line_that_cert_issue_shows_works(broker: Broker) -> None:
     shown = quantum("cert", "issue", "lamp-2", "--data", str(broker.data)).stdout
     (line,) = (line.strip() for line in shown.splitlines() if "mosquitto_pub" in line)
     line = line.replace("8883", str(broker.mqtts))
-    subprocess.run([*line.split(), "-q", "1"], check=True, timeout=60)
+    subprocess.run([*line.split(), "-q", "1"], check=True, timeout=120)
 
 
 def test_what_was_acknowledged_survives_kill_nine(tmp_path: Path) -> None:
@@ -124,10 +119,10 @@ def test_what_was_acknowledged_survives_kill_nine(tmp_path: Path) -> None:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
     with broker.running() as process:
-        found = quantum("sub", "kept", "--count", "1", "--timeout", "30", *port)
+        found = quantum("sub", "kept", "--count", "1", "--timeout", "90", *port)
         assert found.stdout == "for ever\n"
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        assert process.wait(90) == 0
 
 
 def test_a_second_broker_on_the_same_data_or_port_is_told(broker: Broker, tmp_path: Path) -> None:

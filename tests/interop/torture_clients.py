@@ -103,7 +103,7 @@ class Client:
 
     async def _live(self) -> None:
         port = self.rng.choice(self.ports)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(10):
             line = Line(*await asyncio.open_connection("127.0.0.1", port))
             self.line = line
             line.send(Connect(V311, ClientId(self.name), clean_start=False, keep_alive=30))

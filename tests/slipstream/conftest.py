@@ -173,7 +173,7 @@ async def memory_lab() -> MemoryLab:
 
 def clustor_config(cluster: ClusterProcess) -> ClustorConnectionConfig:
     """Settings under which a slow machine is waited for."""
-    return ClustorConnectionConfig(tuple(cluster.admins()), connect_seconds=30.0)
+    return ClustorConnectionConfig(tuple(cluster.admins()), connect_seconds=90.0)
 
 
 def clustor_url(cluster: ClusterProcess) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 import threading
 from pathlib import Path
 from typing import IO
+
+from tests.clustor.runtime.waiting import free_ports
 
 
 class NatsServer:
@@ -101,10 +102,7 @@ def read_until(stream: IO[str], sign: str) -> None:
 
 def free_port() -> int:
     """Give a port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    return free_ports(1)[0]
 
 
 def as_json(line: str) -> dict[str, object]:

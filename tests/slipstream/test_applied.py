@@ -56,7 +56,7 @@ def fold(tmp_path: Path) -> Iterator[SnapshotStore]:
 
 async def catch_up(bucket: Bucket, fold: SnapshotStore, scope: WatchScope = ALL) -> AppliedReport:
     """Run until the fold has everything that stands now."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         return await watch_applied(
             bucket.watcher, reader=bucket.reader, fold=fold, scope=scope, until_caught_up=True
         )
@@ -175,7 +175,7 @@ async def test_batches_are_bounded_by_their_window(bucket: Bucket, fold: Snapsho
         watch_applied(bucket.watcher, fold=fold, on_applied=on_applied, config=config, stop=stop)
     )
     await bucket.writer.put("a", b"1")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         await applied.wait()
     stop.set()
     assert (await running).flushes == 1
@@ -195,7 +195,7 @@ async def test_a_stop_flushes_what_was_delivered(bucket: Bucket, fold: SnapshotS
         watch_applied(bucket.watcher, fold=fold, parse=parse, apply=apply, config=config, stop=stop)
     )
     await bucket.writer.put("a", b"1")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         await delivered.wait()
     assert fold.cursor == NO_CURSOR
     stop.set()
@@ -209,7 +209,7 @@ async def test_cancelling_waits_for_the_fold_and_closes_the_watch(
 ) -> None:
     await bucket.writer.put("a", b"1")
     running = asyncio.ensure_future(watch_applied(bucket.watcher, fold=fold))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         while fold.cursor == NO_CURSOR:
             await asyncio.sleep(0)
     running.cancel()
@@ -462,7 +462,7 @@ async def test_an_export_runs_between_flushes_at_exactly_the_applied_cursor(
         )
     )  # fmt: skip
     await bucket.writer.put("a", b"1")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         await delivered.wait()
         assert fold.cursor == NO_CURSOR, "the batch is still open"
         request = ExportRequest.to(tmp_path / "artifact")

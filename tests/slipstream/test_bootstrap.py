@@ -57,7 +57,7 @@ async def test_a_node_bootstraps_past_the_end_of_the_log_and_gets_only_the_tail(
                 bucket.watcher, fold=first, exports=exports, stop=stop, on_applied=on_applied
             )
         )
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             await seeded.wait()
 
         async def keep_writing() -> None:

@@ -126,7 +126,7 @@ def test_a_live_watch_shows_changes_and_ends_on_a_signal(
     cli.run("put", "a", "1")
     assert json.loads(process.stdout.readline())["key"] == "a"
     process.send_signal(number)
-    output, errors = process.communicate(timeout=20)
+    output, errors = process.communicate(timeout=90)
     summary = json.loads(output.splitlines()[-1])
     assert (process.returncode, errors) == (0, "")
     assert (summary["event"], summary["cursor"]) == ("summary", 1)
@@ -147,7 +147,7 @@ def test_a_person_at_a_terminal_sees_a_table(cli: Cli, tmp_path: Path) -> None:
         while chunk := os.read(ours, 4096):
             seen += chunk
     os.close(ours)
-    assert process.wait(20) == 0
+    assert process.wait(90) == 0
     text = seen.decode()
     assert "2 updates, at revision 2" in text
     assert "a.2" in text

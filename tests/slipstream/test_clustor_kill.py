@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,13 +17,14 @@ import pytest
 from slipstream import AppendLogSnapshot, watch_applied
 from slipstream.clustor import ClustorConnection
 from slipstream.errors import StoreReplaced, Timeout, WatchError
-from slipstream.types import AppliedReport
+from slipstream.types import AppliedReport, VersionToken
 from tests.interop.cluster_process import ClusterProcess
 from tests.slipstream.conftest import Bucket, ClustorLab, clustor_config
 from tests.slipstream.fold_cases import contents
 from tests.slipstream.test_conformance import ALL, brief, cursor_of, take
 
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 180.0
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +65,14 @@ async def until_grown(history: History, count: int) -> None:
             await asyncio.sleep(0.005)
 
 
+async def put_at_last(bucket: Bucket) -> VersionToken:
+    """Put what ends the story; a cluster that just lost its leader may let it wait."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while True:
+            with suppress(Timeout):
+                return await bucket.writer.put("last", b"v")
+
+
 async def test_killed_leaders_leave_the_fold_whole(
     three_nodes: ClusterProcess, tmp_path: Path
 ) -> None:
@@ -81,7 +91,7 @@ async def test_killed_leaders_leave_the_fold_whole(
         for _ in range(3):
             await until_grown(history, 20)
             leader = await asyncio.to_thread(three_nodes.wait_for_leader)
-            starts = three_nodes.starts[leader]
+            starts = three_nodes.started(leader)
             three_nodes.kill(leader)
             await until_grown(history, 20)
             await asyncio.to_thread(
@@ -91,9 +101,10 @@ async def test_killed_leaders_leave_the_fold_whole(
             )
         no_more.set()
         await writing
-        last = await bucket.writer.put("last", b"v")
+        last = (await put_at_last(bucket)).as_u64()
+        assert last is not None
         async with asyncio.timeout(WAIT_SECONDS):
-            while fold.cursor.as_u64() != last.as_u64():
+            while (fold.cursor.as_u64() or 0) < last:
                 assert not running.done(), running
                 await asyncio.sleep(0.005)
         stop.set()
@@ -120,7 +131,7 @@ async def test_a_watch_leaves_a_leader_that_froze(three_nodes: ClusterProcess) -
     async with await watched.watcher.watch(ALL) as watch:
         await take(watch, 1)
         waiting = asyncio.ensure_future(watch.take(1))
-        os.kill(three_nodes.pids[leader], signal.SIGSTOP)
+        os.kill(three_nodes.pid(leader), signal.SIGSTOP)
         try:
             await asyncio.to_thread(three_nodes.wait_for_leader, but=leader)
             await connections[1].connect()
@@ -130,18 +141,22 @@ async def test_a_watch_leaves_a_leader_that_froze(three_nodes: ClusterProcess) -
                 assert brief(await waiting) == ["put after"]
             assert await watched.reader.get("after") is not None
         finally:
-            os.kill(three_nodes.pids[leader], signal.SIGCONT)
+            os.kill(three_nodes.pid(leader), signal.SIGCONT)
     for connection in connections:
         await connection.shutdown()
 
 
-async def test_a_watch_outlives_a_cluster_that_is_gone_for_a_while(
-    three_nodes: ClusterProcess,
-) -> None:
+async def test_a_watch_outlives_a_cluster_that_is_gone_for_a_while(tmp_path: Path) -> None:
     """All nodes die at once; nobody answers for longer than an operation may take."""
-    patient = clustor_config(three_nodes)
+    with ClusterProcess(tmp_path / "cluster", restart=False) as cluster:
+        await asyncio.to_thread(cluster.wait_for_leader)
+        await outlive(cluster)
+
+
+async def outlive(cluster: ClusterProcess) -> None:
+    patient = clustor_config(cluster)
     connection = ClustorConnection(patient)
-    hasty = ClustorConnection(replace(patient, operation_seconds=0.5))
+    hasty = ClustorConnection(replace(patient, operation_seconds=8.0))
     await connection.connect()
     bucket = await ClustorLab(connection).bucket()
     await bucket.writer.put("before", b"v")
@@ -150,17 +165,13 @@ async def test_a_watch_outlives_a_cluster_that_is_gone_for_a_while(
     async with await watched.watcher.watch(ALL) as watch:
         assert brief(await take(watch, 2)) == ["put before", "caught up"]
         waiting = asyncio.ensure_future(watch.take(1))
-        starts = dict(three_nodes.starts)
-        for node in starts:
-            three_nodes.kill(node)
+        for node in (1, 2, 3):
+            cluster.kill(node)
+        assert await asyncio.to_thread(cluster.wait) != 0
         with pytest.raises(Timeout):
             await watched.reader.get("before")
-        await asyncio.to_thread(
-            three_nodes.until,
-            lambda: all(three_nodes.starts[node] > starts[node] for node in starts),
-            "every node is started again",
-        )
-        await asyncio.to_thread(three_nodes.wait_for_leader)
+        cluster.start()
+        await asyncio.to_thread(cluster.wait_for_leader)
         await bucket.writer.put("after", b"v")
         async with asyncio.timeout(WAIT_SECONDS):
             assert brief(await waiting) == ["put after"]
@@ -172,7 +183,7 @@ async def test_another_store_behind_the_same_address_is_noticed(tmp_path: Path) 
     data = tmp_path / "cluster"
     with ClusterProcess(data, nodes=1) as cluster:
         await asyncio.to_thread(cluster.wait_for_leader)
-        config = replace(clustor_config(cluster), operation_seconds=5.0)
+        config = replace(clustor_config(cluster), operation_seconds=20.0)
         connection = ClustorConnection(config)
         await connection.connect()
         bucket = Bucket(await connection.store("routes"))

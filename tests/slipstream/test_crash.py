@@ -47,7 +47,7 @@ class Nursery:
 
     async def next_line(self) -> dict[str, Any]:
         assert self._process.stdout is not None
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(90):
             facts: dict[str, Any] = json.loads(await self._process.stdout.readline())
         return facts
 
@@ -161,7 +161,7 @@ async def test_a_fold_converges_through_servers_that_are_killed_under_it(
             writer = (await other.store(bucket.name)).writer()
             last = (await writer.put("k", b"%d" % number)).as_u64()
             await other.shutdown()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(90):
                 while fold.cursor.as_u64() != last:
                     assert not running.done(), running
                     await asyncio.sleep(0.005)

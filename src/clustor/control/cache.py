@@ -42,6 +42,20 @@ from clustor.raft.types import RoutingEpoch
 UNWATCHED: Final = (b"audit/", b"user/", b"slipstream/")
 """What a node's copy leaves out."""
 
+OF_TENANTS: Final = (
+    b"tenant/",
+    b"sni/",
+    b"quota/",
+    b"acl/",
+    b"certificate/",
+    b"routing/",
+    b"placement/",
+    b"quarantine/",
+    b"config/",
+    b"config_head/",
+)
+"""What a broker acts on."""
+
 _NEVER: Final = (0, 0, 0)
 
 
@@ -83,6 +97,7 @@ class ControlCache:
         self._records: dict[Key, Record] = {}
         self._keys = OrderedKeys()
         self.cursor: Cursor | None = None  # None: list everything first
+        self.tenants_revision = 0  # of the newest change to what a broker acts on
         self.confirmed_unix_ms: int | None = None
         self.cache_expiry_total = 0
         self.bad_proofs = 0
@@ -107,6 +122,7 @@ class ControlCache:
         for record in records:
             self._fold(record)
         self.cursor = cursor
+        self.tenants_revision = cursor.revision  # what is not listed was deleted
         self._heard(asked, confirmed=confirmed)
 
     def polled(
@@ -141,6 +157,8 @@ class ControlCache:
     def _fold(self, record: Record) -> None:
         if record.key.startswith(UNWATCHED):
             return
+        if record.key.startswith(OF_TENANTS):
+            self.tenants_revision = max(self.tenants_revision, record.mod_revision)
         held = record.key in self._records
         if record.is_delete:
             if held:

@@ -17,10 +17,12 @@ from clustor.control import (
     audit,
     bundles,
     configuration,
+    durability,
     features,
     fences,
     genesis,
     key_epochs,
+    key_grants,
     moves,
     nodes,
     overrides,
@@ -28,6 +30,7 @@ from clustor.control import (
     proofs,
     quarantine,
     rbac,
+    reports,
     retirement,
     signing,
     tenants,
@@ -93,11 +96,15 @@ KINDS: Final = (
     CommandKind(
         key_epochs.ReportZeroization, key_epochs.on_report_zeroization, _NODE, _ANY, _BY_NODES
     ),
+    CommandKind(key_grants.GrantDek, key_grants.on_grant_dek, _OPERATOR),
+    CommandKind(key_grants.ReportDekReady, key_grants.on_report_dek_ready, _NODE, _ANY, _BY_NODES),
+    CommandKind(key_grants.ActivateDek, key_grants.on_activate_dek, _OPERATOR),
+    CommandKind(key_grants.ForgetDek, key_grants.on_forget_dek, _OPERATOR),
     # Nodes and placements.
     CommandKind(nodes.RegisterNode, nodes.on_register_node, _OPERATOR),
     CommandKind(nodes.IssueBootstrapToken, nodes.on_issue_bootstrap_token, _OPERATOR),
     CommandKind(nodes.EnrollNode, nodes.on_enroll_node, _OPEN, _ANY),
-    CommandKind(nodes.ReportNode, nodes.on_report_node, _NODE, _ANY, _BY_NODES),
+    CommandKind(reports.ReportNode, reports.on_report_node, _NODE, _ANY, _BY_NODES),
     CommandKind(nodes.DrainNode, nodes.on_drain_node, _OPERATOR),
     CommandKind(nodes.RemoveNode, nodes.on_remove_node, _OPERATOR),
     CommandKind(preflight.PlacePartition, preflight.on_place_partition, _OPERATOR),
@@ -106,6 +113,13 @@ KINDS: Final = (
     CommandKind(moves.SetDurabilityMode, moves.on_set_durability_mode, _OPERATOR, _FRESH),
     CommandKind(moves.SetFollowerReads, moves.on_set_follower_reads, _OPERATOR, _FRESH),
     CommandKind(moves.RecordMembership, moves.on_record_membership, _NODE, _ANY, _BY_NODES),
+    CommandKind(
+        durability.RecordDurabilityMode,
+        durability.on_record_durability_mode,
+        _NODE,
+        _ANY,
+        _BY_NODES,
+    ),
     CommandKind(
         quarantine.ReportQuarantine, quarantine.on_report_quarantine, _EITHER, _ANY, _BY_NODES
     ),
@@ -137,7 +151,7 @@ KINDS: Final = (
     # Tenants and configuration.
     CommandKind(tenants.CreateTenant, tenants.on_create_tenant, _OPERATOR),
     CommandKind(tenants.UpdateTenant, tenants.on_update_tenant, _OPERATOR),
-    CommandKind(tenants.DeleteTenant, tenants.on_delete_tenant, _OPERATOR),
+    CommandKind(tenants.DeleteTenant, retirement.on_delete_tenant, _OPERATOR),
     CommandKind(tenants.SetQuotas, tenants.on_set_quotas, _TENANT, _FRESH, is_policy=True),
     CommandKind(tenants.SetAcls, tenants.on_set_acls, _OPERATOR, _FRESH, is_policy=True),
     CommandKind(tenants.SetTrust, tenants.on_set_trust, _OPERATOR, _FRESH, is_policy=True),

@@ -82,6 +82,7 @@ def on_set_routing_map(
             partitions=command.partitions,
             hash_seed=command.hash_seed,
             redirect_until=draft.now_ms + REDIRECT_GRACE_MS,
+            sizes=held.sizes_with(command.partitions),
         )
     )
     return {"routing_epoch": epoch}

@@ -12,7 +12,16 @@ from clustor.control.calls import Command
 from clustor.control.draft import Draft, Refuse
 from clustor.control.objects import ControlObject, key_of
 from clustor.control.rbac import Authority
-from clustor.control.types import Count, Digest, Identity, Name, RefusalCode, Text, WriterMode
+from clustor.control.types import (
+    Count,
+    Digest,
+    Identity,
+    Name,
+    Ratio,
+    RefusalCode,
+    Text,
+    WriterMode,
+)
 from clustor.kv import Key
 from clustor.raft.profiles import PROFILES
 
@@ -63,6 +72,28 @@ class NodeSpec(ControlObject, frozen=True, kw_only=True):
 
     def key(self) -> Key:
         return key_of(NodeSpec, self.node_id)
+
+
+class NodeLoad(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """How full a node is, and what it carries: one word for all its groups."""
+
+    utilization: Ratio  # of what is fullest; today that is the disk of its data
+    disk_bytes: Count
+    disk_free_bytes: Count
+    groups_hosted: Count
+    groups_led: Count
+
+
+class NodeReport(ControlObject, frozen=True, kw_only=True):
+    """The newest word of a node. `reports.is_stale` says whether it still counts."""
+
+    PREFIX: ClassVar[str] = "node_report/"
+    node_id: Count
+    reported_at: Count
+    load: NodeLoad
+
+    def key(self) -> Key:
+        return key_of(NodeReport, self.node_id)
 
 
 class NodeIdentity(ControlObject, frozen=True, kw_only=True):
@@ -124,15 +155,6 @@ class EnrollNode(Command, frozen=True, kw_only=True):
     zone: Name
     address: Text
     capacity: Count
-
-
-class ReportNode(Command, frozen=True, kw_only=True):
-    """Say what a node runs: its version, its writer, the features that its build supports."""
-
-    node_id: Count
-    version: Text
-    io_writer_mode: WriterMode
-    features: Annotated[tuple[Name, ...], msgspec.Meta(max_length=64)]
 
 
 class DrainNode(Command, frozen=True, kw_only=True):
@@ -211,20 +233,6 @@ def on_enroll_node(draft: Draft, authority: Authority, command: EnrollNode) -> d
     return on_register_node(draft, authority, register)
 
 
-def on_report_node(draft: Draft, authority: Authority, command: ReportNode) -> dict[str, Any]:
-    authority.require_node(command.node_id)
-    held = draft.need(NodeSpec, command.node_id)
-    draft.put(
-        msgspec.structs.replace(
-            held,
-            version=command.version,
-            io_writer_mode=command.io_writer_mode,
-            features=tuple(sorted(set(command.features))),
-        )
-    )
-    return {}
-
-
 def on_drain_node(draft: Draft, _authority: Authority, command: DrainNode) -> dict[str, Any]:
     held = draft.need(NodeSpec, command.node_id)
     state = NodeState.DRAINING if command.draining else NodeState.ACTIVE
@@ -238,6 +246,7 @@ def on_remove_node(draft: Draft, _authority: Authority, command: RemoveNode) -> 
     if count:
         raise Refuse(RefusalCode.IN_USE, "move its partitions away first", partitions=count)
     draft.delete(NodeSpec, command.node_id)
+    draft.delete(NodeReport, command.node_id)
     draft.delete(NodeIdentity, identity_digest(held.identity))
     return {}
 

@@ -51,10 +51,17 @@ class Placement(ControlObject, frozen=True, kw_only=True):
     follower_read_snapshot_capability: bool = False
     override_ref: Name | None = None
     previous: Members | None = None  # while a move is not recorded: what a rollback goes back to
+    founders: tuple[Count, ...] | msgspec.UnsetType = msgspec.UNSET  # from the first move on
     rolled_back: bool = False
 
     def key(self) -> Key:
         return key_of(Placement, self.partition_id)
+
+    @property
+    def founding(self) -> tuple[int, ...]:
+        """With which voters the group began: the same for ever, on every node."""
+        known = self.founders
+        return self.members.voters if isinstance(known, msgspec.UnsetType) else known
 
     @property
     def occupied(self) -> frozenset[int]:
@@ -77,9 +84,24 @@ class RoutingMap(ControlObject, frozen=True, kw_only=True):
     hash_version: Count = 1
     hash_seed: Count = 0
     redirect_until: Count = 0
+    sizes: tuple[Count, ...] | msgspec.UnsetType = msgspec.UNSET  # of its rings, once it grew
 
     def key(self) -> Key:
         return key_of(RoutingMap, self.tenant_id)
+
+    @property
+    def grown(self) -> tuple[int, ...]:
+        """The size of each ring, the newest last; () where there is none."""
+        if isinstance(self.sizes, msgspec.UnsetType):
+            return (len(self.partitions),) if self.partitions else ()
+        return self.sizes
+
+    def sizes_with(self, partitions: tuple[int, ...]) -> tuple[int, ...] | msgspec.UnsetType:
+        """Return the sizes when this ring becomes that one; one that is no growth begins anew."""
+        if partitions == self.partitions:
+            return self.sizes
+        grows = self.partitions and partitions[: len(self.partitions)] == self.partitions
+        return (*self.grown, len(partitions)) if grows else msgspec.UNSET
 
 
 SYSTEM: Final = "_system"  # the ring of partitions that have no tenant; no tenant has this name

@@ -14,6 +14,7 @@ from clustor.control.objects import canonical
 from clustor.control.overrides import require_override
 from clustor.control.placement import Members, Placement, advance_ring, require_epoch, ring_of
 from clustor.control.rbac import Authority
+from clustor.control.reports import is_silent, measured
 from clustor.control.tenants import (
     PARTITIONS_MAX,
     TENANT_PARTITIONS_HARD_MAX,
@@ -47,7 +48,8 @@ class Rehearsal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     `quorum_ratio` (Q): voters left after the worst loss of one zone, over the quorum; where the
     nodes are in fewer than three zones, after the loss of one node. `health_ratio` (H): voters
-    on Active nodes, over the quorum.
+    on Active nodes that did not fall silent, over the quorum. `utilization` counts what is placed;
+    of a node that is new to the partition also what it says of itself, but not in development.
     """
 
     routing_epoch: int
@@ -72,15 +74,17 @@ def rehearse(draft: Draft, command: PlacePartition) -> Rehearsal:
         "load": command.load,
         "routing_epoch": epoch,
     }
-    quorum_ratio = _quorum_ratio(draft, members.voters, nodes)
-    active = sum(nodes[voter].state is NodeState.ACTIVE for voter in members.voters)
-    health_ratio = active * MILLION // _quorum(members.voters)
     config = draft.need(ClusterConfig, "config")
+    quorum_ratio = _quorum_ratio(draft, members.voters, nodes)
+    active = sum(_is_healthy(draft, nodes[voter]) for voter in members.voters)
+    health_ratio = active * MILLION // _quorum(members.voters)
     enough = len(members.voters) >= config.voters_min(command.profile or config.profile)
     survives = config.development or min(quorum_ratio, health_ratio) >= MILLION
     return Rehearsal(
         routing_epoch=epoch,
-        utilization=max(_utilization(draft, nodes[node], command.load, held) for node in nodes),
+        utilization=max(
+            _utilization(draft, config, nodes[node], command.load, held) for node in nodes
+        ),
         quorum_ratio=quorum_ratio,
         health_ratio=health_ratio,
         survivable=enough and survives,
@@ -95,12 +99,21 @@ def _check_members(members: Members) -> None:
         raise Refuse(RefusalCode.INVALID, "a node can be one member of a partition")
 
 
-def _utilization(draft: Draft, node: NodeSpec, load: int, held: Placement | None) -> int:
-    before = held.load if held is not None and node.node_id in held.occupied else 0
+def _utilization(
+    draft: Draft, config: ClusterConfig, node: NodeSpec, load: int, held: Placement | None
+) -> int:
+    carries = held is not None and node.node_id in held.occupied
+    before = held.load if held is not None and carries else 0
     after = draft.indexes.node_load[node.node_id] - before + load
     if not node.capacity:
         return UTILIZATION_CEILING
-    return min(after * MILLION // node.capacity, UTILIZATION_CEILING)
+    # Who carries the partition already does not get fuller by it.
+    said = 0 if carries or config.development else measured(draft, node.node_id)
+    return max(said, min(after * MILLION // node.capacity, UTILIZATION_CEILING))
+
+
+def _is_healthy(draft: Draft, node: NodeSpec) -> bool:
+    return node.state is NodeState.ACTIVE and not is_silent(draft, node.node_id)
 
 
 def _quorum(voters: tuple[int, ...]) -> int:
@@ -154,6 +167,7 @@ def on_place_partition(
         and held.follower_read_snapshot_capability,
         override_ref=command.override_ref,
         previous=held.members if held is not None else None,
+        founders=held.founding if held is not None else msgspec.UNSET,
     )
     draft.put(fresh)
     advance_ring(draft, command.tenant_id)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from clustor.control.moves import RecordMembership
 from clustor.control.placement import Placement, digest_of
 from clustor.control.types import MILLION
-from clustor.log.types import DurabilityMode, DurabilityModeEpoch
+from clustor.log.types import DurabilityModeEpoch
 from clustor.raft.membership import (
     Change,
     ChangeKind,
@@ -16,7 +16,6 @@ from clustor.raft.membership import (
     membership_digest,
 )
 from clustor.raft.reconfiguration import MembershipRequest, Preflight
-from clustor.raft.transition import Transition
 from clustor.raft.types import DurabilityTuple, ReplicaId, RoutingEpoch
 
 
@@ -79,20 +78,6 @@ def membership_report(
         proof_term=group.proven.term if group.proven is not None else 0,
         proof_index=group.proven.index if group.proven is not None else 0,
     )
-
-
-def durability_transition(
-    placement: Placement, log_epoch: DurabilityModeEpoch
-) -> Transition | None:
-    """Return the fence that the leader must append for the placed mode; None where it stands.
-
-    `log_epoch` is the newest of the leader's log. The group may still refuse Group-Fsync for a
-    while (clustor §9.3): the leader then asks again.
-    """
-    if placement.durability_mode_epoch <= log_epoch:
-        return None
-    mode = DurabilityMode[placement.durability_mode.name]
-    return Transition(mode, DurabilityModeEpoch(placement.durability_mode_epoch))
 
 
 def _changes(placement: Placement, current: Configuration) -> list[Change]:

@@ -109,7 +109,10 @@ class AclAction(StrEnum):
 
 
 class AclRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """The first rule that matches decides; where none does, the answer is no."""
+    """Rules have no order: one that denies wins, and what none allows is refused.
+
+    Of `Connect` the filter is of client ids; where no rule names it, everybody may connect.
+    """
 
     effect: AclEffect
     action: AclAction
@@ -168,9 +171,10 @@ class UpdateTenant(Command, frozen=True, kw_only=True):
 
 
 class DeleteTenant(Command, frozen=True, kw_only=True):
-    """Delete a tenant that has no partitions any more, with its policies.
+    """Delete a tenant, with its policies. One that has partitions must be suspended first.
 
-    Its ring stays, empty: a later tenant of this name goes on with its routing epochs.
+    Its partitions are retired; what nodes keep of them on their disks stays there. Its ring stays,
+    empty: it tells that there was a tenant, and a later one goes on with its routing epochs.
     """
 
     tenant_id: Name
@@ -241,17 +245,6 @@ def on_update_tenant(draft: Draft, _authority: Authority, command: UpdateTenant)
             changed_at=draft.now_ms,
         )
     )
-    return {}
-
-
-def on_delete_tenant(draft: Draft, _authority: Authority, command: DeleteTenant) -> dict[str, Any]:
-    held = draft.need(TenantSpec, command.tenant_id)
-    count = draft.indexes.tenant_partitions[command.tenant_id]
-    if count:
-        raise Refuse(RefusalCode.IN_USE, "retire its partitions first", partitions=count)
-    draft.delete(SniEntry, held.sni)
-    for kind in (TenantSpec, QuotaPolicy, AclPolicy, CertificateBundle):
-        draft.delete(kind, command.tenant_id)
     return {}
 
 

@@ -18,6 +18,7 @@ class GroupFsyncClause(StrEnum):
     """Why Group-Fsync is refused; the first that fails is named."""
 
     NONE = "None"
+    PROFILE = "ProfileForbids"  # judged by the group: its profile has no Group-Fsync at all
     STRICT_FALLBACK = "StrictFallback"
     CACHE_NOT_FRESH = "CacheNotFresh"
     DOWNGRADE_BACKOFF = "DowngradeBackoff"

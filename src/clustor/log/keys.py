@@ -57,6 +57,10 @@ class KeyRing:
         """The epoch that seals segments now."""
         return MacEpoch(self._macs.newest())
 
+    def mac_epochs(self) -> tuple[MacEpoch, ...]:
+        """Every epoch that can still verify a sealed segment, oldest first."""
+        return tuple(MacEpoch(epoch) for epoch in sorted(self._macs.roots))
+
     def dek_epochs(self) -> tuple[DekEpoch, ...]:
         """Every epoch that can still decrypt, oldest first."""
         return tuple(DekEpoch(epoch) for epoch in sorted(self._deks.roots))
@@ -83,6 +87,10 @@ class KeyRing:
         so that an auditor can recompute it from zeros.
         """
         return self._deks.zeroize(epoch)
+
+    def zeroize_mac(self, epoch: MacEpoch) -> str:
+        """Do the same with an old key that sealed segments."""
+        return self._macs.zeroize(epoch)
 
 
 class _Epochs:

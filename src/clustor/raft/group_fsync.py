@@ -32,6 +32,11 @@ class GroupFsyncState:
 
 def can_enable_group_fsync(state: GroupFsyncState, numbers: GroupFsyncNumbers) -> bool:
     """Say whether §9.3's predicate holds."""
+    return failed_clause(state, numbers) is GroupFsyncClause.NONE
+
+
+def failed_clause(state: GroupFsyncState, numbers: GroupFsyncNumbers) -> GroupFsyncClause:
+    """Name the first clause of §9.3's predicate that does not hold."""
     conditions = GroupFsyncConditions(
         strict_fallback=state.strict_fallback,
         cache_fresh=state.cache_state is CacheState.FRESH,
@@ -41,7 +46,7 @@ def can_enable_group_fsync(state: GroupFsyncState, numbers: GroupFsyncNumbers) -
         device_latency_violations_in_window=state.device_latency_violations_in_window,
         group_fsync_quarantine=QUARANTINE_FLAG in state.incident_flags,
     )
-    return group_fsync_clause(conditions, numbers.violations_max) is GroupFsyncClause.NONE
+    return group_fsync_clause(conditions, numbers.violations_max)
 
 
 class GroupFsyncBudget:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from clustor.log.group_fsync import GroupFsyncClause
 from clustor.log.types import DurabilityMode, Entry, EntryKind, LogIndex, Term
 from clustor.raft.access import Access
 from clustor.raft.control_plane import CacheState
@@ -13,7 +14,12 @@ from clustor.raft.core import Core
 from clustor.raft.durability import EVERYTHING, Durability
 from clustor.raft.election import Election
 from clustor.raft.fallback import GatedOperation
-from clustor.raft.group_fsync import GroupFsyncBudget, GroupFsyncState, can_enable_group_fsync
+from clustor.raft.group_fsync import (
+    GroupFsyncBudget,
+    GroupFsyncState,
+    can_enable_group_fsync,
+    failed_clause,
+)
 from clustor.raft.hard_state import MembershipAck
 from clustor.raft.idempotency import IdempotencyTable
 from clustor.raft.membership import Configuration, MemberKind, membership_digest
@@ -248,14 +254,18 @@ class Leadership:
         return Accepted(core.hard.term, index, index)
 
     def _group_fsync_refusal(self) -> RefusedBecause | None:
-        core = self._core
         if self._access.fallback.refuse(GatedOperation.GROUP_FSYNC):
             return RefusedBecause.STRICT_FALLBACK
-        state = self.group_fsync_state()
-        numbers = core.profile.group_fsync
-        if core.profile.allows_group_fsync and can_enable_group_fsync(state, numbers):
+        if self.group_fsync_clause() is GroupFsyncClause.NONE:
             return None
         return RefusedBecause.GROUP_FSYNC_QUARANTINE
+
+    def group_fsync_clause(self) -> GroupFsyncClause:
+        """Name what forbids this leader to enable Group-Fsync now; asking changes nothing."""
+        profile = self._core.profile
+        if not profile.allows_group_fsync:
+            return GroupFsyncClause.PROFILE
+        return failed_clause(self.group_fsync_state(), profile.group_fsync)
 
     def group_fsync_state(self) -> GroupFsyncState:
         core = self._core

@@ -39,6 +39,8 @@ class Proposals:
         self._ids: list[RequestId] = []
         self._commands: list[bytes] = []
         self._waiting_bytes = 0
+        self._is_full = False
+        """One was refused: a smaller one must not overtake it before the next batch."""
         self._open: deque[_Open] = deque()
         self._acked = _NOTHING_ACKED
         self._open_requests = 0
@@ -62,7 +64,8 @@ class Proposals:
         size = len(command) + COMMAND_OVERHEAD_BYTES
         if size >= self._payload_bytes_max:
             self.outcomes.append(Refused([request_id], "TooLarge"))
-        elif self._waiting_bytes + size > self._waiting_bytes_max:
+        elif self._is_full or self._waiting_bytes + size > self._waiting_bytes_max:
+            self._is_full = True
             self.outcomes.append(Refused([request_id], "Overloaded"))
         else:
             self._waiting_bytes += size
@@ -71,7 +74,7 @@ class Proposals:
 
     def take_waiting(self) -> tuple[list[list[RequestId]], list[bytes]]:
         """Make payloads of all that waits: one, or as many as the size of an entry demands."""
-        ids, commands = self._ids, self._commands
+        ids, commands, self._is_full = self._ids, self._commands, False
         self._ids, self._commands, self._waiting_bytes = [], [], 0
         if not ids:
             return [], []

@@ -8,7 +8,7 @@ comparison, a tick costs next to nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from clustor.flow import (
@@ -37,6 +37,7 @@ from clustor.raft.membership import MemberKind
 from clustor.raft.progress import Progress
 from clustor.raft.types import ReplicaId
 from clustor.replica import Replica
+from clustor.runtime.disk_policy import CREDIT_SHARE, DiskLevel, DiskNumbers
 
 UNHEARD_MS_MAX: Final = 1_000
 """For so long a new leader does not wonder about a follower that it has not heard yet."""
@@ -50,6 +51,7 @@ class FlowNumbers:
     lag: LagNumbers = LagNumbers()
     structural_override: bool = False
     structural_hard_block: bool = False
+    disk: DiskNumbers = DiskNumbers()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +75,10 @@ class Admission:
         gains = GAINS_BY_PROFILE[profile.name]
         self.credits = Credits(gains, numbers.credits)
         self.tuner = AutoTuner(profile.name, gains)
+        self.disk = DiskLevel.ROOM
         self._watch = self._new_watch()
         self.verdict = self._calm()
+        """Of the lag; its share of the credits is also the disk's."""
         self._term = 0
         self._now_ms = 0
         self._due_ms = 0
@@ -94,7 +98,8 @@ class Admission:
         return watch
 
     def _calm(self) -> LagVerdict:
-        return LagVerdict(LagClass.NONE, 0.0 if self._numbers.structural_hard_block else 1.0)
+        share = 0.0 if self._numbers.structural_hard_block else 1.0
+        return LagVerdict(LagClass.NONE, share * CREDIT_SHARE[self.disk])
 
     # Commands.
 
@@ -112,6 +117,23 @@ class Admission:
             entries, size_bytes = self._replica.backlog()
             self.credits.measure(entries, size_bytes)
             self._under_way = entries > 0
+
+    def use_disk(self, level: DiskLevel) -> None:
+        """Give fewer credits, or none, while the disk is nearly full; at once, in any state."""
+        if level is self.disk:
+            return
+        self.disk = level
+        self._encoded = None
+        verdict = self.verdict
+        if verdict.lag_class is LagClass.NONE:
+            self.verdict = self._calm()
+            self.credits.scale(self.verdict.credit_scale)
+        else:
+            self._due_ms = 0  # the next look weighs it with the lag
+
+    def _with_disk(self, verdict: LagVerdict) -> LagVerdict:
+        share = CREDIT_SHARE[self.disk]
+        return replace(verdict, credit_scale=verdict.credit_scale * share)
 
     # Time.
 
@@ -134,7 +156,7 @@ class Admission:
             return None
         before = self.verdict.lag_class
         worst = max((lag.lag_bytes for lag in self.lags().values()), default=0)
-        self.verdict = self._watch.sample(worst, now_ms)
+        self.verdict = self._with_disk(self._watch.sample(worst, now_ms))
         self._pressures = self._measure_pressures()
         self.credits.scale(self.verdict.credit_scale)
         self.credits.tick(now_ms, max(self._pressures.values()))
@@ -264,11 +286,15 @@ class Admission:
     @property
     def reason(self) -> ThrottleReason | None:
         """Why commands are slowed or refused now; None where none would be."""
+        if self.disk is DiskLevel.HARD:
+            return ThrottleReason.DISK_HARD
         worst = max(self._pressures, key=lambda each: self._pressures[each], default=None)
         if worst is not None and self._pressures[worst] > 1.0:
             return worst
         if self.verdict.lag_class is not LagClass.NONE:
             return ThrottleReason.FOLLOWER_LAG
+        if self.disk is DiskLevel.SOFT:
+            return ThrottleReason.DISK_SOFT
         short = self.credits.entry_credits <= 0 or self.credits.byte_credits <= 0
         return ThrottleReason.APPLY_BUDGET if short and self._replica.leads else None
 

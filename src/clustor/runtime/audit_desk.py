@@ -64,6 +64,19 @@ class AuditDesk:
             )
         )
 
+    def group_did(self, what: str, partition: int, node: int, term: int, reason: str) -> None:
+        """Tell what became of a group on this node, and in which term."""
+        self.note(
+            AuditEvent(
+                who=f"node/{node}",
+                what=what,
+                outcome="Done",
+                at_ms=wall_ms(),
+                object=f"group/{partition}",
+                facts={"term": str(term), "reason": reason[:64]},
+            )
+        )
+
     async def close(self) -> None:
         """Write the summaries, seal, and close."""
         self._timer.cancel()

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
-from clustor.raft.profiles import CONSISTENCY_PROFILE, Profile
+from clustor.raft.profiles import CONSISTENCY_PROFILE, PROFILES, Profile
 from clustor.runtime.admission import FlowNumbers
 from clustor.runtime.errors import DataDirectoryRefused
 from clustor.runtime.pki import ClusterId, NodeId
 from clustor.runtime.transport import Address
+from clustor.security.key_registry import DEK_PERIOD_MS
 
 CLUSTER_FILE: Final = "cluster.json"
 LOOPBACK: Final = "127.0.0.1"
@@ -71,23 +72,36 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cache_fresh_ms: int = CONSISTENCY_PROFILE.control_plane.cache_fresh_ms
     cache_grace_ms: int = CONSISTENCY_PROFILE.control_plane.cache_grace_ms
     admin_tls: bool = False  # whether the admin port is TLS that asks for certificates and roles
+    profile_name: str = CONSISTENCY_PROFILE.name  # of clustor §5.2
+    dek_period_ms: int = DEK_PERIOD_MS  # data keys: a week at the most (clustor §12.2)
     fault_injection: bool = False  # whether groups can be told to hang: tests and drills only
+    # How many times longer than the profile's its nodes wait for each other and for their disks,
+    # for a machine that does much else. Longer only: a lease never outlives an election by it.
+    patience: Annotated[int, msgspec.Meta(ge=1)] = 1
     format_version: int = 1
+
+    def __post_init__(self) -> None:
+        if self.profile_name not in PROFILES:
+            raise ValueError(f"no such profile: {self.profile_name}")
+        if not 0 < self.dek_period_ms <= DEK_PERIOD_MS:
+            raise ValueError("data keys are rotated every week at the latest")
 
     @property
     def profile(self) -> Profile:
         """The profile of its groups: the specification's, with what this cluster tightens."""
+        profile = PROFILES[self.profile_name]
         numbers = replace(
-            CONSISTENCY_PROFILE.replication,
+            profile.replication,
             snapshot_log_bytes_target=self.snapshot_log_bytes,
             snapshot_bytes_per_second_max=self.snapshot_bytes_per_second,
         )
         control_plane = replace(
-            CONSISTENCY_PROFILE.control_plane,
+            profile.control_plane,
             cache_fresh_ms=self.cache_fresh_ms,
             cache_grace_ms=self.cache_grace_ms,
         )
-        return replace(CONSISTENCY_PROFILE, replication=numbers, control_plane=control_plane)
+        patient = _patient(profile, self.patience)
+        return replace(patient, replication=numbers, control_plane=control_plane)
 
     @property
     def id(self) -> ClusterId:
@@ -127,6 +141,19 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if entry.node_id == node_id:
                 return entry
         raise DataDirectoryRefused("no such node in the cluster", node=node_id)
+
+
+def _patient(profile: Profile, times: int) -> Profile:
+    """Let elections, and the verdict that a disk is stalled, come so many times later."""
+    low, high = profile.election_timeout_ms
+    wan_low, wan_high = profile.wan_election_timeout_ms
+    device = replace(profile.device, latency_max_ms=times * profile.device.latency_max_ms)
+    return replace(
+        profile,
+        election_timeout_ms=(times * low, times * high),
+        wan_election_timeout_ms=(times * wan_low, times * wan_high),
+        device=device,
+    )
 
 
 def port_of(base_port: int, node_id: int, role: int) -> int:

@@ -27,6 +27,7 @@ _OF_PARTITIONS: Final = (
     b"proof_conflict_cleared/",
     b"placement/",
     b"membership/",
+    b"durability/",
 )
 _OF_ALL: Final = (b"key/", b"key_epochs/")
 
@@ -51,6 +52,8 @@ class NodeCopy:
         self.cache = _read(self._path, numbers, now)
         self._confirmation: tuple[Moment, int] | None = None  # waits for its revision
         self._saved: tuple[object, ...] | None = None
+        self.saved_revision = 0
+        """What outlives the process: the copy up to here."""
 
     def confirm(self, asked: Moment, revision: int) -> None:
         """Note that whoever has `revision` had everything when `asked` was; fold next."""
@@ -104,6 +107,7 @@ class NodeCopy:
         loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(None, lambda: write_durably(self._path, encode_image(image)))
+            self.saved_revision = image.revision
         except OSError as error:  # the copy is rebuilt without it: no reason to stop a node
             self._saved = None
             journal.warning("cannot keep the copy of the control plane: %s", error)

@@ -1,4 +1,5 @@
-"""The control plane on a development node's admin port: one page that takes every call.
+"""The control plane on a development node's admin port: one page that takes every call, and
+the orders at groups that become calls.
 
 On loopback nobody is asked for a name: who calls there is the cluster's operator (ruling C15).
 """
@@ -15,6 +16,7 @@ from clustor.control.commands import decode_command
 from clustor.control.objects import canonical
 from clustor.control.types import Name
 from clustor.runtime.admin_commands import Answer
+from clustor.runtime.control_orders import GroupOrders
 from clustor.runtime.control_records import operator_of
 from clustor.runtime.control_service import CALL_SECONDS_MAX, ControlService
 from clustor.runtime.errors import ControlUnavailable
@@ -35,13 +37,14 @@ class WantedCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ControlPages:
     """Takes calls for one node's control service."""
 
-    def __init__(self, service: ControlService, cluster: ClusterId) -> None:
+    def __init__(self, service: ControlService, cluster: ClusterId, orders: GroupOrders) -> None:
         self._service = service
         self._operator = operator_of(cluster).identity
+        self._orders = orders
 
     def post(self, path: str, body: bytes) -> Awaitable[Answer] | None:
         """Begin to answer; None: it is no page of ours."""
-        return self._call(body) if path == PATH else None
+        return self._call(body) if path == PATH else self._orders.post(path, body)
 
     async def _call(self, body: bytes) -> Answer:
         try:

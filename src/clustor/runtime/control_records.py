@@ -21,6 +21,7 @@ from clustor.control import (
     NodeSpec,
     Placement,
     PlacePartition,
+    RbacManifest,
     RegisterKey,
     RegisterNode,
     RemoveNode,
@@ -54,6 +55,14 @@ def steward_of(cluster: ClusterId) -> Caller:
 def operator_of(cluster: ClusterId) -> Caller:
     """Return who calls on a development cluster's loopback, where nobody is asked for a name."""
     return Caller(identity=f"spiffe://{cluster}/operator")
+
+
+def lacks_steward(manifest: RbacManifest, cluster: ClusterId) -> bool:
+    """Say whether a manifest leaves the cluster itself without a hand: no placement follows."""
+    steward = steward_of(cluster).identity
+    return not any(
+        each.identity == steward and each.role is Role.OPERATOR for each in manifest.bindings
+    )
 
 
 def key_id_of(node_id: int) -> str:

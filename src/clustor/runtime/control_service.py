@@ -47,10 +47,10 @@ from clustor.runtime.control_records import (
     CONTROL_PARTITION,
     Plan,
     cluster_records,
-    key_id_of,
     members_of,
     steward_of,
 )
+from clustor.runtime.control_rounds import Rounds, report_states
 from clustor.runtime.control_steering import Steering, epoch_above
 from clustor.runtime.control_steward import Steward
 from clustor.runtime.control_wire import (
@@ -66,7 +66,9 @@ from clustor.runtime.errors import ControlUnavailable
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.kv_service import KvService
 from clustor.runtime.pki import NodeId
+from clustor.runtime.signer_keys import SignerKeeper
 from clustor.runtime.status import ControlStatus, group_status
+from clustor.security import KeyUse
 
 if TYPE_CHECKING:
     from clustor.runtime.node import Node
@@ -79,6 +81,7 @@ _REFRESH_SECONDS_MAX: Final = 2.0
 _CONFIRMED_MS_MAX: Final = 2_500  # a refresh takes a confirmation that others caused
 _TOLD_PER_TURN: Final = 64
 _LOOK_SECONDS: Final = 0.01
+_LOOK_AGAIN_MS: Final = 200  # at groups that are not as they are placed
 
 journal = logging.getLogger("clustor.control")
 
@@ -86,7 +89,7 @@ journal = logging.getLogger("clustor.control")
 class ControlService:
     """One node's part of the control plane: `call`, `reading`, `cache`, `status` are its face."""
 
-    def __init__(self, node: Node, kv: KvService) -> None:
+    def __init__(self, node: Node, kv: KvService, signers: SignerKeeper) -> None:
         self._node = node
         self._kv = kv
         self._loop = asyncio.get_running_loop()
@@ -108,8 +111,15 @@ class ControlService:
         )
         self._own_proofs = OwnProofs()
         self._steering = Steering(node.node_id, self._call_for_node, self._call_as_steward)
-        self._desk = Desk(
-            node, self.group, self._send, key_id_of(node.node_id), node.settings.signer
+        proof_key = signers.signers[KeyUse.CONTROL_PLANE_PROOF]
+        self._desk = Desk(node, self.group, self._send, signers.proof_key_id, proof_key)
+        self._rounds = Rounds(
+            node,
+            self._desk,
+            signers,
+            state=self.state,
+            call_for_node=self._call_for_node,
+            call_as_steward=self._call_as_steward,
         )
         self._steward = Steward(
             lambda: self.group.replica.leads,
@@ -119,8 +129,11 @@ class ControlService:
         )
         self._steward.add(self._cluster)
         self._refreshing = asyncio.Event()
+        self._saving = asyncio.Event()
+        self._seen_tenants = 0
         self._to_tell: dict[PartitionId, None] = {}
         self._seen_revision = -1
+        self._look_again_ms = 0
         self._calls = 0
 
     def _host(self) -> HostedGroup:
@@ -137,7 +150,12 @@ class ControlService:
         """Begin to refresh, to publish and, where this node leads, to see to the records."""
         self._node.watch_groups(self)
         self._tell_all()
-        for loop in (self._refresh_always(), self._steward.run(), self._save_always()):
+        for loop in (
+            self._refresh_always(),
+            self._steward.run(),
+            self._save_always(),
+            self._rounds.run(),
+        ):
             self._spawn(loop)
 
     async def close(self) -> None:
@@ -220,6 +238,11 @@ class ControlService:
         """Return an epoch for a change of members that is ordered at the group itself."""
         return epoch_above(group, self.cache)
 
+    def request_id(self) -> str:
+        """Return a request id that nobody used, for a call of this node's own."""
+        self._calls += 1
+        return f"{self._incarnation}-c{self._calls}"
+
     def status(self) -> ControlStatus:
         """Say how the control plane stands, as this node sees it."""
         cache, fallback = self.cache, self.group.replica.group.fallback
@@ -230,6 +253,7 @@ class ControlService:
             cache_state=str(self.cache_state()),
             cache_age_ms=self.local_age(),
             cache_revision=cache.cursor.revision if cache.cursor is not None else 0,
+            cache_saved_revision=self._copy.saved_revision,
             cache_expiry_total=cache.cache_expiry_total,
             strict_fallback_state=str(fallback.state),
             proofs_published=self._proofs.published,
@@ -239,6 +263,7 @@ class ControlService:
             calls_led=self._desk.counts.calls,
             publications_led=self._desk.counts.publications,
             confirmations_led=self._desk.counts.confirmations,
+            reports=report_states(self.state(), self._now().unix_ms),
         )
 
     def ensure(self, plan: Plan) -> None:
@@ -319,6 +344,10 @@ class ControlService:
 
     def on_tick(self) -> None:
         self._proofs.on_tick()
+        if self._steering.unsettled and self._node.now_ms() >= self._look_again_ms:
+            self._look_again_ms = self._node.now_ms() + _LOOK_AGAIN_MS
+            self._to_tell |= dict.fromkeys(self._steering.unsettled)
+            self._steering.unsettled.clear()  # who still leads puts it back
 
     # What the node calls, for every group.
 
@@ -361,6 +390,10 @@ class ControlService:
                 self._to_tell[partition] = None
         if self._to_tell:
             self._node.turn_soon()
+        if self.cache.tenants_revision != self._seen_tenants:
+            self._seen_tenants = self.cache.tenants_revision
+            self._saving.set()  # what brokers act on outlives the process
+            self._steward.look()
 
     def _tell_all(self) -> None:
         self._to_tell |= dict.fromkeys(self._node.groups)
@@ -422,7 +455,10 @@ class ControlService:
 
     async def _save_always(self) -> None:
         while True:
-            await asyncio.sleep(SAVE_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SAVE_SECONDS):
+                    await self._saving.wait()
+            self._saving.clear()
             await self._copy.save()
 
     def _cluster(self, store: Reading) -> list[Command]:
@@ -441,6 +477,4 @@ class ControlService:
         return await self._call_as(Caller(identity=self._node.identity), command)
 
     async def _call_as(self, caller: Caller, command: Command) -> Answer:
-        self._calls += 1
-        request_id = f"{self._incarnation}-c{self._calls}"
-        return await self._pass(command, caller, request_id, CALL_SECONDS_MAX)
+        return await self._pass(command, caller, self.request_id(), CALL_SECONDS_MAX)

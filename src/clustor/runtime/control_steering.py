@@ -1,4 +1,4 @@
-"""A group's leader follows its placement, and the placement follows its group.
+"""A group's leader follows its placement, in members and in mode, and says what became of it.
 
 A move that the control plane placed stands with the members before it until it is recorded; the
 group's leader carries it out and reports. A change that an operator ordered at the group itself
@@ -14,22 +14,30 @@ from typing import TypeAlias
 from clustor.control import (
     Answer,
     Command,
+    DurabilityState,
     MembershipFacts,
     MembershipRecord,
+    ModeFacts,
+    ModeStep,
     Placement,
     PlacePartition,
     Reading,
+    RecordDurabilityMode,
     RecordMembership,
     Refused,
     find,
+    is_settled,
     membership_report,
     membership_request,
+    plan_mode_step,
 )
 from clustor.control.placement import digest_of
 from clustor.log.types import PartitionId
 from clustor.raft.errors import MembershipRefused
+from clustor.raft.leadership import Refused as GroupRefused
 from clustor.raft.membership import membership_digest
 from clustor.raft.reconfiguration import MembershipRequest, Phase
+from clustor.raft.transition import Transition
 from clustor.raft.types import RoutingEpoch
 from clustor.runtime.control_records import members_of
 from clustor.runtime.errors import ControlUnavailable
@@ -115,6 +123,19 @@ def facts_of(group: HostedGroup) -> MembershipFacts:
     )
 
 
+def mode_facts_of(group: HostedGroup) -> ModeFacts:
+    """Return what a leading replica knows of its durability mode."""
+    raft = group.replica.group
+    hard = raft.core.hard
+    return ModeFacts(
+        hard.term,
+        hard.durability_mode,
+        hard.durability_mode_epoch,
+        raft.core.log_epoch,
+        raft.leadership.group_fsync_clause(),
+    )
+
+
 class Steering:
     """The groups that one node leads. One report of a group is under way at a time."""
 
@@ -123,6 +144,8 @@ class Steering:
         self._call_for_node = call_for_node
         self._call_as_steward = call_as_steward
         self._under_way: set[PartitionId] = set()
+        self.unsettled: set[PartitionId] = set()
+        """Led groups whose placed mode or members are not there yet: look at them again soon."""
 
     def steer(self, group: HostedGroup, store: Reading) -> Coroutine[None, None, None] | None:
         """Begin a change that is placed, or return what must be told: it counts as under way."""
@@ -130,18 +153,43 @@ class Steering:
         placement = find(store, Placement, partition)
         if placement is None or partition in self._under_way:
             return None
-        record = find(store, MembershipRecord, partition)
-        step = plan_step(placement, record, facts_of(group), self._node_id)
+        step = self._step(group, placement, store)
         if isinstance(step, MembershipRequest):
             self._begin(group, step)
+            return None
+        if isinstance(step, Transition):
+            self._fence(group, step)
             return None
         if step is None:
             return None
         self._under_way.add(partition)
-        by_node = isinstance(step, RecordMembership)
+        by_node = isinstance(step, RecordMembership | RecordDurabilityMode)
         return self._report(
             partition, self._call_for_node if by_node else self._call_as_steward, step
         )
+
+    def _step(
+        self, group: HostedGroup, placement: Placement, store: Reading
+    ) -> Step | ModeStep | None:
+        partition = group.partition_id
+        state = find(store, DurabilityState, partition)
+        if is_settled(placement, state) and placement.previous is None:
+            self.unsettled.discard(partition)
+        else:
+            self.unsettled.add(partition)
+        record = find(store, MembershipRecord, partition)
+        step = plan_step(placement, record, facts_of(group), self._node_id)
+        return step or plan_mode_step(placement, state, mode_facts_of(group), self._node_id)
+
+    def _fence(self, group: HostedGroup, transition: Transition) -> None:
+        """Append the fence; what the group refuses is planned, and named, at the next look."""
+        answer = group.replica.propose_transition(transition)
+        mode, epoch = transition.to_mode.name, transition.durability_mode_epoch
+        if isinstance(answer, GroupRefused):
+            why = answer.reason
+            journal.info("group %d: %s waits: %s", group.partition_id, mode, why)
+        else:
+            journal.info("group %d: %s begins with epoch %d", group.partition_id, mode, epoch)
 
     def _begin(self, group: HostedGroup, request: MembershipRequest) -> None:
         try:

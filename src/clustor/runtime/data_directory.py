@@ -178,3 +178,12 @@ def _made(directory: Path) -> Path:
         sync_directory(directory.parent)
         sync_directory(directory.parent.parent)
     return directory
+
+
+def read_room(directory: Path) -> tuple[int, int] | None:
+    """Return the size of a directory's file system, and what of it we may still use."""
+    try:
+        found = os.statvfs(directory)
+    except OSError:
+        return None
+    return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize

@@ -32,6 +32,7 @@ from clustor.runtime.keystore import (
     KEYS_DIRECTORY,
     STAGED_FILE,
     create_keyring,
+    newest_store,
 )
 from clustor.runtime.pki import (
     AUTHORITY_FILE,
@@ -147,10 +148,12 @@ def _prepare_keys(root: Path, nodes: int) -> None:
 def _prepare_node_keys(root: Path, node: NodeId) -> None:
     keys = node_directory(root, node) / KEYS_DIRECTORY
     keys.mkdir(parents=True, mode=0o700, exist_ok=True)
-    for name in (KEK_FILE, KEYRING_FILE):
-        write_durably(keys / name, (root / KEYS_DIRECTORY / name).read_bytes())
-    if (root / KEYS_DIRECTORY / STAGED_FILE).exists():
-        write_durably(keys / STAGED_FILE, (root / KEYS_DIRECTORY / STAGED_FILE).read_bytes())
+    source = newest_store(root)
+    if source != keys:
+        for name in (KEK_FILE, KEYRING_FILE):
+            write_durably(keys / name, (source / name).read_bytes())
+        if (source / STAGED_FILE).exists():
+            write_durably(keys / STAGED_FILE, (source / STAGED_FILE).read_bytes())
     if not (keys / SIGNER_FILE).exists():
         create_signer(keys)
 

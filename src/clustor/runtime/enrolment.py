@@ -40,7 +40,13 @@ from clustor.runtime.enrolment_tokens import (
     spki_of,
 )
 from clustor.runtime.errors import CertificateUnusable, NodeError, PortTaken
-from clustor.runtime.keystore import KEK_FILE, KEYRING_FILE, KEYS_DIRECTORY, STAGED_FILE
+from clustor.runtime.keystore import (
+    KEK_FILE,
+    KEYRING_FILE,
+    KEYS_DIRECTORY,
+    STAGED_FILE,
+    newest_store,
+)
 from clustor.runtime.pki import (
     AUTHORITY_FILE,
     CERTIFICATE_FILE,
@@ -153,7 +159,7 @@ class Enroller:
             now=utc_now(),
             lifetime=NODE_LIFETIME,
         )
-        keys = self._root / KEYS_DIRECTORY
+        keys = newest_store(self._root)
         return EnrolmentAnswer(
             cluster_id=authority.cluster_id,
             certificate_pem=pem_of(certificate),

@@ -59,6 +59,8 @@ class HostedGroup:
         self._last_note: Note | None = None
         self.rolled_back = ""
         """Why the last change of members that this replica led was given up."""
+        self.led_term = 0
+        """The term that it led when it last said so; 0: it does not lead."""
         self.paused = False
         """Whether it hangs on purpose: it hears nothing, says nothing, and its time stands."""
 

@@ -35,6 +35,9 @@ class StagedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     wrapped: str  # hex, under the ring's KEK
     activates_at_ms: int | None = None
     """From when on it encrypts; None: not every node has it yet."""
+    mac_epoch: int = 0
+    """Of the key that seals segments from then on; 0: it stays the same."""
+    mac_wrapped: str = ""
 
 
 def create_keyring(data: Path) -> KeyRing:
@@ -82,9 +85,31 @@ def read_staged(directory: Path) -> StagedFile | None:
         raise KeyUnavailable("cannot read the staged key", file=str(path)) from error
 
 
+def unwrap_staged_mac(staged: StagedFile, kek: bytes) -> bytes:
+    """Open the MAC key that comes with a staged key, or raise KeyUnavailable."""
+    return unwrap_key(kek, WrappedKey(staged.mac_epoch, staged.mac_wrapped))
+
+
 def unwrap_staged(staged: StagedFile, kek: bytes) -> bytes:
     """Open a staged key, or raise KeyUnavailable."""
     return unwrap_key(kek, WrappedKey(staged.epoch, staged.wrapped))
+
+
+def newest_store(root: Path) -> Path:
+    """Return the key store of a cluster's directory whose ring is furthest: a new node gets it.
+
+    Nodes take granted keys by themselves; the cluster's own store learns only of those that an
+    operator made. Raises KeyUnavailable where there is none.
+    """
+    stores = [root / KEYS_DIRECTORY, *sorted(root.glob(f"node-*/{KEYS_DIRECTORY}"))]
+    found = [each for each in stores if (each / KEYRING_FILE).is_file()]
+    if not found:
+        raise KeyUnavailable("no key ring in this directory", directory=str(root))
+    return max(found, key=_newest_epoch)
+
+
+def _newest_epoch(store: Path) -> int:
+    return max(each.epoch for each in decode_keyring((store / KEYRING_FILE).read_bytes()).deks)
 
 
 def find_keyring(path: Path) -> Path:

@@ -35,6 +35,7 @@ from clustor.runtime.audit_control import ControlFollower
 from clustor.runtime.audit_desk import open_desk
 from clustor.runtime.audit_writer import AUDIT_DIRECTORY
 from clustor.runtime.cluster_file import ClusterFile, read_cluster_file
+from clustor.runtime.control_orders import GroupOrders
 from clustor.runtime.control_pages import ControlPages
 from clustor.runtime.control_service import ControlService
 from clustor.runtime.data_directory import STATE_DIRECTORY, DataDirectory, open_data_directory
@@ -55,12 +56,13 @@ from clustor.runtime.node import Node, NodeSettings
 from clustor.runtime.pki import NodeId, own_identity
 from clustor.runtime.repair import repair_status
 from clustor.runtime.rotation import NodeTrust, Repeated
-from clustor.runtime.rotation_keys import KeyKeeper, epochs_in_use, keep_keys
-from clustor.runtime.signing import load_signer
+from clustor.runtime.rotation_keys import KeyKeeper, epochs_in_use, keep_keys, mac_epochs_in_use
+from clustor.runtime.signer_keys import SignerKeeper, read_trusted
 from clustor.runtime.status import status_of
 from clustor.runtime.telemetry import NodeTelemetry
 from clustor.runtime.telemetry_logs import FORMATS, set_up_logging
 from clustor.runtime.telemetry_pages import RepairPages
+from clustor.security import KeyUse
 from clustor.selftest import run_selftest
 
 EXIT_CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
@@ -153,20 +155,22 @@ async def serve_node(
 ) -> None:
     """Serve until SIGTERM or SIGINT, then stop in order; `file` is the cluster's description."""
     asyncio.get_running_loop().set_exception_handler(_die)
+    signers = SignerKeeper(data.keys, node_id)
     settings = NodeSettings(
         cluster,
         node_id,
         load_keyring(data.keys),
-        load_signer(data.keys),
+        signers.signers[KeyUse.SNAPSHOT_MANIFEST],
         profile=cluster.profile,
         log_config=LogConfig(segment_bytes=cluster.segment_bytes),
         flow=cluster.flow,
+        registered_keys=read_trusted(data.keys),
     )
     disk = open_disk(data.root)
     for downgrade in disk.downgrades:
         journal.info("the disk cannot write in mode %s: %s", downgrade.mode.name, downgrade.reason)
     node = Node(settings, data, disk)
-    node.audit = open_desk(data, active_partitions=cluster.groups)
+    node.audit = signers.audit = open_desk(data, active_partitions=cluster.groups)
     node.transport.on_refused = node.audit.peer_refused
     node.audit.node_did("NodeStarted", node_id)
     trust = NodeTrust(node.transport, data.pki, node.audit, node.now_ms)
@@ -174,7 +178,9 @@ async def serve_node(
         data.keys,
         settings.keys,
         lambda: epochs_in_use(data.root / STATE_DIRECTORY),
+        macs_in_use=lambda: mac_epochs_in_use(data.root / STATE_DIRECTORY),
         audit=node.audit,
+        granted=bool(cluster.control_founders),
     )
     watches = [Repeated(trust.look), Repeated(lambda: keep_keys(keeper))]
     kv = KvService(node)
@@ -190,8 +196,9 @@ async def serve_node(
     for number in range(1, cluster.groups + 1):
         kv.host(PartitionId(number))
     if cluster.control_founders:
-        node.control = ControlService(node, kv)
-        admin.calls = ControlPages(node.control, cluster.id)
+        node.control = ControlService(node, kv, signers)
+        orders = GroupOrders(node, node.control)
+        admin.calls = ControlPages(node.control, cluster.id, orders)
         calls = ControlFollower(node.control.state, node.audit, data.root / AUDIT_DIRECTORY)
         watches.append(Repeated(calls.look))
     close = await extend(node, admin, file) if extend is not None else None

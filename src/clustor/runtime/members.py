@@ -2,7 +2,8 @@
 
 The replicas drive a change through the four phases of clustor §9.9. What they expect from
 ControlPlaneRaft before they begin is here, as far as one node can give it: a verdict and a routing
-epoch. The control plane's placement then follows its group (`control_steering`).
+epoch. That serves clusters without a control plane, and the control plane's own group; all others
+get their changes as placements (`control_orders`).
 """
 
 from __future__ import annotations
@@ -50,6 +51,12 @@ class ChangeBegun(msgspec.Struct, frozen=True):
     routing_epoch: int
 
 
+class PlacedChange(msgspec.Struct, frozen=True):
+    """The change is placed under this epoch; the group's leader carries it out."""
+
+    routing_epoch: int
+
+
 def change_members(
     group: HostedGroup, wanted: WantedChange, epoch: RoutingEpoch | None = None
 ) -> ChangeBegun:
@@ -93,8 +100,8 @@ def _preflight(before: Configuration, goal: Configuration, reason: str) -> Prefl
 def record_membership(group: HostedGroup, members: MembershipAck) -> None:
     """Confirm a finalised membership, for clients wait until it is recorded (clustor §9.9).
 
-    The record is the group's own log: the entry that finalised the change is durable on a quorum
-    of the new members before a leader asks for this. The control plane records it too, a moment
-    later; its MembershipAck has the higher epoch and replaces this one in the hard state.
+    Only where nobody else can: without a control plane, and for its own group. The record is the
+    group's own log: the entry that finalised the change is durable on a quorum of the new members
+    before a leader asks for this. Every other group waits for the control plane's word.
     """
     group.replica.membership_acknowledged(members)

@@ -12,7 +12,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -24,8 +24,9 @@ from clustor import wire as w
 from clustor.log import KeyRing, LogConfig
 from clustor.log.types import PartitionId
 from clustor.raft.membership import Configuration
+from clustor.raft.output import RoleChange
 from clustor.raft.profiles import CONSISTENCY_PROFILE, Profile
-from clustor.raft.types import ReplicaId
+from clustor.raft.types import ReplicaId, Role
 from clustor.replica import (
     ChunkSent,
     DiskRead,
@@ -40,8 +41,9 @@ from clustor.replica import (
 from clustor.runtime.admission import FlowNumbers
 from clustor.runtime.audit_desk import AuditDesk
 from clustor.runtime.cluster_file import ClusterFile, NodeEntry
-from clustor.runtime.data_directory import DataDirectory
+from clustor.runtime.data_directory import DataDirectory, read_room
 from clustor.runtime.disk import Disk
+from clustor.runtime.disk_policy import DiskRoom
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.members import record_membership
 from clustor.runtime.pki import NodeId, spiffe_uri
@@ -73,6 +75,7 @@ class NodeSettings:
     profile: Profile = CONSISTENCY_PROFILE
     log_config: LogConfig = LogConfig()
     flow: FlowNumbers = FlowNumbers()
+    registered_keys: tuple[str, ...] = ()  # SnapshotManifestKeys, beside the cluster's own
 
     @property
     def entry(self) -> NodeEntry:
@@ -116,7 +119,11 @@ class Node:
         self.control: ControlService | None = None
         """The control plane's part here; None where the cluster has none."""
         self._trusted: list[Ed25519PublicKey] = []
+        self._registered_keys: tuple[str, ...] = settings.registered_keys
         self._inflight = NodeInflight()
+        self.disk_room = DiskRoom(settings.flow.disk, settings.log_config.segment_bytes)
+        self.read_room: Callable[[Path], tuple[int, int] | None] = read_room
+        """How the size of a disk and what is free of it are asked for."""
         self._pace = SnapshotPace(settings.profile.replication.snapshot_bytes_per_second_max)
         self._rejoin_epochs = data.take_rejoin()
         self._trust(self.cluster)
@@ -134,6 +141,11 @@ class Node:
     def data_root(self) -> Path:
         """The node's own directory."""
         return self._data.root
+
+    @property
+    def keys_directory(self) -> Path:
+        """Where this node's keys are."""
+        return self._data.keys
 
     @property
     def identity(self) -> str:
@@ -235,9 +247,13 @@ class Node:
 
     def _trust(self, cluster: ClusterFile) -> None:
         """Believe the snapshots of all nodes; the replicas look at this very list."""
-        self._trusted[:] = [
-            Ed25519PublicKey.from_public_bytes(bytes.fromhex(key)) for key in cluster.signing_keys
-        ]
+        keys = dict.fromkeys((*cluster.signing_keys, *self._registered_keys))
+        self._trusted[:] = [Ed25519PublicKey.from_public_bytes(bytes.fromhex(key)) for key in keys]
+
+    def trust_registered(self, keys: Iterable[str]) -> None:
+        """Believe these SnapshotManifestKeys too: the control plane registered them."""
+        self._registered_keys = tuple(keys)
+        self._trust(self.cluster)
 
     def _draw(self, low: int, high: int) -> int:
         """Draw from `low` to `high`, both of them too; every heartbeat asks, so it is quick."""
@@ -325,6 +341,7 @@ class Node:
     def _tick(self) -> None:
         self._ticking = self._loop.call_later(TICK_SECONDS, self._tick)
         now_ms = self.now_ms()
+        self._watch_disk(now_ms)
         for group in self.groups.values():
             if group.paused:
                 continue
@@ -337,6 +354,18 @@ class Node:
         if self.watch is not None:
             self.watch.on_tick(now_ms)
         self._touch_all()
+
+    def _watch_disk(self, now_ms: int) -> None:
+        """Ask the disk what is free, and tell every group before one of them needs more."""
+        room = self.disk_room
+        if not room.is_due(now_ms):
+            return
+        found = self.read_room(self._data.root)
+        before, level = room.level, room.take(None if found is None else found[1])
+        if level is not before:
+            journal.warning("the disk: %s, %s bytes are free", level, room.free_bytes)
+        for group in self.groups.values():
+            group.admission.use_disk(level)
 
     def _on_packet(self, peer: NodeId, packet: w.Packet) -> None:
         if isinstance(packet.message, w.ServiceMessage):
@@ -444,13 +473,14 @@ class Node:
             self._loop.call_later(
                 delay.delay_ms / 1000, self._write_delayed, group, delay.number, began
             )
-        if output.record_membership is not None:
+        if output.record_membership is not None and self._records_itself(group):
             record_membership(group, output.record_membership)
             self.touch(group)
         if self._watcher is not None and _is_notable(output):
             self._watcher.on_group(group, output)
         if output.role is not None:
             role = output.role
+            self._tell_leadership(group, role)
             journal.info(
                 "group %d: %s in term %d, leader %s: %s",
                 *(group.partition_id, role.role, role.term, role.leader_id or "none", role.reason),
@@ -459,6 +489,19 @@ class Node:
             group.say(note)
         if output.failed is not None:
             journal.error("group %d has stopped: %s", group.partition_id, output.failed)
+
+    def _tell_leadership(self, group: HostedGroup, change: RoleChange) -> None:
+        """Write down that a group is led here from now on, or no more: who answered when."""
+        leads = change.role is Role.LEADER
+        term = change.term if leads else group.led_term
+        if self.audit is not None and term and (leads or group.led_term):
+            what = "LeadershipBegun" if leads else "LeadershipEnded"
+            self.audit.group_did(what, group.partition_id, self.node_id, term, change.reason)
+        group.led_term = change.term if leads else 0
+
+    def _records_itself(self, group: HostedGroup) -> bool:
+        """Say whether a group's own log is the record of its members: nobody else keeps one."""
+        return self.control is None or group is self.control.group
 
     def _write_delayed(self, group: HostedGroup, number: int, began: float) -> None:
         group.replica.write_delayed(number, (self._loop.time() - began) * 1000)

@@ -20,10 +20,21 @@ from typing import Final, assert_never
 import msgspec
 
 from clustor.log.errors import KeyUnavailable, LogError
-from clustor.log.keyfile import decode_keyring, encode_keyring, parse_kek, wrap_key
+from clustor.log.keyfile import (
+    KeyRingFile,
+    decode_keyring,
+    encode_keyring,
+    parse_kek,
+    wrap_key,
+)
 from clustor.log.keys import KEY_BYTES, KeyRing
-from clustor.log.segment import SEGMENT_HEADER_BYTES, decode_segment_header, segment_seq_of
-from clustor.log.types import DekEpoch
+from clustor.log.segment import (
+    SEGMENT_HEADER_BYTES,
+    SegmentHeader,
+    decode_segment_header,
+    segment_seq_of,
+)
+from clustor.log.types import DekEpoch, MacEpoch
 from clustor.runtime.audit_writer import wall_ms
 from clustor.runtime.data_directory import sync_directory, write_durably
 from clustor.runtime.keystore import (
@@ -33,6 +44,7 @@ from clustor.runtime.keystore import (
     StagedFile,
     read_staged,
     unwrap_staged,
+    unwrap_staged_mac,
 )
 from clustor.security import (
     ActivateKey,
@@ -55,7 +67,7 @@ from clustor.security import (
     plan_rotation,
     zeroization_digest,
 )
-from clustor.security.key_rotation import activated, staged, zeroized, zeroizing
+from clustor.security.key_rotation import activated, staged, with_mac, zeroized, zeroizing
 from clustor.snapshot import SnapshotError, decode_manifest
 
 REGISTRY_FILE: Final = "key-registry.json"
@@ -76,16 +88,23 @@ class KeyKeeper:
         ring: KeyRing | None,
         in_use: Callable[[], InUse],
         *,
+        macs_in_use: Callable[[], InUse] | None = None,
         audit: AuditSink | None = None,
         stages: bool = False,
+        granted: bool = False,
         now_ms: Callable[[], int] = wall_ms,
     ) -> None:
-        """`stages`: new keys are made here when they are due: for a node that has no peers."""
+        """`stages`: new keys are made here when they are due: for a node that has no peers.
+
+        `granted`: they come from the control plane (`rotation_grants`), and nobody need be told.
+        """
         self._directory = directory
         self._ring = ring
         self._in_use = in_use
+        self._macs_in_use = macs_in_use
         self._audit = audit
         self._stages = stages
+        self._granted = granted
         self._now_ms = now_ms
         self._look_again_ms = 0
         self._said: set[str] = set()
@@ -111,7 +130,12 @@ class KeyKeeper:
         if now_ms < self._look_again_ms and not has_staged:
             return
         registry = self._learn_staged(self.registry())
-        for step in plan_rotation(registry, now_ms, self._needed(registry, now_ms)):
+        for step in plan_rotation(
+            registry,
+            now_ms,
+            self._needed(registry, KeyUse.DEK, now_ms),
+            macs_in_use=self._needed_macs(registry, now_ms),
+        ):
             match step:
                 case StageKey():
                     registry = self._stage_due(registry, step)
@@ -173,7 +197,8 @@ class KeyKeeper:
 
     def _stage_due(self, registry: KeyRegistry, step: StageKey) -> KeyRegistry:
         if not self._stages:
-            self.say(f"key epoch {step.epoch} is due: `quantum keys rotate`")
+            if not self._granted:
+                self.say(f"key epoch {step.epoch} is due: `quantum keys rotate`")
             return registry
         wrapped = wrap_key(self._kek(), step.epoch, os.urandom(KEY_BYTES)).wrapped
         file = StagedFile(step.epoch, wrapped, self._now_ms())
@@ -191,6 +216,8 @@ class KeyKeeper:
         elif all(each.epoch != step.epoch for each in ring.deks):
             raise KeyUnavailable("the staged key is gone", epoch=step.epoch)
         registry = activated(registry, step, self._now_ms())
+        if file is not None and file.mac_epoch:
+            registry = self._activate_mac(registry, file)
         self._keep(registry)
         if self._ring is not None and step.epoch in self._ring.staged_dek_epochs():
             self._ring.activate_dek(DekEpoch(step.epoch))
@@ -199,42 +226,71 @@ class KeyKeeper:
         self._note("KeyActivated", step.epoch)
         return registry
 
+    def _activate_mac(self, registry: KeyRegistry, file: StagedFile) -> KeyRegistry:
+        """Let the key that came with it seal segments: it is durable in the ring's file before."""
+        path = self._directory / KEYRING_FILE
+        ring = decode_keyring(path.read_bytes())
+        known = max(each.epoch for each in ring.macs if each.epoch != file.mac_epoch)
+        root = unwrap_staged_mac(file, self._kek())
+        if all(each.epoch != file.mac_epoch for each in ring.macs):
+            macs = (*ring.macs, wrap_key(self._kek(), file.mac_epoch, root))
+            write_durably(path, encode_keyring(msgspec.structs.replace(ring, macs=macs)))
+        if self._ring is not None and file.mac_epoch not in self._ring.mac_epochs():
+            self._ring.add_mac(MacEpoch(file.mac_epoch), root)
+        if registry.find(KeyUse.MAC, file.mac_epoch) is None:
+            registry = with_mac(registry, known, file.mac_epoch, self._now_ms())
+        return registry
+
     def _zeroize(self, registry: KeyRegistry, step: ZeroizeKey) -> KeyRegistry:
         """Announce, take it out of the file, overwrite it in memory, record the proof."""
         registry = zeroizing(registry, step, self._now_ms())
         self._keep(registry)
         path = self._directory / KEYRING_FILE
         ring = decode_keyring(path.read_bytes())
-        kept = tuple(each for each in ring.deks if each.epoch != step.epoch)
-        if len(kept) != len(ring.deks):
-            write_durably(path, encode_keyring(msgspec.structs.replace(ring, deks=kept)))
-        digest = zeroization_digest(step.epoch)
-        if self._ring is not None and step.epoch in self._ring.dek_epochs():
-            digest = self._ring.zeroize_dek(DekEpoch(step.epoch))
+        kept = _without(ring, step)
+        if kept != ring:
+            write_durably(path, encode_keyring(kept))
+        digest = self._forget(step)
         registry = zeroized(registry, step, digest, self._now_ms())
         self._keep(registry)
-        self._note("KeyZeroized", step.epoch, {"zeroization_digest": digest[:64]})
+        facts = {"zeroization_digest": digest[:64]}
+        self._note("KeyZeroized", step.epoch, facts, use=step.use)
         return registry
+
+    def _forget(self, step: ZeroizeKey) -> str:
+        """Overwrite the key in memory, where it is; return the digest that proves it."""
+        ring = self._ring
+        if ring is not None and step.use is KeyUse.MAC and step.epoch in ring.mac_epochs():
+            return ring.zeroize_mac(MacEpoch(step.epoch))
+        if ring is not None and step.use is KeyUse.DEK and step.epoch in ring.dek_epochs():
+            return ring.zeroize_dek(DekEpoch(step.epoch))
+        return zeroization_digest(step.epoch)
 
     def _hold(self, step: HoldKey) -> None:
         needed = ", ".join(step.needed_by[:3])
-        self.say(f"key epoch {step.epoch} is kept: {len(step.needed_by)} need it ({needed})")
+        name = "MAC key" if step.use is KeyUse.MAC else "key"
+        self.say(f"{name} epoch {step.epoch} is kept: {len(step.needed_by)} need it ({needed})")
 
     # Within
 
-    def _needed(self, registry: KeyRegistry, now_ms: int) -> InUse:
+    def _needed_macs(self, registry: KeyRegistry, now_ms: int) -> InUse | None:
+        return None if self._macs_in_use is None else self._needed(registry, KeyUse.MAC, now_ms)
+
+    def _needed(self, registry: KeyRegistry, use: KeyUse, now_ms: int) -> InUse:
         """Ask what is in use, when the answer matters; who holds keys, holds all of them."""
         old = (KeyState.DECRYPT_ONLY, KeyState.ZEROIZING)
         ends = [
             each.ends_at_ms
-            for each in registry.of(KeyUse.DEK)
+            for each in registry.of(use)
             if each.state in old and each.ends_at_ms is not None
         ]
         if not ends or min(ends) > now_ms:
             return {}
         holders = tuple(sorted(read_holds(self._directory)))
         if holders:
-            return {each.epoch: holders for each in registry.of(KeyUse.DEK)}
+            return {each.epoch: holders for each in registry.of(use)}
+        if use is KeyUse.MAC and self._macs_in_use is not None:
+            return self._macs_in_use()
         return self._in_use()
 
     def _kek(self) -> bytes:
@@ -255,8 +311,16 @@ class KeyKeeper:
         (self._directory / STAGED_FILE).unlink(missing_ok=True)
         sync_directory(self._directory)
 
-    def _note(self, what: str, epoch: int, facts: dict[str, str] | None = None) -> None:
-        journal.info("%s: DEK epoch %d", what, epoch)
+    def _note(
+        self,
+        what: str,
+        epoch: int,
+        facts: dict[str, str] | None = None,
+        *,
+        use: KeyUse = KeyUse.DEK,
+    ) -> None:
+        name = "mac" if use is KeyUse.MAC else "dek"
+        journal.info("%s: %s epoch %d", what, name.upper(), epoch)
         if self._audit is not None:
             self._audit.note(
                 AuditEvent(
@@ -264,7 +328,7 @@ class KeyKeeper:
                     what=what,
                     outcome="Done",
                     at_ms=self._now_ms(),
-                    object=f"dek/{epoch}",
+                    object=f"{name}/{epoch}",
                     facts=facts or {},
                 )
             )
@@ -336,10 +400,35 @@ def epochs_in_use(state: Path) -> InUse:
     return {epoch: tuple(files) for epoch, files in found.items()}
 
 
+def mac_epochs_in_use(state: Path) -> InUse:
+    """Say which MAC epochs the segments below a node's `state/` are sealed with.
+
+    A file that cannot be read counts as needing every key: raises RotationRefused.
+    """
+    found: dict[int, list[str]] = {}
+    for file in sorted(state.glob("*/**/segment-*.log")) if state.is_dir() else ():
+        if segment_seq_of(file.name) is not None:
+            epoch = int(_segment_header(file).mac_epoch)
+            found.setdefault(epoch, []).append(str(file.relative_to(state)))
+    return {epoch: tuple(files) for epoch, files in found.items()}
+
+
+def _without(ring: KeyRingFile, step: ZeroizeKey) -> KeyRingFile:
+    if step.use is KeyUse.MAC:
+        macs = tuple(each for each in ring.macs if each.epoch != step.epoch)
+        return msgspec.structs.replace(ring, macs=macs)
+    deks = tuple(each for each in ring.deks if each.epoch != step.epoch)
+    return msgspec.structs.replace(ring, deks=deks)
+
+
 def _segment_epoch(file: Path) -> int:
+    return int(_segment_header(file).dek_epoch)
+
+
+def _segment_header(file: Path) -> SegmentHeader:
     try:
         with file.open("rb") as segment:
-            return decode_segment_header(segment.read(SEGMENT_HEADER_BYTES)).dek_epoch
+            return decode_segment_header(segment.read(SEGMENT_HEADER_BYTES))
     except (OSError, LogError) as error:
         raise RotationRefused("a segment's key cannot be told", file=str(file)) from error
 
@@ -349,6 +438,13 @@ def _snapshot_epoch(file: Path) -> int:
         return decode_manifest(file.read_bytes()).encryption.dek_epoch
     except (OSError, SnapshotError) as error:
         raise RotationRefused("a snapshot's key cannot be told", file=str(file)) from error
+
+
+def _check_free(directory: Path, file: StagedFile) -> None:
+    """Refuse to put a key in the place of another one: some node may encrypt with it already."""
+    there = read_staged(directory)
+    if there is not None and (there.epoch, there.wrapped) != (file.epoch, file.wrapped):
+        raise RotationRefused("another key is on its way", epoch=there.epoch, at=str(directory))
 
 
 def rotate_everywhere(
@@ -366,6 +462,8 @@ def rotate_everywhere(
         keeper.stage()
     file = read_staged(root)
     assert file is not None
+    for directory in nodes:
+        _check_free(directory, file)
     for directory in nodes:
         write_durably(directory / STAGED_FILE, msgspec.json.encode(file) + b"\n")
     at_ms = wall_ms() + after_ms

@@ -78,6 +78,15 @@ class GroupStatus(msgspec.Struct, frozen=True):
     cache_state: str = ""  # as this replica was told
 
 
+class ReportStatus(msgspec.Struct, frozen=True):
+    """A node's last word about itself, as this replica of the control plane has it."""
+
+    node_id: int
+    age_ms: int
+    stale: bool  # it counts no more: the node is down, or cut off
+    utilization: int  # in millionths
+
+
 class ControlStatus(msgspec.Struct, frozen=True):
     """The control plane as one node sees it."""
 
@@ -87,6 +96,7 @@ class ControlStatus(msgspec.Struct, frozen=True):
     cache_state: str  # Fresh, Cached, Stale or Expired (clustor §14.2)
     cache_age_ms: int | None  # None: never confirmed
     cache_revision: int
+    cache_saved_revision: int
     cache_expiry_total: int
     strict_fallback_state: str  # of the control plane's own group
     proofs_published: int  # of the groups that this node leads
@@ -96,6 +106,7 @@ class ControlStatus(msgspec.Struct, frozen=True):
     calls_led: int  # that this node took as the leader
     publications_led: int
     confirmations_led: int
+    reports: list[ReportStatus]
 
 
 class NodeAddress(msgspec.Struct, frozen=True):

@@ -33,6 +33,16 @@ class LogLevels:
                 found[name] = logging.getLevelName(logger.level)
         return found
 
+    def names(self) -> list[str]:
+        """Return the loggers that may be set: the roots, and whatever spoke below them."""
+        known = logging.Logger.manager.loggerDict
+        ours = (name for name in known if name.split(".", 1)[0] in ROOTS)
+        return sorted({*ROOTS, *ours})
+
+    def effective(self, logger: str) -> str:
+        """Return the level that holds for a logger, its own or an inherited one."""
+        return str(logging.getLevelName(logging.getLogger(logger).getEffectiveLevel()))
+
     def set(self, level: str, logger: str = "") -> None:
         """Set the level of a logger, at once; `""` is the root. Raises UnknownLevel."""
         if level.upper() not in LEVELS:

@@ -7,15 +7,18 @@ import time
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 from clustor.control.draft import find
+from clustor.control.durability import DurabilityState
+from clustor.control.placement import Placement
 from clustor.control.quarantine import Quarantine
 from clustor.flow import DurabilityStatus, hint_for, ingest_status
-from clustor.log.types import PartitionId
+from clustor.log.types import DurabilityMode, PartitionId
 from clustor.raft.quorum import VoteResult
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.telemetry import (
     CreditFacts,
     DiskFacts,
     LeadingFacts,
+    ModeReading,
     Place,
     QuarantineFacts,
     Question,
@@ -24,6 +27,7 @@ from clustor.telemetry import (
     explain_credit_hint,
     explain_credit_zero,
     explain_disk_blocked,
+    explain_mode,
     explain_not_leader,
     explain_quarantined,
     explain_snapshot_blocked,
@@ -81,6 +85,8 @@ class GroupWhy:
                 return explain_disk_blocked(self._disk(hosted))
             case Question.QUARANTINED:
                 return explain_quarantined(self._quarantine(hosted))
+            case Question.DURABILITY_MODE:
+                return explain_mode(self._mode(hosted))
             case _:
                 assert_never(question)
 
@@ -161,6 +167,25 @@ class GroupWhy:
             free_bytes=free_bytes(hosted),
             required_bytes=replica.settings.log_config.segment_bytes,
             io_writer_mode=replica.log.io_writer_mode.name,
+            level=hosted.admission.disk.value,
+        )
+
+    def _mode(self, hosted: HostedGroup) -> ModeReading:
+        replica, control = hosted.replica, self._node.control
+        hard, leadership = replica.group.core.hard, replica.group.leadership
+        number = int(hosted.partition_id)
+        placed = None if control is None else find(control.cache, Placement, number)
+        said = None if control is None else find(control.cache, DurabilityState, number)
+        return ModeReading(
+            leads=replica.leads,
+            leader_id=replica.leader_id,
+            mode=hard.durability_mode,
+            epoch=hard.durability_mode_epoch,
+            placed_mode=None if placed is None else DurabilityMode[placed.durability_mode.name],
+            placed_epoch=0 if placed is None else placed.durability_mode_epoch,
+            clause=leadership.group_fsync_clause() if replica.leads else None,
+            clamped=replica.leads and leadership.must_write_strict(),
+            recorded_clause="" if said is None else said.refused_clause,
         )
 
     def _quarantine(self, hosted: HostedGroup) -> QuarantineFacts:

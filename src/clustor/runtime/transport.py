@@ -324,6 +324,11 @@ class Line:
         return self._connection is not None and self._connection.ready
 
     @property
+    def is_behind(self) -> bool:
+        """Whether the connection takes nothing now; what is sent all the same may be dropped."""
+        return self.ready and self._connection is not None and not self._connection.writable
+
+    @property
     def connection(self) -> _Outbound | None:
         return self._connection
 
@@ -497,6 +502,11 @@ class Transport:
             for line in self._dirty:
                 line.flush()
             self._dirty.clear()
+
+    def is_behind(self, peer: NodeId) -> bool:
+        """Say whether a connected peer reads too slowly for more than what waits for it."""
+        line = self._lines.get(peer)
+        return line is not None and line.is_behind
 
     def connected(self) -> list[NodeId]:
         """Name the peers that this node can speak to now."""

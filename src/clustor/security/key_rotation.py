@@ -71,9 +71,13 @@ def plan_rotation(
     now_ms: int,
     in_use: InUse,
     *,
+    macs_in_use: InUse | None = None,
     wanted: Set[KeyUse] = frozenset(),
 ) -> tuple[RotationStep, ...]:
     """Return what is due, in order. `wanted` keys are rotated before their time.
+
+    MAC keys come and go with data keys (`with_mac`); `macs_in_use` is None where nobody looked,
+    and then none of them is zeroized.
 
     Carried out step by step and planned again after a crash at any point, it comes to the same end.
     """
@@ -86,26 +90,35 @@ def plan_rotation(
             steps.append(ActivateKey(KeyUse.DEK, staged.epoch))
     elif active is not None and (KeyUse.DEK in wanted or _is_due(active, now_ms)):
         steps.append(StageKey(KeyUse.DEK, entries[-1].epoch + 1))
+    steps += _ends(entries, now_ms, in_use)
+    if macs_in_use is not None:
+        steps += _ends(registry.of(KeyUse.MAC), now_ms, macs_in_use)
+    return tuple(steps)
+
+
+def _ends(entries: tuple[KeyEntry, ...], now_ms: int, in_use: InUse) -> list[RotationStep]:
+    """Say which old keys go, and which are held by what."""
+    steps: list[RotationStep] = []
     for entry in entries:
         if entry.state is KeyState.ZEROIZING or _is_over(entry, now_ms):
             needed_by = in_use.get(entry.epoch, ())
             steps.append(
-                HoldKey(KeyUse.DEK, entry.epoch, needed_by)
+                HoldKey(entry.use, entry.epoch, needed_by)
                 if needed_by
-                else ZeroizeKey(KeyUse.DEK, entry.epoch)
+                else ZeroizeKey(entry.use, entry.epoch)
             )
-    return tuple(steps)
+    return steps
 
 
 def next_rotation_ms(registry: KeyRegistry) -> int | None:
     """Return when `plan_rotation` has something to do next; None: never by itself."""
     moments: list[int] = []
-    for entry in registry.of(KeyUse.DEK):
+    for entry in (*registry.of(KeyUse.DEK), *registry.of(KeyUse.MAC)):
         match entry.state:
             case KeyState.STAGED:
                 moments += [entry.activates_at_ms] if entry.activates_at_ms is not None else []
             case KeyState.ACTIVE:
-                moments.append(_due_ms(entry))
+                moments += [_due_ms(entry)] if entry.use is KeyUse.DEK else []
             case KeyState.DECRYPT_ONLY:
                 assert entry.ends_at_ms is not None
                 moments.append(entry.ends_at_ms)
@@ -145,6 +158,15 @@ def activated(registry: KeyRegistry, step: ActivateKey, now_ms: int) -> KeyRegis
     return registry.with_entry(
         msgspec.structs.replace(entry, state=KeyState.ACTIVE, activated_at_ms=now_ms)
     )
+
+
+def with_mac(registry: KeyRegistry, known: int, epoch: int, now_ms: int) -> KeyRegistry:
+    """Return the registry once another key seals segments; `known` is the one that did before."""
+    if registry.active(KeyUse.MAC) is None:
+        first = staged(registry, StageKey(KeyUse.MAC, known, now_ms), now_ms)
+        registry = activated(first, ActivateKey(KeyUse.MAC, known), now_ms)
+    registry = staged(registry, StageKey(KeyUse.MAC, epoch, now_ms), now_ms)
+    return activated(registry, ActivateKey(KeyUse.MAC, epoch), now_ms)
 
 
 def zeroizing(registry: KeyRegistry, step: ZeroizeKey, now_ms: int) -> KeyRegistry:

@@ -21,6 +21,7 @@ from clustor.telemetry.explaining import (
     explain_quarantined,
     explain_snapshot_blocked,
 )
+from clustor.telemetry.explaining_mode import ModeReading, explain_mode
 from clustor.telemetry.exposition import (
     CONTENT_TYPE,
     Family,
@@ -98,6 +99,7 @@ __all__ = [
     "IncidentLog",
     "Kind",
     "LeadingFacts",
+    "ModeReading",
     "NodeMeters",
     "NotReady",
     "Place",
@@ -118,6 +120,7 @@ __all__ = [
     "explain_credit_hint",
     "explain_credit_zero",
     "explain_disk_blocked",
+    "explain_mode",
     "explain_not_leader",
     "explain_quarantined",
     "explain_snapshot_blocked",

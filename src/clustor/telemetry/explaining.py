@@ -159,6 +159,11 @@ _THROTTLE: Final = {
         "more writes are under way than the credits allow",
         "send less at once, or spread the load over more partitions",
     ),
+    ThrottleReason.DISK_SOFT: ("the disk is nearly full", "free some room"),
+    ThrottleReason.DISK_HARD: (
+        "the disk is so full that the log could fail",
+        "free some room: writes come back by themselves",
+    ),
 }
 
 
@@ -332,6 +337,8 @@ class DiskFacts:
     required_bytes: int
     """What the next segment reserves; without this much room it is refused."""
     io_writer_mode: str
+    level: str = "None"
+    """What the node's disk policy says: DiskSoft gives fewer credits, DiskHard none."""
 
 
 def explain_disk_blocked(facts: DiskFacts) -> Why:
@@ -362,12 +369,18 @@ def _disk_words(facts: DiskFacts) -> tuple[str, str, str, w.ThrottleReason | Non
     if facts.failed is not None:
         words = f"its replica has stopped: {facts.failed}"
         return "Failed", words, "mend the disk and start the node anew", w.ThrottleReason.DISK_HARD
+    if facts.level == "DiskHard":
+        words = f"only {facts.free_bytes} bytes are free: writes are refused before the log fails"
+        return "DiskHard", words, "free some room: writes come back", w.ThrottleReason.DISK_HARD
     if facts.device_stalled:
         words = f"the disk counts as stalled: {facts.violations} syncs took over its bound"
         return "DeviceStalled", words, "look at the disk", w.ThrottleReason.WAL_DEVICE
     if facts.write_age_ms > facts.latency_ms_max:
         words = f"a write has been waiting for the disk for {facts.write_age_ms} ms"
         return "WriteOutstanding", words, "look at the disk", w.ThrottleReason.WAL_DEVICE
+    if facts.level == "DiskSoft":
+        words = f"only {facts.free_bytes} bytes are free: a quarter of the credits is given"
+        return "DiskSoft", words, "free some room", w.ThrottleReason.DISK_SOFT
     if facts.free_bytes < facts.required_bytes:
         words = (
             f"{facts.free_bytes} bytes are free, and the next segment "

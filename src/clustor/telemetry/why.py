@@ -1,4 +1,4 @@
-"""Why a group does not do what it should: the six explanations of clustor §13.2.
+"""Why a group does not do what it should: the explanations of clustor §13.2.
 
 Nothing is decided here a second time. The facts carry the word of the gate itself (the clause
 that an election, an emission or the admission of a write stopped at), and an explanation puts
@@ -24,7 +24,7 @@ SENTENCE_CHARACTERS_MAX: Final = 2_048
 
 
 class Question(StrEnum):
-    """The six questions, spelled as in §13.2."""
+    """The six questions, spelled as in §13.2, and one of our own."""
 
     NOT_LEADER = "WhyNotLeader"
     CREDIT_ZERO = "WhyCreditZero"
@@ -32,6 +32,7 @@ class Question(StrEnum):
     DISK_BLOCKED = "WhyDiskBlocked"
     QUARANTINED = "WhyQuarantined"
     CREDIT_HINT = "WhyCreditHint"
+    DURABILITY_MODE = "WhyDurabilityMode"
 
 
 def question_of(text: str) -> Question | None:

@@ -14,10 +14,13 @@ from clustor.control import (
     ConfigVersion,
     ControlObject,
     DrFence,
+    DurabilityState,
     FeatureGate,
     FeatureManifest,
     KeyEpochs,
+    NodeLoad,
     NodeSpec,
+    NodeState,
     OverrideEntry,
     Placement,
     ProofConflict,
@@ -32,7 +35,7 @@ from clustor.control import (
     TenantSpec,
 )
 from clustor.control.configuration import Value
-from clustor.control.types import Count, Digest, Name, Text
+from clustor.control.types import Count, Digest, Name, Text, WriterMode
 
 Item = TypeVar("Item")
 
@@ -106,10 +109,32 @@ class GroupView(Answer, frozen=True, kw_only=True):
 
     group: Count
     placement: Placement | None
+    durability: DurabilityState | None
     proof: ProofTuple | None
     conflict: ProofConflict | None
     quarantines: list[Quarantine]
     local: dict[str, Any] | None
+
+
+class NodeView(Answer, frozen=True, kw_only=True):
+    """A node: what the control plane says of it, and what it last said of itself.
+
+    `report_state` is Fresh, Stale (its word counts no more: it is down, or cut off), or None.
+    """
+
+    node_id: Count
+    identity: str
+    zone: Name
+    address: Text
+    capacity: Count
+    state: NodeState
+    registered_at: Count
+    version: Text
+    io_writer_mode: WriterMode | None
+    features: tuple[Name, ...]
+    report_state: str
+    report_age_ms: Count | None
+    load: NodeLoad | None
 
 
 class WhyAnswer(Answer, frozen=True, kw_only=True):
@@ -157,6 +182,7 @@ class ConfigValue(Answer, frozen=True, kw_only=True):
     version: Count
     set_by: str
     set_at: Count
+    takes_effect: str
 
 
 class AuditRow(Answer, frozen=True, kw_only=True):

@@ -84,7 +84,7 @@ class Api:
         self.groups = groups
         self.refusals = RefusalRing()
         self._sink = sink
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self._draw_id = draw_id
         self._authorities = Authorities()
 
@@ -228,10 +228,15 @@ class Api:
             command = route.make(asked)
         except msgspec.ValidationError as error:
             raise malformed(str(error)) from None
+        if route.check is not None:
+            route.check(command)
         answer = await self.port.call(command, asked.caller, asked.request_id)
         if not isinstance(answer, Done):
             raise of_refusal(answer)
-        done = CallDone(request_id=asked.request_id, revision=answer.revision, result=answer.result)
+        result = dict(answer.result)
+        if route.remark is not None:
+            result |= route.remark(command)
+        done = CallDone(request_id=asked.request_id, revision=answer.revision, result=result)
         return self.encoded(CallDone, done)
 
     @staticmethod
@@ -286,7 +291,7 @@ class Api:
     def _note(self, request: Request, request_id: str, error: ApiError) -> None:
         peer = peer_of(request.certificate) if request.certificate is not None else None
         note = RefusalNote(
-            at=self._now_ms(),
+            at=self.now_ms(),
             identity=peer.identity if peer is not None else None,
             method=request.method,
             path=urlsplit(request.target).path[:256],

@@ -10,12 +10,25 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
-from clustor.control import Placement, ProofConflict, PublishedProof, Quarantine, find, scan
+from clustor.control import (
+    DurabilityState,
+    NodeReport,
+    NodeSpec,
+    Placement,
+    ProofConflict,
+    PublishedProof,
+    Quarantine,
+    find,
+    is_stale,
+    scan,
+)
+from clustor.runtime.telemetry_logs import LogLevels as ProcessLevels
 from quantum.admin.answers import (
     GroupView,
     ListPage,
     LogLevel,
     LogLevels,
+    NodeView,
     RefusalRow,
     Refusals,
     WhyAnswer,
@@ -31,7 +44,7 @@ if TYPE_CHECKING:
 REFUSALS_KEPT_MAX: Final = 1_024
 REFUSAL_LINES_MAX: Final = 100  # in a window: who is refused must not fill the disk
 REFUSAL_WINDOW_MS: Final = 10_000
-LOGGERS: Final = ("clustor", "quantum", "slipstream")
+_LEVELS: Final = ProcessLevels()
 
 journal = logging.getLogger("quantum.audit")
 
@@ -52,6 +65,40 @@ class SetLogLevelBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         str,
         msgspec.Meta(pattern=r"^(clustor|quantum|slipstream)(\.[a-z_]{1,32}){0,3}$(?!\n)"),
     ] = "quantum"
+
+
+# Nodes.
+
+
+def nodes(api: Api, asked: Asked) -> ListPage[NodeView]:
+    """List the nodes, each with its own last word and whether that still counts."""
+    after = int(asked.values["after"] or -1)
+    wanted = [each for each in scan(asked.store, NodeSpec) if each.node_id > after]
+    page = wanted[: asked.values["limit"]]
+    return ListPage(
+        items=[_node(api, asked, each) for each in page],
+        after=str(page[-1].node_id) if len(page) < len(wanted) else None,
+        revision=revision_of(asked.store),
+    )
+
+
+def node(api: Api, asked: Asked) -> NodeView:
+    found = find(asked.store, NodeSpec, asked.values["node_id"])
+    if found is None:
+        raise not_found("no such NodeSpec", name=str(asked.values["node_id"]))
+    return _node(api, asked, found)
+
+
+def _node(api: Api, asked: Asked, spec: NodeSpec) -> NodeView:
+    report = find(asked.store, NodeReport, spec.node_id)
+    now_ms = api.now_ms()
+    state = "None" if report is None else "Stale" if is_stale(report, now_ms) else "Fresh"
+    return NodeView(
+        **msgspec.structs.asdict(spec),
+        report_state=state,
+        report_age_ms=None if report is None else max(0, now_ms - report.reported_at),
+        load=None if report is None else report.load,
+    )
 
 
 # Groups.
@@ -84,6 +131,7 @@ def _group(api: Api, asked: Asked, number: int) -> GroupView:
     return GroupView(
         group=number,
         placement=find(asked.store, Placement, number),
+        durability=find(asked.store, DurabilityState, number),
         proof=published.proof if published is not None else None,
         conflict=find(asked.store, ProofConflict, number),
         quarantines=list(scan(asked.store, Quarantine, number)),
@@ -103,21 +151,18 @@ def why(api: Api, asked: Asked) -> WhyAnswer:
 
 
 def log_levels(_api: Api, _asked: Asked) -> LogLevels:
-    known = logging.root.manager.loggerDict
-    names = sorted(name for name in known if name.partition(".")[0] in LOGGERS)
-    return LogLevels(items=[_level(name) for name in sorted({*LOGGERS, *names})])
+    return LogLevels(items=[_level(name) for name in _LEVELS.names()])
 
 
 def set_log_level(_api: Api, asked: Asked) -> LogLevel:
     body: SetLogLevelBody = asked.body
-    logging.getLogger(body.logger).setLevel(body.level.value)
+    _LEVELS.set(body.level.value, body.logger)
     journal.warning("%s set the level of %s to %s", asked.caller.identity, body.logger, body.level)
     return _level(body.logger)
 
 
 def _level(name: str) -> LogLevel:
-    effective = logging.getLevelName(logging.getLogger(name).getEffectiveLevel())
-    return LogLevel(logger=name, level=effective)
+    return LogLevel(logger=name, level=_LEVELS.effective(name))
 
 
 # Whom it refused.

@@ -54,6 +54,7 @@ from quantum.admin.answers import (
 )
 from quantum.admin.errors import malformed, not_found
 from quantum.admin.routes import Asked, ReadPage
+from quantum.config.live import takes
 
 if TYPE_CHECKING:
     from quantum.admin.api import Api
@@ -275,7 +276,9 @@ def explained(_api: Api, asked: Asked) -> ConfigValue:
     found = explain(asked.store, key, scopes)
     if found is None:
         raise not_found("no scope sets this key", key=key, scopes=[s.kind.value for s in scopes])
-    return ConfigValue(key=key, **asdict(found) | {"scope": found.scope})
+    of_tenant = found.scope.kind is ScopeKind.TENANT
+    effect = takes(key, of_tenant=of_tenant).value
+    return ConfigValue(key=key, **asdict(found) | {"scope": found.scope, "takes_effect": effect})
 
 
 # The whole cluster.

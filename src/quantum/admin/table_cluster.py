@@ -14,6 +14,7 @@ from quantum.admin.answers import (
     Keys,
     LogLevel,
     LogLevels,
+    NodeView,
     Refusals,
     list_page,
 )
@@ -40,24 +41,21 @@ CLUSTER: Final = (
 )
 
 NODES: Final = (
-    list_route(
+    page(
         "/v1/nodes",
-        c.NodeSpec,
+        n.nodes,
+        list_page(NodeView),
         "nodes list",
-        "List the nodes of the cluster.",
-        "node_id",
-        "zone",
-        "address",
-        "capacity",
-        "state",
-        "version",
+        "List the nodes of the cluster, and how full each says it is.",
+        query=BY_NUMBER,
+        columns=("node_id", "zone", "address", "state", "version", "report_state", "load"),
     ),
     page(
         "/v1/nodes/{node_id}",
-        r.item(c.NodeSpec, "node_id"),
-        c.NodeSpec,
+        n.node,
+        NodeView,
         "nodes show",
-        "Show one node.",
+        "Show one node, and what it last said of itself.",
         kinds={"node_id": Count},
         example="4",
     ),
@@ -111,6 +109,38 @@ NODES: Final = (
 )
 
 KEYS: Final = (
+    list_route(
+        "/v1/keys/deks",
+        c.DekGrant,
+        "keys deks",
+        "List the data keys that nodes were given, wrapped, and from when on each encrypts.",
+        "epoch",
+        "granted_at",
+        "activates_at",
+        roles=OPERATORS,
+    ),
+    call(
+        "POST",
+        "/v1/keys/deks",
+        c.GrantDek,
+        "keys grant-dek",
+        "--epoch 7 --wrapped HEX --kek-fingerprint HEX",
+    ),
+    call(
+        "POST",
+        "/v1/keys/deks/{epoch}/ready",
+        c.ReportDekReady,
+        "keys dek-ready",
+        "7 --node-id 1",
+    ),
+    call(
+        "POST",
+        "/v1/keys/deks/{epoch}/activate",
+        c.ActivateDek,
+        "keys activate-dek",
+        "7 --activates-at 1790000000000",
+    ),
+    call("DELETE", "/v1/keys/deks/{epoch}", c.ForgetDek, "keys forget-dek", "7"),
     page("/v1/keys", r.keys, Keys, "keys list", "Show the key epochs, and the public keys."),
     call(
         "POST",

@@ -77,6 +77,13 @@ GROUPS: Final = (
         "groups record-membership",
         "11 --node-id 1 --routing-epoch 4 --membership-digest BASE64 --durability-mode-epoch 0",
     ),
+    call(
+        "PUT",
+        "/v1/groups/{partition_id}/durability/record",
+        c.RecordDurabilityMode,
+        "groups record-durability",
+        "11 --node-id 1 --term 3 --mode Strict --durability-mode-epoch 2",
+    ),
     list_route(
         "/v1/quarantines",
         c.Quarantine,

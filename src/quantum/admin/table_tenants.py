@@ -8,6 +8,7 @@ from typing import Any, Final
 from clustor import control as c
 from clustor.control.types import Count, Name
 from quantum.admin import reading as r
+from quantum.admin import taking_effect as t
 from quantum.admin.answers import Configuration, ConfigValue, TenantState, list_page
 from quantum.admin.listings import PAGED, SCOPE, TENANT, list_route
 from quantum.admin.routes import TENANT_READERS, Parameter, call, page
@@ -66,12 +67,15 @@ TENANTS: Final = (
         own_tenant=True,
         example="acme",
     ),
-    call(
-        "PUT",
-        "/v1/tenants/{tenant_id}/quotas",
-        c.SetQuotas,
-        "tenants set-quotas",
-        "acme --quotas '{\"connections_max\": 5000}'",
+    replace(
+        call(
+            "PUT",
+            "/v1/tenants/{tenant_id}/quotas",
+            c.SetQuotas,
+            "tenants set-quotas",
+            "acme --quotas '{\"connections_max\": 5000}'",
+        ),
+        remark=t.quota_effects,
     ),
     page(
         "/v1/tenants/{tenant_id}/acls",
@@ -84,12 +88,15 @@ TENANTS: Final = (
         own_tenant=True,
         example="acme",
     ),
-    call(
-        "PUT",
-        "/v1/tenants/{tenant_id}/acls",
-        c.SetAcls,
-        "tenants set-acls",
-        'acme --rules \'[{"effect": "Allow", "action": "Any", "filter": "plant/#"}]\'',
+    replace(
+        call(
+            "PUT",
+            "/v1/tenants/{tenant_id}/acls",
+            c.SetAcls,
+            "tenants set-acls",
+            'acme --rules \'[{"effect": "Allow", "action": "Any", "filter": "plant/#"}]\'',
+        ),
+        check=t.check_rules,
     ),
     page(
         "/v1/tenants/{tenant_id}/trust",
@@ -205,12 +212,16 @@ CONFIG: Final = (
         ),
         example="--key flow.entry_credit_max --tenant acme",
     ),
-    call(
-        "PUT",
-        "/v1/config",
-        c.SetConfiguration,
-        "config set",
-        "--scope Tenant/acme --document '{\"flow.entry_credit_max\": 4096}'",
+    replace(
+        call(
+            "PUT",
+            "/v1/config",
+            c.SetConfiguration,
+            "config set",
+            "--scope Tenant/acme --document '{\"rates.publishes\": 4096}'",
+        ),
+        check=t.check_configuration,
+        remark=t.configuration_effects,
     ),
     replace(
         call(

@@ -27,7 +27,7 @@ from quantum.archive.planning import (
     decide_hold,
     plan_next,
 )
-from quantum.archive.records import AppliedWith, GapRow, Record, SegmentRow, SnapshotRow
+from quantum.archive.records import AppliedWith, DroppedRow, GapRow, Record, SegmentRow, SnapshotRow
 from quantum.archive.types import Bounds, IndexRange, Piece, PrgId, SnapshotRef
 from quantum.archive.verifying import Finding, FindingKind, Verified, verify_prg
 
@@ -47,6 +47,7 @@ __all__ = [
     "CloseSegment",
     "Compacted",
     "Diverged",
+    "DroppedRow",
     "Finding",
     "FindingKind",
     "GapRow",

@@ -15,8 +15,11 @@ from quantum.archive.listing import Listing, begin_with, follow, pages_through, 
 from quantum.archive.names import MANIFEST_FOLDER, manifest_folder, record_name, record_of
 from quantum.archive.objects import Objects
 from quantum.archive.records import (
+    FORMAT_VERSION,
     RECORD_BYTES_MAX,
+    RETENTION_VERSION,
     AppliedWith,
+    DroppedRow,
     Record,
     Row,
     check_mac,
@@ -109,7 +112,10 @@ def next_record(
     """Make the record that would continue a listing. Raises ArchiveForeign."""
     check_owner(listing, cluster, partition)
     seq = listing.seq + 1
+    added, listed = tuple(rows), to_list(listing)
+    drops = any(isinstance(row, DroppedRow) for row in (*added, *(listed or ())))
     return Record(
+        format_version=RETENTION_VERSION if drops else FORMAT_VERSION,
         cluster=cluster,
         prg=str(listing.prg),
         partition=partition,
@@ -117,8 +123,8 @@ def next_record(
         previous=listing.digest,
         writer=writer,
         written_at_ms=now_ms,
-        added=tuple(rows),
-        listed=to_list(listing),
+        added=added,
+        listed=listed,
         applied_with=applied_with,
         mac_epoch=mac_epoch,
     )

@@ -13,6 +13,7 @@ from quantum.archive.records import (
     NO_DIGEST,
     PAGE_RECORDS,
     AppliedWith,
+    DroppedRow,
     GapRow,
     Record,
     Row,
@@ -44,6 +45,8 @@ class Listing:
     """What was added since the last page: the next one lists it."""
     book: tuple[Row, ...] = ()
     """The same of the last book."""
+    dropped_through: int = 0
+    """Through which index nothing is kept any more."""
 
     @property
     def first(self) -> int:
@@ -56,7 +59,7 @@ class Listing:
         return self.stretches[-1].last if self.stretches else 0
 
     @property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[SegmentRow | GapRow | SnapshotRow, ...]:
         return (*self.stretches, *self.snapshots)
 
     @property
@@ -171,9 +174,16 @@ def _check_chain(listing: Listing, record: Record) -> None:
 def _added(listing: Listing, rows: tuple[Row, ...]) -> Listing:
     stretches, snapshots = list(listing.stretches), list(listing.snapshots)
     term = listing.last_term
+    dropped = listing.dropped_through
     for row in rows:
         if isinstance(row, SnapshotRow):
             snapshots.append(row)
+            continue
+        if isinstance(row, DroppedRow):
+            _check_dropped(listing.prg, row, stretches, snapshots)
+            stretches = [each for each in stretches if each.last > row.through]
+            snapshots = [each for each in snapshots if each.base_index >= row.through]
+            dropped = row.through
             continue
         if row.last < row.first or (stretches and row.first != stretches[-1].last + 1):
             raise ArchiveDamaged(
@@ -186,7 +196,24 @@ def _added(listing: Listing, rows: tuple[Row, ...]) -> Listing:
             _check_segment(listing.prg, row, term)
             term = row.last_term
         stretches.append(row)
-    return replace(listing, stretches=tuple(stretches), snapshots=tuple(snapshots))
+    return replace(
+        listing,
+        stretches=tuple(stretches),
+        snapshots=tuple(snapshots),
+        dropped_through=dropped,
+    )
+
+
+def _check_dropped(
+    prg: PrgId, row: DroppedRow, stretches: Sequence[Stretch], snapshots: Sequence[SnapshotRow]
+) -> None:
+    """Check that whole stretches go, that one stays, and that a snapshot knows what went."""
+    ends = [each.last for each in stretches]
+    covered = any(each.base_index >= row.through for each in snapshots)
+    if row.through not in ends[:-1] or not covered:
+        raise ArchiveDamaged(
+            "a record drops what it must not", prg=prg, through=row.through, covered=covered
+        )
 
 
 def _check_segment(prg: PrgId, row: SegmentRow, term: int) -> None:

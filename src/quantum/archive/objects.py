@@ -53,6 +53,9 @@ class Objects(Protocol):
     def folders(self, prefix: str) -> list[str]:
         """List the folders right below such a prefix, without slashes; sorted."""
 
+    def delete(self, name: str) -> None:
+        """Remove an object for good; one that is not there is no error."""
+
 
 def open_objects(url: str) -> Objects:
     """Open a store by its URL: `file:///…`, `s3://bucket/prefix` and what else obstore knows.
@@ -134,6 +137,13 @@ class DirectoryObjects:
             except FileNotFoundError:
                 return []
             return sorted(path.name for path in found if path.is_dir())
+
+    def delete(self, name: str) -> None:
+        with _disk(name):
+            path = self._path(name)
+            path.unlink(missing_ok=True)
+            if path.parent.is_dir():
+                sync_directory(path.parent)
 
     def _path(self, name: str) -> Path:
         assert name and ".." not in name.split("/") and not name.startswith("/"), name
@@ -220,6 +230,10 @@ class StoreObjects:
         with _store(prefix):
             found = obstore.list_with_delimiter(self._store, prefix or None)
             return sorted(str(each).rpartition("/")[2] for each in found["common_prefixes"])
+
+    def delete(self, name: str) -> None:
+        with _store(name), contextlib.suppress(FileNotFoundError):
+            obstore.delete(self._store, name)
 
 
 @contextmanager

@@ -24,6 +24,8 @@ from quantum.archive.errors import ArchiveDamaged, ArchiveFormatUnknown
 
 FORMAT: Final = "quantum-archive"
 FORMAT_VERSION: Final = 1
+RETENTION_VERSION: Final = 2
+"""Of records that say, or list, that something was dropped: older releases must not read on."""
 PAGE_RECORDS: Final = 64
 BOOK_RECORDS: Final = 4096
 RECORD_BYTES_MAX: Final = 64 << 20
@@ -93,7 +95,14 @@ class GapRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="gap")
     reason: _Name
 
 
-Row: TypeAlias = SegmentRow | SnapshotRow | GapRow
+class DroppedRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="dropped"):
+    """Nothing through this index is kept any more: neither segments nor the snapshots before it."""
+
+    through: _Index
+    reason: _Name
+
+
+Row: TypeAlias = SegmentRow | SnapshotRow | GapRow | DroppedRow
 
 
 class AppliedWith(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -172,7 +181,8 @@ def decode_record(data: bytes) -> Record:
     """
     try:
         version = msgspec.json.decode(data, type=_Version)
-        if (version.format, version.format_version) != (FORMAT, FORMAT_VERSION):
+        known = version.format_version in (FORMAT_VERSION, RETENTION_VERSION)
+        if version.format != FORMAT or not known:
             raise ArchiveFormatUnknown(
                 "a record of a format that this release does not know",
                 format=version.format,

@@ -23,7 +23,13 @@ from quantum.archive.names import segment_name
 from quantum.archive.objects import Objects
 from quantum.archive.records import ExtentRow, SegmentRow
 from quantum.archive.types import PrgId
-from quantum.broker.commands import PUBLISHES, PUBLISHES_HEAD, ChannelAcked, decode_command
+from quantum.broker.commands import (
+    PUBLISHES,
+    PUBLISHES_HEAD,
+    ChannelAcked,
+    Part,
+    decode_command,
+)
 
 WINDOW_BYTES: Final = 1 << 20
 MARK_BYTES: Final = 4 << 20
@@ -105,7 +111,7 @@ def _stamp(command: bytes) -> int | None:
         decoded = decode_command(command)
     except msgspec.DecodeError:
         return None
-    return None if isinstance(decoded, ChannelAcked) else decoded.now_ms
+    return None if isinstance(decoded, ChannelAcked | Part) else decoded.now_ms
 
 
 def row_of(

@@ -18,7 +18,7 @@ from quantum.archive.errors import ArchiveDamaged, ArchiveFormatUnknown, Archive
 from quantum.archive.listing import Listing, follow
 from quantum.archive.names import folder, record_name, record_of
 from quantum.archive.objects import Objects
-from quantum.archive.records import GapRow, Row, SegmentRow, check_mac
+from quantum.archive.records import GapRow, SegmentRow, SnapshotRow, check_mac
 from quantum.archive.segments import read_row
 from quantum.archive.snapshots import read_snapshot
 from quantum.archive.types import PrgId
@@ -130,8 +130,7 @@ class _Verifying:
                 break
         return listing
 
-    def _object(self, listing: Listing, row: Row) -> None:
-        assert not isinstance(row, GapRow)
+    def _object(self, listing: Listing, row: SegmentRow | SnapshotRow) -> None:
         index = row.first if isinstance(row, SegmentRow) else row.base_index
         try:
             if self._digest(row.object) != row.blake3:
@@ -158,13 +157,12 @@ class _Verifying:
             raise ArchiveMissing("an object is empty", object=name)
         return digest.hexdigest()
 
-    def _decrypt(self, listing: Listing, row: Row) -> None:
+    def _decrypt(self, listing: Listing, row: SegmentRow | SnapshotRow) -> None:
         if self._keys is None:
             return
         if isinstance(row, SegmentRow):
             self._entries += sum(1 for _ in self._checked_entries(row, self._keys))
         else:
-            assert not isinstance(row, GapRow)
             partition = PartitionId(listing.partition)
             for _ in read_snapshot(self._objects, row.object, self._keys, partition):
                 pass

@@ -15,10 +15,12 @@ from quantum.broker.commands import (
     Detach,
     Elapse,
     LeaderStarted,
+    Part,
     PublishOnce,
     Release,
     RemoveSession,
     RoutesFlushed,
+    SetPolicy,
     Subscribe,
     SubscriptionSpec,
     Unsubscribe,
@@ -41,6 +43,7 @@ from quantum.broker.errors import BrokerError, BrokerMisuse, SnapshotUnusable
 from quantum.broker.machine import Broker
 from quantum.broker.message import Message, decode_record, encode_record
 from quantum.broker.outbound import Delivery, Outbound
+from quantum.broker.parts import split_command
 from quantum.broker.rebalancing import Rebalanced, has_more_to_send, waits_for
 from quantum.broker.refusals import NOT_COUNTED, decode_refusals
 from quantum.broker.routes import Route, Target
@@ -73,6 +76,7 @@ __all__ = [
     "LeaderStarted",
     "Message",
     "Outbound",
+    "Part",
     "PublishOnce",
     "Rebalanced",
     "Release",
@@ -84,6 +88,7 @@ __all__ = [
     "SendPubrec",
     "SendPubrel",
     "SendVolatile",
+    "SetPolicy",
     "SnapshotUnusable",
     "Subscribe",
     "Subscribed",
@@ -98,5 +103,6 @@ __all__ = [
     "encode_publishes",
     "encode_record",
     "has_more_to_send",
+    "split_command",
     "waits_for",
 ]

@@ -14,10 +14,13 @@ from quantum.broker.commands import (
 )
 from quantum.broker.delivering import make_room, send_ready
 from quantum.broker.effects import Ended, SendPubrel
+from quantum.broker.holdings import SESSIONS
 from quantum.broker.interest import tell
+from quantum.broker.limiting import judge
 from quantum.broker.membership import condition_changed, membership_changed
 from quantum.broker.message import Message, decode_record
 from quantum.broker.publishing import publish_anywhere
+from quantum.broker.reasons import SUCCESS
 from quantum.broker.replaying import continue_replays
 from quantum.broker.session import Session, new_outbound
 from quantum.broker.sharing import take_back
@@ -37,6 +40,8 @@ class Attached(msgspec.Struct, array_like=True):
     """The session is another identity's, and was not touched (quantumqtt §10.1.1)."""
     is_moved: bool = False
     """The session belongs to another partition since the ring changed (§2.1.4)."""
+    refused: int = SUCCESS
+    """Why no session was made: the tenant has too many (§11.2)."""
 
 
 def apply_attach(state: State, command: Attach) -> bytes:
@@ -47,6 +52,9 @@ def apply_attach(state: State, command: Attach) -> bytes:
     session = state.sessions.get(command.client_id)
     if session is not None and session.identity not in (b"", command.identity):
         return _encode(Attached(present=False, epoch=0, attachment=0, is_bound=True))
+    reason = judge(state, SESSIONS, 1) if session is None else SUCCESS
+    if reason:
+        return _encode(Attached(present=False, epoch=0, attachment=0, refused=reason))
     present = session is not None and session.is_durable and not command.clean_start
     if session is not None and not present:
         session.will = None  # taken over (quantumqtt §10.3)
@@ -69,7 +77,11 @@ def make_session(state: State, client_id: bytes) -> Session:
     state.epoch += 1
     attachment = state.next_attachment()
     session = Session(
-        ClientId(client_id), SessionEpoch(state.epoch), 0, new_outbound(1), attachment=attachment
+        ClientId(client_id),
+        SessionEpoch(state.epoch),
+        0,
+        new_outbound(1, state.queued),
+        attachment=attachment,
     )
     state.sessions[client_id] = session
     return session
@@ -171,6 +183,7 @@ def end_session(state: State, session: Session, reason: str) -> None:
     state.routes.full.discard(session.client_id)
     state.replaying.pop(session.client_id, None)
     state.dropped += len(session.outbound)
+    session.outbound.leave()
     state.leaving.pop(session.client_id, None)
     del state.sessions[session.client_id]
     _say_will(state, session)
@@ -224,6 +237,7 @@ def fence_leaving(state: State) -> None:
 def apply_leader_started(state: State, command: LeaderStarted) -> bytes:
     """Every connection of older leaders is gone: disconnect all, as if their networks broke."""
     state.see_time(command.now_ms)
+    state.parts.forget()
     gone = [session for session in state.sessions.values() if session.connected]
     for session in gone:  # all of them first: no message is given to the next one to go
         _yield_turns(state, session)

@@ -24,6 +24,7 @@ PRGS_MAX: Final = 1_024
 
 Stamp: TypeAlias = Annotated[int, Meta(ge=0, le=TIME_MAX_MS)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)]
+Amount: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 62)]
 QosLevel: TypeAlias = Annotated[int, Meta(ge=0, le=2)]
 # The bounds hold for what is decoded: no committed bytes bring numbers that cannot be kept.
 
@@ -195,6 +196,26 @@ class RoutesFlushed(_Command, tag=14):
     routing_epoch: Count
 
 
+class SetPolicy(_Command, tag=15):
+    """What this partition may hold of its tenant's quotas, and the most of each during a grace.
+
+    In the order of `quantum.tenancy.HELD`. And how shared subscriptions share (C12).
+    """
+
+    now_ms: Stamp
+    shares: list[Amount]
+    ceilings: list[Amount]
+    hashes_shares: bool = False
+
+
+class Part(_Command, tag=16):
+    """One of `count` parts of a command that is larger than an entry (`parts.py`)."""
+
+    number: Count
+    count: Count
+    data: bytes
+
+
 Command: TypeAlias = (
     Attach
     | Detach
@@ -210,6 +231,8 @@ Command: TypeAlias = (
     | RemoveSession
     | BeginRebalance
     | RoutesFlushed
+    | SetPolicy
+    | Part
 )
 
 # What an acknowledgement says: MQTT's own packet types.

@@ -7,9 +7,29 @@ partition it came from to refuse what follows, until there is room again.
 
 from __future__ import annotations
 
+from typing import Final
+
+from quantum.broker.holdings import RETAINED_BYTES, RETAINED_TOPICS
 from quantum.broker.interest import send_item
 from quantum.broker.items import Pressure
+from quantum.broker.limiting import judge
+from quantum.broker.routes import Route
 from quantum.broker.state import State
+
+RETAINING: Final = b""
+"""Instead of a topic: nothing more is retained, because the tenant has all that it may."""
+
+
+def is_stored_full(state: State, route: Route) -> bool:
+    """Say whether a message would go into queues that hold all that their tenant may have."""
+    full = state.full_stores
+    return (bool(route.kept) and state.settings.prg in full) or not full.isdisjoint(route.remotes)
+
+
+def is_without_room(state: State, topic: bytes) -> bool:
+    """Say whether a topic's messages have somebody without room among those who want them."""
+    route = state.routes.route(topic)
+    return route.is_blocked or (bool(state.full_stores) and is_stored_full(state, route))
 
 
 def note_congestion(state: State, origin: int, topic: bytes) -> None:
@@ -22,16 +42,23 @@ def note_congestion(state: State, origin: int, topic: bytes) -> None:
 
 def lift_congestion(state: State) -> None:
     """Tell those who were told when topics have room again."""
-    routes = state.routes
-    for topic in [each for each in state.congested if not routes.route(each).is_blocked]:
+    for topic in [each for each in state.congested if _has_room(state, each)]:
         for origin in state.congested.pop(topic):
             send_item(state, origin, Pressure(topic, refuse=False))
+
+
+def _has_room(state: State, topic: bytes) -> bool:
+    if topic == RETAINING:
+        return not judge(state, RETAINED_TOPICS, 1) and not judge(state, RETAINED_BYTES, 0)
+    return not is_without_room(state, topic)
 
 
 def drop_congestion(state: State) -> None:
     """Take back what was said of topics that are another partition's now: it says so itself."""
     here = state.settings.prg
-    for topic in [each for each in state.congested if state.owner(each) != here]:
+    for topic in [
+        each for each in state.congested if each != RETAINING and state.owner(each) != here
+    ]:
         for origin in state.congested.pop(topic):
             send_item(state, origin, Pressure(topic, refuse=False))
 

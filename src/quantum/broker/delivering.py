@@ -49,7 +49,7 @@ def enqueue(state: State, session: Session, delivery: Delivery) -> None:
     outbound = session.outbound
     delivery.drop_at_ms = state.now_ms + state.settings.message_ttl_ms
     if not session.connected:
-        outbound.weight += delivery.message.weight
+        outbound.put_on(delivery.message.weight)
         outbound.queue.append(delivery)
     elif outbound.push(delivery) and state.effects is not None:
         state.effects.append(Send(session.client_id, delivery))

@@ -107,6 +107,22 @@ class FrozenPressure(_Frame, tag=8):
     turned_away: list[tuple[bytes, int, int]] = []  # not in older snapshots
 
 
+class FrozenHoldings(_Frame, tag=12):
+    """Not in snapshots before version 4: their partitions have an equal part of the defaults."""
+
+    shares: tuple[int, ...]
+    ceilings: tuple[int, ...]
+    graces: list[tuple[int, int]]
+    full_stores: list[int]
+    hashes_shares: bool
+
+
+class FrozenPart(_Frame, tag=13):
+    """The next part of a command that has not wholly come yet."""
+
+    data: bytes
+
+
 class End(_Frame, tag=9):
     """Nothing is missing: so many frames came before."""
 
@@ -145,6 +161,8 @@ Frame: TypeAlias = (
     | FrozenPressure
     | FrozenMove
     | FrozenHeld
+    | FrozenHoldings
+    | FrozenPart
     | End
 )
 

@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from quantum.broker.commands import Count, QosLevel, Stamp, SubscriptionSpec, WillSpec
+from quantum.broker.commands import PRGS_MAX, Count, QosLevel, Stamp, SubscriptionSpec, WillSpec
 from quantum.broker.message import Message
 from quantum.broker.types import MACHINE_PACKET_ID_MAX
 
@@ -185,6 +185,13 @@ class MovedDeliveries(_Item, tag=17):
     deliveries: list[FrozenDelivery]
 
 
+class StoreFull(_Item, tag=18):
+    """Whether the queues of a partition hold all that its tenant may have there."""
+
+    prg: Annotated[int, Meta(ge=0, lt=PRGS_MAX)]
+    full: bool
+
+
 Item: TypeAlias = (
     Forward
     | Deliver
@@ -203,6 +210,7 @@ Item: TypeAlias = (
     | MovedSession
     | MovedSubscriptions
     | MovedDeliveries
+    | StoreFull
 )
 
 _decoder: msgspec.msgpack.Decoder[Item] = msgspec.msgpack.Decoder(Item)

@@ -31,18 +31,23 @@ from quantum.broker.commands import (
     Detach,
     Elapse,
     LeaderStarted,
+    Part,
     PublishOnce,
     Release,
     RemoveSession,
     RoutesFlushed,
+    SetPolicy,
     Subscribe,
     Unsubscribe,
     decode_command,
 )
-from quantum.broker.congestion import lift_congestion
+from quantum.broker.congestion import RETAINING, lift_congestion
 from quantum.broker.effects import Effect
 from quantum.broker.errors import BrokerMisuse
 from quantum.broker.frames import decode_frames, encode_frames, encode_frames_later
+from quantum.broker.holdings import SESSION_BYTES
+from quantum.broker.limiting import apply_set_policy, check_store
+from quantum.broker.parts import is_part
 from quantum.broker.publishing import apply_publish_once, apply_publishes, apply_release
 from quantum.broker.rebalancing import advance, apply_begin_rebalance, apply_routes_flushed
 from quantum.broker.receiving import (
@@ -50,6 +55,7 @@ from quantum.broker.receiving import (
     apply_channel_acked,
     apply_channel_items,
 )
+from quantum.broker.refusals import NOT_COUNTED
 from quantum.broker.restoring import restore_state
 from quantum.broker.routes import Route
 from quantum.broker.settings import BrokerSettings
@@ -97,9 +103,13 @@ class Broker:
         for command in commands:
             replies.append(self._apply(command))
             ends.append(len(effects))
-        if state.congested and state.routes.version != self._lifted_at:
+        if state.congested and (
+            state.routes.version != self._lifted_at or RETAINING in state.congested
+        ):
             lift_congestion(state)
             self._lifted_at = state.routes.version
+        if state.full_stores or state.queued.amount > state.holdings.shares[SESSION_BYTES]:
+            check_store(state)
         return replies
 
     def _apply(self, data: bytes) -> bytes:
@@ -142,8 +152,22 @@ class Broker:
                 return apply_begin_rebalance(state, command)
             case RoutesFlushed():
                 return apply_routes_flushed(state, command)
+            case Part():
+                return self._take_part(command)
+            case SetPolicy():
+                return apply_set_policy(state, command)
             case _:
                 assert_never(command)
+
+    def _take_part(self, part: Part) -> bytes:
+        """Apply a command with its last part; NOT_COUNTED where a part of it is missing.
+
+        Parts of parts are no commands.
+        """
+        whole = self.state.parts.take(part)
+        if whole is None or is_part(whole):
+            return NOT_COUNTED
+        return self._apply(whole) if whole else b""
 
     def _elapse(self, command: Elapse) -> bytes:
         reply = apply_elapse(self.state, command)

@@ -68,6 +68,7 @@ def _hand_over_sessions(state: State) -> None:
         del state.leaving[client_id]
         session = state.sessions.pop(client_id)
         _hand_over(state, state.home(client_id) + TRANSFER, session)
+        session.outbound.leave()
         filters |= dict.fromkeys(_forget_subscriptions(state, session))
         state.routes.full.discard(client_id)
         state.replaying.pop(client_id, None)
@@ -123,7 +124,7 @@ def take_in_retained(state: State, item: MovedRetained) -> None:
 
 def take_in_session(state: State, item: MovedSession) -> None:
     """Keep a session that moved here; its epoch and its connections' numbers stay unique."""
-    outbound = new_outbound(item.window)
+    outbound = new_outbound(item.window, state.queued)
     outbound.restore([], [], item.next_id)
     here = state.settings.prg
     session = Session(
@@ -170,7 +171,7 @@ def take_in_deliveries(state: State, item: MovedDeliveries) -> None:
     outbound = session.outbound
     for each in item.deliveries:
         delivery = Delivery(*each)
-        outbound.weight += delivery.message.weight
+        outbound.put_on(delivery.message.weight)
         if delivery.packet_id:
             outbound.in_flight[delivery.packet_id] = delivery
         else:

@@ -39,6 +39,15 @@ class Delivery(msgspec.Struct, eq=False, gc=False):
         return 0 < self.drop_at_ms <= now_ms or 0 < self.message.expires_at_ms <= now_ms
 
 
+class Total:
+    """What many queues weigh together."""
+
+    __slots__ = ("amount",)
+
+    def __init__(self) -> None:
+        self.amount = 0
+
+
 class Outbound:
     """In order: what is in flight, then what waits. Packet ids are reused when they are free."""
 
@@ -46,6 +55,7 @@ class Outbound:
         "_first_id",
         "_last_id",
         "_next_id",
+        "_total",
         "in_flight",
         "queue",
         "unsent",
@@ -53,7 +63,10 @@ class Outbound:
         "window",
     )
 
-    def __init__(self, window: int, first_id: int, last_id: int) -> None:
+    def __init__(
+        self, window: int, first_id: int, last_id: int, total: Total | None = None
+    ) -> None:
+        self._total = Total() if total is None else total
         self._first_id = first_id
         self._last_id = last_id
         self._next_id = first_id
@@ -74,9 +87,19 @@ class Outbound:
     def __len__(self) -> int:
         return len(self.queue) + len(self.in_flight)
 
+    def put_on(self, weight: int) -> None:
+        """Weigh so much more, or less."""
+        self.weight += weight
+        self._total.amount += weight
+
+    def leave(self) -> None:
+        """Weigh no more among the others: the session is no more, or not here."""
+        self._total.amount -= self.weight
+        self._total = Total()
+
     def push(self, delivery: Delivery) -> bool:
         """Take a message; say whether it may leave now, with its packet id set."""
-        self.weight += delivery.message.weight
+        self.put_on(delivery.message.weight)
         if self.queue or len(self.in_flight) >= self.window:
             self.queue.append(delivery)
             return False
@@ -113,7 +136,7 @@ class Outbound:
         while self.queue and len(self.in_flight) < self.window:
             delivery = self.queue.popleft()
             if delivery.has_expired(now_ms):
-                self.weight -= delivery.message.weight
+                self.put_on(-delivery.message.weight)
                 continue
             self._start(delivery)
             ready.append(delivery)
@@ -153,7 +176,7 @@ class Outbound:
         return True
 
     def _end(self, packet_id: PacketId) -> None:
-        self.weight -= self.in_flight.pop(packet_id).message.weight
+        self.put_on(-self.in_flight.pop(packet_id).message.weight)
         if self.unsent and packet_id in self.unsent:
             self.unsent.remove(packet_id)
 
@@ -184,7 +207,7 @@ class Outbound:
         for delivery in self.queue:
             if delivery.qos == 0:
                 self.queue.remove(delivery)
-                self.weight -= delivery.message.weight
+                self.put_on(-delivery.message.weight)
                 return True
         return False
 
@@ -217,7 +240,7 @@ class Outbound:
         return min(filter(None, times), default=None)
 
     def _weigh(self) -> None:
-        self.weight = sum(each.message.weight for each in self.unfinished())
+        self.put_on(sum(each.message.weight for each in self.unfinished()) - self.weight)
 
     @property
     def next_id(self) -> int:

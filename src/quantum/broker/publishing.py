@@ -12,11 +12,18 @@ from quantum.broker.commands import (
     PublishOnce,
     Release,
 )
-from quantum.broker.congestion import is_congested, note_congestion
+from quantum.broker.congestion import (
+    RETAINING,
+    is_congested,
+    is_stored_full,
+    is_without_room,
+    note_congestion,
+)
 from quantum.broker.delivering import deliver_here
 from quantum.broker.effects import FanOut, SendPubrec
 from quantum.broker.interest import is_peer, send_item
 from quantum.broker.items import Deliver, Forward
+from quantum.broker.limiting import judge_retained, store_reason
 from quantum.broker.message import (
     EXPIRES,
     EXPIRY,
@@ -162,8 +169,10 @@ def publish(state: State, message: Message, *, force: bool = False) -> int:
     route = state.routes.route(message.topic)
     if route.is_elsewhere:
         return _publish_elsewhere(state, message, force=force)
-    if message.qos and not force and not _has_room(state, route):
-        return QUOTA_EXCEEDED
+    if message.qos and not force:
+        reason = _refuse(state, route, message)
+        if reason:
+            return reason
     if message.retain:
         _retain(state, message)
     if route.is_empty:
@@ -184,6 +193,17 @@ def _publish_elsewhere(state: State, message: Message, *, force: bool) -> int:
     return SUCCESS
 
 
+def _refuse(state: State, route: Route, message: Message) -> int:
+    """Say why a message is not taken: no room in a queue or stream, or a quota of its tenant."""
+    if not _has_room(state, route):
+        return QUOTA_EXCEEDED
+    if state.full_stores and is_stored_full(state, route):
+        return store_reason(state)
+    if message.retain and message.payload:
+        return judge_retained(state, message.topic, message.weight)
+    return SUCCESS
+
+
 def _has_room(state: State, route: Route) -> bool:
     """Whether every queue and every stream that a message needs takes it."""
     if route.is_blocked:
@@ -193,7 +213,7 @@ def _has_room(state: State, route: Route) -> bool:
         if channels.to(state.way(prg)).is_full:
             return False
     if route.shares:
-        unreachable = channels.full()
+        unreachable = channels.full() | state.full_stores
         if unreachable:
             return not any(group.is_unreachable(unreachable) for group in route.shares)
     return True
@@ -208,19 +228,25 @@ def _deliver_elsewhere(state: State, route: Route, message: Message) -> None:
 
 
 def _retain(state: State, message: Message) -> None:
-    if not message.payload:
-        state.drop_retained(message.topic)
-    elif (
-        len(state.retained) < state.settings.retained_topics_max
-        or state.retained.get(message.topic) is not None
+    """Keep what was taken; what no acknowledgement stands for (QoS 0, a will) within the quota.
+
+    Beyond it there is no retained message at all any more ([MQTT-3.3.1-7] lets a server discard
+    one of QoS 0): the old one would not be the last that was said.
+    """
+    if message.payload and (
+        message.packet_id or not judge_retained(state, message.topic, message.weight)
     ):
         state.retain(message)
+    else:
+        state.drop_retained(message.topic)
 
 
 def publish_anywhere(state: State, message: Message) -> None:
     """Publish a message that nobody can take back, here or in the partition of its topic."""
     owner = state.owner(message.topic)
     if owner == state.settings.prg:
+        if state.wills is not None:
+            state.wills.append((state.now_ms, message))
         publish(state, message, force=True)
     else:
         send_item(state, owner, Forward(message.record))
@@ -228,8 +254,10 @@ def publish_anywhere(state: State, message: Message) -> None:
 
 def publish_forward(state: State, origin: int, message: Message) -> None:
     """Publish what came through another partition's stream: its publisher has its word."""
-    if message.qos and state.routes.route(message.topic).is_blocked:
+    if message.qos and is_without_room(state, message.topic):
         note_congestion(state, origin, message.topic)
+    if message.retain and message.qos and judge_retained(state, message.topic, message.weight):
+        note_congestion(state, origin, RETAINING)
     publish(state, message, force=True)
 
 
@@ -301,7 +329,9 @@ def _forget_past(state: State, session: Session) -> None:
 
 
 def _forward_once(state: State, session: Session, owner: int, message: Message) -> int:
-    if is_congested(state, message.topic) or state.channels.to(owner).is_full:
+    if is_congested(state, message.topic) or (message.retain and is_congested(state, RETAINING)):
+        return QUOTA_EXCEEDED
+    if state.channels.to(owner).is_full:
         return QUOTA_EXCEEDED
     place = send_item(state, owner, Forward(message.record))
     session.received[message.packet_id] = (owner, place)

@@ -11,6 +11,7 @@ from quantum.broker.delivering import check_room
 from quantum.broker.effects import RingChanged
 from quantum.broker.interest import partitions_of, send_item, tell
 from quantum.broker.items import Began, Flushed, HandedOver, Interest, Settled
+from quantum.broker.limiting import tell_store
 from quantum.broker.membership import member_item
 from quantum.broker.move import Move
 from quantum.broker.moving import hand_over_some, moving_topics
@@ -82,6 +83,8 @@ def begin(state: State, began: Began) -> None:
         if prg != here:
             send_item(state, _first_way(old_count, prg), began)
     _tell_fresh(state, old_count)
+    for prg in range(old_count, state.prg_count):
+        tell_store(state, prg)
     extend_replays(state, old_count)
 
 

@@ -29,10 +29,12 @@ from quantum.broker.items import (
     Pressure,
     Returned,
     Settled,
+    StoreFull,
     Targeted,
     WantRetained,
     decode_item,
 )
+from quantum.broker.limiting import note_store
 from quantum.broker.membership import note_member
 from quantum.broker.message import Message, decode_record
 from quantum.broker.moving import (
@@ -116,6 +118,8 @@ def _on_item(state: State, origin: int, item: Item) -> None:
             on_more_retained(state, origin, item)
         case Pressure():
             on_pressure(state, item)
+        case StoreFull():
+            note_store(state, item.prg, is_full=item.full)
         case Began():
             on_began(state, origin, item)
         case Flushed():

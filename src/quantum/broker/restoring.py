@@ -14,9 +14,11 @@ from quantum.broker.frames import (
     FrozenDeliveries,
     FrozenGroup,
     FrozenHeld,
+    FrozenHoldings,
     FrozenInterests,
     FrozenMove,
     FrozenOutbox,
+    FrozenPart,
     FrozenPlaces,
     FrozenPressure,
     FrozenRetained,
@@ -78,7 +80,7 @@ def _restore_header(state: State, header: Header) -> None:
 
 
 def _restore_session(state: State, frozen: FrozenSession) -> Session:
-    outbound = new_outbound(frozen.window)
+    outbound = new_outbound(frozen.window, state.queued)
     outbound.unsent = list(frozen.unsent)
     outbound.restore([], [], frozen.next_id)
     session = Session(
@@ -114,7 +116,7 @@ def _restore_deliveries(session: Session | None, frozen: FrozenDeliveries) -> No
     outbound = session.outbound
     for each in frozen.deliveries:
         delivery = Delivery(*each)
-        outbound.weight += delivery.message.weight
+        outbound.put_on(delivery.message.weight)
         if delivery.packet_id:
             outbound.in_flight[delivery.packet_id] = delivery
         else:
@@ -130,7 +132,9 @@ def _restore_table(
     | FrozenInterests
     | FrozenPressure
     | FrozenMove
-    | FrozenHeld,
+    | FrozenHeld
+    | FrozenHoldings
+    | FrozenPart,
 ) -> None:
     match frame:
         case FrozenGroup():
@@ -161,6 +165,12 @@ def _restore_table(
             if state.move is None:
                 raise SnapshotUnusable("messages that wait for no move")
             state.move.held += frame.held
+        case FrozenPart():
+            state.parts.add(frame.data)
+        case FrozenHoldings():
+            state.holdings.restore(frame.shares, frame.ceilings, frame.graces)
+            state.full_stores.update(frame.full_stores)
+            state.hashes_shares = frame.hashes_shares
         case _:
             assert_never(frame)
 

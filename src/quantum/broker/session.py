@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from quantum.broker.commands import SubscriptionSpec, WillSpec
-from quantum.broker.outbound import Outbound
+from quantum.broker.outbound import Outbound, Total
 from quantum.broker.types import (
     MACHINE_PACKET_ID_MAX,
     NEVER_EXPIRES,
@@ -75,9 +75,9 @@ class Session:
         return self.disconnected_at_ms + 1000 * self.expiry_seconds
 
 
-def new_outbound(window: int) -> Outbound:
-    """Make the queue of a session that the machine keeps."""
-    return Outbound(window, 1, MACHINE_PACKET_ID_MAX)
+def new_outbound(window: int, total: Total) -> Outbound:
+    """Make the queue of a session that the machine keeps, one of those that weigh `total`."""
+    return Outbound(window, 1, MACHINE_PACKET_ID_MAX, total)
 
 
 def accepted_at(now_ms: int) -> int:

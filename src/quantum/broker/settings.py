@@ -28,7 +28,6 @@ class BrokerSettings:
     subscriptions_max: int = 256
     message_ttl_ms: int = 259_200_000
     session_expiry_seconds_max: int = 604_800
-    retained_topics_max: int = 10_000_000
     retained_page: int = 1_024
     """How many retained messages one command sends to one subscription at most."""
     stream_items_max: int = 100_000

@@ -1,5 +1,10 @@
 """Shared subscriptions: each message goes to one member, in turn, among those that are connected.
 
+Or, if the tenant wants it (C12), to the member that its key belongs to: the one whose id gives the
+highest hash together with the key. So a member that leaves gives up its own keys and no others,
+and one that comes takes only those that are its own from now on. Who is not there, or has no
+room, is passed over as in the other way: nothing waits for a slow member.
+
 The partition that owns a topic keeps the members and the turn, wherever their sessions are.
 """
 
@@ -7,6 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
+
+from xxhash import xxh3_64_intdigest
+
+KEY_SEED: Final = 1
+"""Another one would be another way to share: messages would move between members."""
 
 
 @dataclass(slots=True)
@@ -56,14 +67,18 @@ class ShareGroup:
             member.prg = home(member.client_id)
         self.members = {(each.prg, each.client_id): each for each in self.members.values()}
 
-    def pick(self, unreachable: frozenset[int] = frozenset()) -> Member | None:
-        """Return whose turn it is: a connected member with room, or else the next best.
+    def pick(
+        self, unreachable: frozenset[int] = frozenset(), key: bytes | None = None
+    ) -> Member | None:
+        """Return whose turn, or whose key it is: a connected member with room, or the next best.
 
         Members in `unreachable` partitions come last.
         """
         candidates = self._candidates(unreachable)
         if not candidates:
             return None
+        if key is not None:
+            return owner_of_key(candidates, key)
         chosen = candidates[self.turn % len(candidates)]
         self.turn += 1
         return chosen
@@ -74,7 +89,7 @@ class ShareGroup:
         online = [member for member in with_room if member.online]
         return online or with_room or members
 
-    def pick_unlogged(self) -> Member | None:
+    def pick_unlogged(self, key: bytes | None = None) -> Member | None:
         """Return a connected member for a message that is not logged (QoS 0), or None.
 
         This changes nothing that is replicated.
@@ -82,5 +97,17 @@ class ShareGroup:
         online = [member for member in self.members.values() if member.online]
         if not online:
             return None
+        if key is not None:
+            return owner_of_key(online, key)
         self.unlogged_turn += 1
         return online[self.unlogged_turn % len(online)]
+
+
+def owner_of_key(members: list[Member], key: bytes) -> Member:
+    """Return the member that a key belongs to, the same whatever their order is."""
+    return max(members, key=lambda each: (_rank(each.client_id, key), each.client_id))
+
+
+def _rank(client_id: bytes, key: bytes) -> int:
+    length = len(client_id).to_bytes(2, "little")
+    return xxh3_64_intdigest(length + client_id + key, seed=KEY_SEED)

@@ -8,6 +8,7 @@ from quantum.broker.delivering import check_room, deliver_targeted
 from quantum.broker.interest import send_item
 from quantum.broker.items import Returned, Targeted
 from quantum.broker.message import Message
+from quantum.broker.message_key import message_key
 from quantum.broker.outbound import Delivery
 from quantum.broker.session import Session
 from quantum.broker.shares import ShareGroup
@@ -19,7 +20,7 @@ _NOT_RETAINED = False
 
 def share_out(state: State, group: ShareGroup, message: Message) -> None:
     """Give a message to the member whose turn it is."""
-    member = group.pick(state.channels.full())
+    member = group.pick(state.channels.full() | state.full_stores, share_key(state, message))
     if member is None:
         state.dropped += 1
         return
@@ -42,6 +43,11 @@ def share_out(state: State, group: ShareGroup, message: Message) -> None:
         identifiers = (member.identifier,) if member.identifier else ()
         delivery = Delivery(message, qos, _NOT_RETAINED, identifiers, group.name, group.filter)
         deliver_targeted(state, session, delivery)
+
+
+def share_key(state: State, message: Message) -> bytes | None:
+    """Return by what the member is chosen that gets a message; None: by whose turn it is."""
+    return message_key(message) if state.hashes_shares else None
 
 
 def take_back(state: State, sessions: Sequence[Session]) -> None:

@@ -17,9 +17,11 @@ from quantum.broker.frames import (
     FrozenDeliveries,
     FrozenGroup,
     FrozenHeld,
+    FrozenHoldings,
     FrozenInterests,
     FrozenMove,
     FrozenOutbox,
+    FrozenPart,
     FrozenPlaces,
     FrozenPressure,
     FrozenRetained,
@@ -34,8 +36,8 @@ from quantum.broker.shares import ShareGroup
 from quantum.broker.state import State
 
 NAME: Final = "quantum.broker"
-VERSION: Final = 3
-READABLE: Final = (2, 3)
+VERSION: Final = 4
+READABLE: Final = (2, 3, 4)
 _PAGE: Final = 64
 _PAGE_BYTES: Final = 256 << 10
 _MANY: Final = 4_096
@@ -83,6 +85,9 @@ def _frames(state: State) -> Iterator[Frame]:
         list(state.replaying),
         state.turned_away.frozen(),
     )
+    yield FrozenHoldings(*state.holdings.frozen(), sorted(state.full_stores), state.hashes_shares)
+    for data in state.parts.pieces:
+        yield FrozenPart(data)
 
 
 def _move_frames(state: State) -> Iterator[Frame]:

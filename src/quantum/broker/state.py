@@ -7,8 +7,11 @@ from typing import Final
 
 from quantum.broker.channels import Channels
 from quantum.broker.effects import Effect
+from quantum.broker.holdings import Holdings
 from quantum.broker.message import Message
 from quantum.broker.move import Move
+from quantum.broker.outbound import Total
+from quantum.broker.parts import Parts
 from quantum.broker.routes import Routes
 from quantum.broker.session import Session
 from quantum.broker.settings import BrokerSettings
@@ -34,12 +37,17 @@ class State:
         "effects",
         "epoch",
         "filters",
+        "full_stores",
         "groups",
+        "hashes_shares",
+        "holdings",
         "is_open",
         "leaving",
         "move",
         "now_ms",
+        "parts",
         "prg_count",
+        "queued",
         "refusing",
         "replaying",
         "retained",
@@ -52,6 +60,7 @@ class State:
         "subscription_count",
         "told",
         "turned_away",
+        "wills",
     )
 
     def __init__(self, settings: BrokerSettings) -> None:
@@ -89,6 +98,16 @@ class State:
         """What all retained messages weigh; it follows from them."""
         self.subscription_count = 0
         """How many subscriptions all sessions have; it follows from them."""
+        self.queued = Total()
+        """What is on its way to all sessions weighs together; it follows from them."""
+        self.holdings = Holdings(settings)
+        """What may be held here of the tenant's quotas."""
+        self.parts = Parts()
+        """A command that has not wholly come yet."""
+        self.hashes_shares = False
+        """Whether shared subscriptions share by the messages' keys, not in turn (C12)."""
+        self.full_stores: set[int] = set()
+        """Partitions whose queues hold all that they may, this one included."""
         self.replaying: dict[bytes, None] = {}
         """Clients for whom the next page of what is retained here can be sent."""
         self.turned_away = TurnedAway()
@@ -102,6 +121,9 @@ class State:
         """How many messages were dropped because they expired or nobody was left to have them."""
         self.effects: list[Effect] | None = None
         """None where nobody wants to know: this replica does not lead."""
+        self.wills: list[tuple[int, Message]] | None = None
+        """Wills that were said about topics of this partition, and when: the log has no record
+        of them. None where nobody wants to know."""
 
     def owner(self, topic: bytes) -> int:
         """Return the partition that owns a topic."""

@@ -6,7 +6,9 @@ import msgspec
 
 from quantum.broker.attaching import make_session, remove_subscription
 from quantum.broker.commands import Subscribe, SubscriptionSpec, Unsubscribe
+from quantum.broker.holdings import GROUPS, SESSIONS, SUBSCRIPTIONS
 from quantum.broker.interest import partitions_of, tell
+from quantum.broker.limiting import judge
 from quantum.broker.membership import membership_changed
 from quantum.broker.reasons import (
     NO_SUBSCRIPTION_EXISTED,
@@ -45,6 +47,9 @@ def apply_subscribe(state: State, command: Subscribe) -> bytes:
     if state.is_fenced(command.client_id):
         return _encode(Subscribed(0, 0, [SESSION_GONE] * len(command.subscriptions), []))
     if session is None and command.epoch == 0:
+        reason = judge(state, SESSIONS, 1)
+        if reason:
+            return _encode(Subscribed(0, 0, [reason] * len(command.subscriptions), []))
         session = make_session(state, command.client_id)
         session.outbound.set_window(command.window)
     if session is None or (command.epoch and command.epoch != session.epoch):
@@ -71,6 +76,9 @@ def _subscribe(state: State, session: Session, spec: SubscriptionSpec) -> int:
     is_new = key not in session.subscriptions
     if is_new and len(session.subscriptions) >= state.settings.subscriptions_max:
         return QUOTA_EXCEEDED
+    reason = _judge(state, spec) if is_new else SUCCESS
+    if reason:
+        return reason
     if any(state.channels.to(prg).is_full for prg in partitions_of(state, spec.filter)):
         return QUOTA_EXCEEDED
     session.subscriptions[key] = spec
@@ -86,6 +94,14 @@ def _subscribe(state: State, session: Session, spec: SubscriptionSpec) -> int:
     if spec.retain_handling == SEND_ALWAYS or (spec.retain_handling == SEND_IF_NEW and is_new):
         begin_replay(state, session, spec)
     return spec.qos
+
+
+def _judge(state: State, spec: SubscriptionSpec) -> int:
+    """Say whether the tenant may have one more subscription, and one more group if it is one."""
+    reason = judge(state, SUBSCRIPTIONS, 1)
+    if not reason and spec.share and (spec.share, spec.filter) not in state.groups:
+        reason = judge(state, GROUPS, 1)
+    return reason
 
 
 def apply_unsubscribe(state: State, command: Unsubscribe) -> bytes:

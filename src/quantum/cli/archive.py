@@ -14,45 +14,38 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 from rich.table import Table
 
-from clustor.log import KeyRing
-from clustor.log.errors import KeyUnavailable
 from quantum.archive import (
     ArchiveDamaged,
-    ArchiveError,
     ArchiveFormatUnknown,
     ArchiveMissing,
-    ArchiveMisuse,
     FindingKind,
     Listing,
     Objects,
     PrgId,
     Verified,
-    archived_prgs,
     open_objects,
     read_listing,
     verify_prg,
 )
 from quantum.archive.chain import read_record
 from quantum.cli.admin_client import AdminUnreachable, fail_unreachable, fetch, parse_address
+from quantum.cli.archive_opening import AsJson, Url, in_one_sentence, prgs_of, ring_of
+from quantum.cli.archive_retain import retain
 from quantum.cli.credentials import speaking
 from quantum.cli.exits import Exit, errors, fail
-from quantum.lake.archive.keys import DirectoryKeys
-from quantum.lake.errors import WrongKey
 
 app = typer.Typer(
-    help="Look at an archive of closed segments and snapshots. Reads only.", no_args_is_help=True
+    help="Look at an archive of closed segments and snapshots; let go of the oldest.",
+    no_args_is_help=True,
 )
+app.command()(retain)
 
-Url = Annotated[
-    str, typer.Argument(metavar="URL", help="s3://bucket/prefix, file:///path and the like.")
-]
 Keys = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR", help="A directory with the key ring; default: nothing is decrypted."
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one line per partition.")]
 
 _TROUBLE: Final = ("stopped", "retrying")
 _BY_KIND: Final = {
@@ -61,15 +54,6 @@ _BY_KIND: Final = {
     FindingKind.ALTERED: Exit.QUARANTINED,
     FindingKind.UNKNOWN_FORMAT: Exit.UNSUPPORTED,
 }
-_BY_ERROR: Final[tuple[tuple[type[Exception], Exit], ...]] = (
-    (ArchiveMisuse, Exit.USAGE),
-    (ArchiveMissing, Exit.NOT_FOUND),
-    (ArchiveFormatUnknown, Exit.UNSUPPORTED),
-    (ArchiveDamaged, Exit.QUARANTINED),
-    (KeyUnavailable, Exit.WRONG_KEY),
-    (WrongKey, Exit.WRONG_KEY),
-    (ArchiveError, Exit.UNREACHABLE),
-)
 
 
 @app.command()
@@ -93,9 +77,9 @@ def status(
     """
     if url is None:
         _show_archiver(admin, as_json=as_json)
-    with _in_one_sentence():
+    with in_one_sentence():
         objects = open_objects(str(url))
-        rows = [_listed(objects, prg) for prg in _prgs(objects, str(url))]
+        rows = [_listed(objects, prg) for prg in prgs_of(objects, str(url))]
     columns = ("prg", "first", "last", "segments", "snapshots", "gaps", "bytes", "written")
     _show("Archive", columns, rows, as_json=as_json)
     raise typer.Exit(0)
@@ -148,10 +132,10 @@ def verify(url: Url, keys: Keys = None, *, as_json: AsJson = False) -> None:
     missing, or there is no archive. 4: wrong key. 6: something was altered. 7: written by a later
     release. 12: the store does not answer. What no record lists, and gaps, are told and harmless.
     """
-    with _in_one_sentence():
+    with in_one_sentence():
         objects = open_objects(url)
-        prgs = _prgs(objects, url)
-        rings = {prg: None if keys is None else _ring(keys, prg) for prg in prgs}
+        prgs = prgs_of(objects, url)
+        rings = {prg: None if keys is None else ring_of(keys, prg) for prg in prgs}
         total = sum(_bytes(objects, prg) for prg in prgs)
         with _progress(total, hidden=as_json) as advance:
             found = [verify_prg(objects, prg, rings[prg], advance) for prg in prgs]
@@ -164,17 +148,6 @@ def verify(url: Url, keys: Keys = None, *, as_json: AsJson = False) -> None:
         if each.kind in _BY_KIND
     ]
     raise typer.Exit(max(codes, default=0))
-
-
-def _prgs(objects: Objects, url: str) -> list[PrgId]:
-    found = archived_prgs(objects)
-    if not found:
-        fail(f"there is no archive at {url}", Exit.NOT_FOUND)
-    return found
-
-
-def _ring(directory: Path, prg: PrgId) -> KeyRing:
-    return DirectoryKeys(str(directory)).keyring(prg)
 
 
 def _bytes(objects: Objects, prg: PrgId) -> int:
@@ -235,11 +208,3 @@ def _progress(total: int, *, hidden: bool) -> Iterator[Callable[[int], None]]:
     with bars:
         task = bars.add_task("reading", total=total)
         yield lambda size: bars.advance(task, size)
-
-
-@contextmanager
-def _in_one_sentence() -> Iterator[None]:
-    try:
-        yield
-    except (ArchiveError, KeyUnavailable, WrongKey) as error:
-        fail(str(error), next(code for kind, code in _BY_ERROR if isinstance(error, kind)))

@@ -12,6 +12,7 @@ from clustor.runtime.cluster_file import CLUSTER_FILE, PORTS_PER_NODE, read_clus
 from clustor.runtime.development import NODES_MAX, PORT_MAX, prepare_cluster
 from clustor.runtime.errors import NodeError
 from clustor.runtime.pki import cluster_id, utc_now
+from quantum.archive import ArchiveMisuse, open_objects
 from quantum.cli import members
 from quantum.cli.admin_client import (
     AdminUnreachable,
@@ -30,6 +31,7 @@ from quantum.serving.broker_file import (
     PRGS_MAX,
     development_tenant,
     prepare_broker,
+    set_archive,
 )
 from quantum.serving.policy import TenantsFile, server_name_owners
 
@@ -61,6 +63,13 @@ def up(
             min=0, max=PRGS_MAX, help="Partitions of the development tenant; 0: no messages."
         ),
     ] = DEVELOPMENT_PRGS,
+    archive: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL|off",
+            help="Where closed segments go, and snapshots; it is remembered. [default: as before]",
+        ),
+    ] = None,
     name: Annotated[str, typer.Option(help="The name of a new cluster.")] = "dev",
     restart: Annotated[
         bool, typer.Option("--restart/--no-restart", help="Start a node that died again.")
@@ -74,6 +83,7 @@ def up(
     """
     if base_port + PORTS_PER_NODE * (nodes + 1) > PORT_MAX:
         fail(f"there are not enough ports above {base_port}", Exit.USAGE)
+    archive_url = _archive_url(archive, tenant_prgs)
     try:
         cluster = prepare_cluster(
             data,
@@ -84,6 +94,8 @@ def up(
             now=utc_now(),
         )
         prepare_broker(data, development_tenant(tenant_prgs))
+        if archive is not None:
+            set_archive(data, archive_url)
         if tenant_prgs:
             names = frozenset(server_name_owners(TenantsFile(data).read()))
             prepare_server(data, utc_now(), names)  # before the nodes do, all at once
@@ -93,6 +105,19 @@ def up(
         "development mode: peers use mutual TLS; admin, KV and MQTT are plaintext on loopback"
     )
     raise typer.Exit(Supervisor(data, cluster, restart=restart).run())
+
+
+def _archive_url(archive: str | None, tenant_prgs: int) -> str | None:
+    """Check where to archive before anything is made; None for nowhere."""
+    if archive is None or archive == "off":
+        return None
+    if not tenant_prgs:
+        fail("there is nothing to archive without partitions: see --tenant-prgs", Exit.USAGE)
+    try:
+        open_objects(archive)
+    except ArchiveMisuse as error:
+        fail(str(error), Exit.USAGE)
+    return archive
 
 
 @app.command()

@@ -62,8 +62,10 @@ def explain_key(
     """Say what KEY is, where its value comes from, who set it, and when.
 
     Local settings go from the default over the file and the environment to the flag: the last
-    that says something is in force. Keys of the control plane come from its versions, if a
-    broker answers.
+    that says something is in force. They are the bootstrap: what the control plane sets of the
+    keys that brokers take from it wins over all of them, while they run. The same holds for
+    tenants: `broker.json` and `tenants.toml` describe them until the control plane has a record
+    of its own (quotas, access rules, trust, rings), which wins from then on, kind by kind.
 
     Example: quantum config explain queue_bytes_max --config broker.toml
 
@@ -82,8 +84,8 @@ def explain_key(
         fail(str(error), Exit.USAGE)
     notes = [held] if isinstance(held, str) else []
     if isinstance(held, Layer):
-        notes += ["a broker does not take this setting from the control plane"] if layers else []
-        layers = [held, *layers]
+        notes.append(f"set in the control plane, it takes effect: {held.takes_effect}")
+        layers = [*layers, held] if held.is_taken else [held, *layers]
     if not layers:
         known = f"`quantum config show` lists the settings; {notes[0]}"
         fail(f"nobody sets {key}: {known}", Exit.NOT_FOUND)

@@ -12,6 +12,7 @@ from typing import Any
 from quantum.cli.admin_api import AdminApi
 from quantum.cli.admin_client import AdminUnreachable, parse_address
 from quantum.config import NAMES, load
+from quantum.config.live import Takes
 from quantum.config.loading import CONFIG_VARIABLE, DEFAULT, PREFIX
 
 
@@ -24,6 +25,12 @@ class Layer:
     source: str
     set_by: str = "-"
     set_at: str = "-"
+    takes_effect: str = "at the start"
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether brokers act on it, now or at their next start."""
+        return self.takes_effect != Takes.NEVER.value
 
 
 def local_layers(
@@ -83,7 +90,12 @@ def control_layer(admin: str, key: str, scopes: Mapping[str, str]) -> Layer | st
     body = told.body
     source = f"{_scope(body['scope'])} version {body['version']}"
     return Layer(
-        "control plane", body["value"], source, body["set_by"], _moment(int(body["set_at"]))
+        "control plane",
+        body["value"],
+        source,
+        body["set_by"],
+        _moment(int(body["set_at"])),
+        body.get("takes_effect", Takes.NEVER.value),
     )
 
 

@@ -27,6 +27,8 @@ _PASSING: Final = (
     "not the leader",
     "the control plane was not heard for too long",
     "another change is under way",
+    "the group is not placed yet",
+    "the control plane does not know the node yet",
     "this term has committed nothing yet",
     "NotLeader",
     "MinLeaderTerm",

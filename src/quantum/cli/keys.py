@@ -16,7 +16,7 @@ from clustor.runtime.audit_keys import read_audit_keys, rotate_audit_key
 from clustor.runtime.audit_once import command_event, record_now
 from clustor.runtime.audit_writer import wall_ms
 from clustor.runtime.cluster_file import CLUSTER_FILE, read_cluster_file
-from clustor.runtime.data_directory import STATE_DIRECTORY
+from clustor.runtime.data_directory import STATE_DIRECTORY, write_durably
 from clustor.runtime.development import node_directory
 from clustor.runtime.errors import NodeError
 from clustor.runtime.keystore import KEYS_DIRECTORY
@@ -28,7 +28,17 @@ from clustor.runtime.rotation_keys import (
     release_keys,
     rotate_everywhere,
 )
-from clustor.security import InUse, KeyRegistry, KeyUse, SecurityError, decode_registry
+from clustor.runtime.signer_keys import REGISTRY_FILE as SIGNERS_FILE
+from clustor.runtime.signer_keys import WISH_PREFIX
+from clustor.security import (
+    InUse,
+    KeyEntry,
+    KeyRegistry,
+    KeyUse,
+    SecurityError,
+    decode_registry,
+)
+from clustor.security.signer_rotation import SIGNER_USES
 from quantum.cli.exits import Exit, exit_of, fail
 from quantum.cli.node_exits import exit_of_node
 
@@ -58,7 +68,7 @@ def rotate(
     data: Data = Path("var"),
     *,
     use: Annotated[
-        KeyUse, typer.Option("--use", help="DataEncryptionKey or AuditLogKey.")
+        KeyUse, typer.Option("--use", help="A data, audit, snapshot or proof key.")
     ] = KeyUse.DEK,
     activate_after: Annotated[
         int, typer.Option(min=3, max=3_600, help="Seconds until the nodes encrypt with it.")
@@ -69,7 +79,9 @@ def rotate(
 
     A data key is known to every node before any node encrypts with it. The old one decrypts for 48
     hours, and longer while something on disk needs it; then it is zeroized. A new audit key signs
-    from the next start of each node on. Exit code 1: not now. 3: no cluster. 4: keys.
+    from the next start of each node on. Snapshot and proof keys are made by the nodes themselves,
+    which register them first, and destroy the old ones a day later.
+    Exit code 1: not now. 3: no cluster. 4: keys.
     """
     with _reported():
         nodes = _nodes(data)
@@ -77,6 +89,8 @@ def rotate(
             done = _rotate_dek(data, nodes, activate_after * 1_000)
         elif use is KeyUse.AUDIT_LOG:
             done = _rotate_audit(data, nodes)
+        elif use in SIGNER_USES:
+            done = _wish_signers(use, nodes)
         else:
             fail(f"{use.value} is not rotated by a cluster's operator", Exit.USAGE)
         record_now(data, [command_event("KeyRotated", "Done", use.value, _texts(done))])
@@ -122,6 +136,13 @@ def _rotate_audit(data: Path, nodes: list[Path]) -> dict[str, Any]:
     return {"use": KeyUse.AUDIT_LOG.value, "stores": len(nodes) + 1}
 
 
+def _wish_signers(use: KeyUse, nodes: list[Path]) -> dict[str, Any]:
+    """Ask every node for a new key of its own; running nodes see it within a second."""
+    for directory in nodes:
+        write_durably(directory / KEYS_DIRECTORY / (WISH_PREFIX + use.value), b"")
+    return {"use": use.value, "asked": len(nodes)}
+
+
 def _used(node: Path) -> InUse:
     return epochs_in_use(node / STATE_DIRECTORY)
 
@@ -153,8 +174,13 @@ def _rows(keys: Path) -> list[dict[str, Any]]:
 
 
 def _registry(keys: Path) -> KeyRegistry:
-    path = keys / REGISTRY_FILE
-    return decode_registry(path.read_bytes()) if path.exists() else KeyRegistry()
+    """Read the registries of data keys and of signing keys as one."""
+    entries = [*_entries(keys / REGISTRY_FILE), *_entries(keys / SIGNERS_FILE)]
+    return KeyRegistry(entries=tuple(entries))
+
+
+def _entries(path: Path) -> tuple[KeyEntry, ...]:
+    return decode_registry(path.read_bytes()).entries if path.exists() else ()
 
 
 def _audit_rows(keys: Path) -> list[dict[str, Any]]:

@@ -99,9 +99,15 @@ def ingest(  # noqa: PLR0917  # typer
     views: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Typed views to write as well (TOML).")
     ] = None,
-    delta: Annotated[
-        bool, typer.Option("--delta", help="Keep a Delta log of the files, too.")
-    ] = False,
+    formats: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--format",
+            metavar="delta|iceberg",
+            help="Keep a log of the files in this format, too; repeatable.",
+        ),
+    ] = None,
+    delta: Annotated[bool, typer.Option("--delta", help="The same as --format delta.")] = False,
     from_earliest: Annotated[
         bool, typer.Option("--from-earliest", help="Begin with what is left of a log.")
     ] = False,
@@ -125,14 +131,16 @@ def ingest(  # noqa: PLR0917  # typer
     How far it got is in the table's commits: run it again, kill it, run two of them.
     """
     from quantum.lake.jobs.compact import compact as compact_table
-    from quantum.lake.jobs.delta import mirror_to_delta
     from quantum.lake.jobs.ingest import IngestSettings
     from quantum.lake.jobs.ingest import ingest as run
+    from quantum.lake.jobs.mirrors import mirrors_of
     from quantum.lake.jobs.views import read_views
     from quantum.lake.planner import Limits, OnGap
-    from quantum.lake.table import Table
+    from quantum.lake.table import Table, open_store
 
     where = where_of(cluster, archive, data)
+    with said_plainly():
+        mirrors = mirrors_of([*(formats or []), *(["delta"] if delta else [])])
     with (
         until_told() as told,
         said_plainly(),
@@ -150,8 +158,8 @@ def ingest(  # noqa: PLR0917  # typer
         def after_commit(opened: Table) -> None:
             if compact_every and opened.state.version % compact_every == 0:
                 compact_table(opened.store, spark=runner, progress=show)
-            if delta:
-                mirror_to_delta(opened)
+            for mirror in mirrors:
+                mirror(opened)
 
         report = run(
             where,
@@ -165,6 +173,8 @@ def ingest(  # noqa: PLR0917  # typer
             should_stop=told,
             after_commit=after_commit,
         )
+        for mirror in mirrors:  # also where nothing was new, and an earlier run died before it
+            mirror(Table.open(open_store(table)))
     say(
         asdict(report),
         as_json,

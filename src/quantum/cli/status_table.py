@@ -35,6 +35,15 @@ def _control_lines(nodes: list[tuple[int, dict[str, Any]]]) -> Iterator[str]:
     """Give the control plane's own group, and how old each node's copy of it is."""
     yield from _group_lines("Control plane", [(node_id, each["group"]) for node_id, each in nodes])
     yield from _folded("  copies", (_copy(node_id, each) for node_id, each in nodes))
+    newest = max((each for _, each in nodes), key=lambda each: each["revision"])
+    if newest.get("reports"):
+        yield from _folded("  reports", map(_report, newest["reports"]))
+
+
+def _report(report: dict[str, Any]) -> str:
+    """Say how full a node said it is, and that it says so no more where it fell silent."""
+    said = f"node {report['node_id']} {report['utilization'] / 10_000:.0f}% full"
+    return f"{said}, stale: {report['age_ms'] / 1000:.0f} s" if report["stale"] else said
 
 
 def _copy(node_id: int, control: dict[str, Any]) -> str:

@@ -51,8 +51,11 @@ class Settings:
     first_packet_seconds: int = _setting(
         10, kinds.count(1, 300, "seconds"), "for handshakes and CONNECT together"
     )
+    half_open_max: int = _setting(
+        10_000, kinds.count(1, 1_000_000), "connections without an answered CONNECT; the oldest go"
+    )
     packet_bytes_max: int = _setting(
-        1_000_000, kinds.size(1 << 10, 1_000_000), "the largest packet of a client"
+        16_842_752, kinds.size(1 << 10, 16_842_752), "the largest packet of a client"
     )
     connect_bytes_max: int = _setting(
         128 << 10, kinds.size(1 << 10, 1_000_000), "the largest CONNECT"

@@ -131,6 +131,10 @@ class Connection(asyncio.Protocol):
             self._listener.refuse(self, "it did not finish its first packet in time")
         self.abort()
 
+    def crowded_out(self) -> None:
+        """Cut a connection that said nothing while many others came."""
+        self.abort()
+
     # What the kinds of connections share.
 
     def _begin(self) -> None:
@@ -159,6 +163,7 @@ class Connection(asyncio.Protocol):
         return Peer(transport, self.address, self._listener.tenant)
 
     def _disarm(self) -> None:
+        self._listener.lobby.answered(self)
         if self._slot != NO_SLOT:
             self._listener.lobby.disarm(self, self._slot)
             self._slot = NO_SLOT

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 from quantum.edge.admission import Admission, AdmissionLimits, Verdict
 from quantum.edge.deadlines import DeadlineWheel, Slot
 
+HALF_OPEN_MAX: Final = 10_000
 _LINES_PER_SECOND_MAX: Final = 10
 
 journal = logging.getLogger("quantum.edge")
@@ -24,6 +25,9 @@ class EdgeLimits:
     admission: AdmissionLimits = field(default_factory=AdmissionLimits)
     first_answer_seconds: float = 10.0
     """From admission to the handler's first write: handshakes and first packet together."""
+    half_open_max: int = HALF_OPEN_MAX
+    """How many may be here at once without a first answer, those that wait at the door included.
+    Beyond it the oldest goes: clients in good faith are through in a moment."""
     close_seconds: float = 5.0
     """For a peer to take what was written before the connection is cut."""
     write_high_water_bytes: int = 64 << 10
@@ -44,6 +48,7 @@ class Counts:
     expelled: int = 0
     """Of the refused: who was in, and believed no more."""
     late: int = 0
+    crowded_out: int = 0
 
     def as_dict(self) -> dict[str, int]:
         return {each.name: getattr(self, each.name) for each in fields(self)}
@@ -58,6 +63,9 @@ class Guest(Hashable, Protocol):
     def late(self) -> None:
         """Your deadline has passed."""
 
+    def crowded_out(self) -> None:
+        """Go: you did not say who you are, and others came."""
+
 
 class Lobby:
     """Admission, deadlines and counts. Made inside the running loop that it serves."""
@@ -71,6 +79,8 @@ class Lobby:
         self._admission: Admission[Guest] = Admission(self.limits.admission, self._loop.time())
         longest = max(self.limits.first_answer_seconds, self.limits.close_seconds)
         self._wheel: DeadlineWheel[Guest] = DeadlineWheel(self._turns(longest))
+        self._half_open: dict[Guest, None] = {}
+        """Those without a first answer, the oldest first."""
         self._timer: asyncio.TimerHandle | None = None
         self._lines_left = _LINES_PER_SECOND_MAX
         self._lines_since = self._loop.time()
@@ -91,7 +101,26 @@ class Lobby:
             self._keep_turning()
         else:
             self.counts.turned_away += 1
+            return verdict
+        self._half_open[guest] = None
+        if len(self._half_open) > self.limits.half_open_max:
+            self._crowd_out()
         return verdict
+
+    def _crowd_out(self) -> None:
+        oldest = next(iter(self._half_open))
+        del self._half_open[oldest]
+        self.counts.crowded_out += 1
+        oldest.crowded_out()
+
+    @property
+    def half_open(self) -> int:
+        """How many connections have no first answer."""
+        return len(self._half_open)
+
+    def answered(self, guest: Guest) -> None:
+        """Note a connection's first answer, or its end."""
+        self._half_open.pop(guest, None)
 
     def leave(self, guest: Guest) -> None:
         """Forget a connection that was not turned away."""

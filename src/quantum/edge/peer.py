@@ -17,6 +17,8 @@ class CertificateIdentity:
 
     name: str
     not_after_ms: int
+    serial: str
+    """Its number: hexadecimal, small letters, no leading zeros."""
 
 
 def shown_address(transport: asyncio.BaseTransport | None) -> str:
@@ -38,12 +40,12 @@ def identity_of(certificate_der: bytes | None) -> CertificateIdentity:
     try:
         certificate = x509.load_der_x509_certificate(certificate_der)
         names = _alternative_names(certificate) + _common_names(certificate)
-        ends = certificate.not_valid_after_utc
+        ends, serial = certificate.not_valid_after_utc, format(certificate.serial_number, "x")
     except ValueError as error:
         raise ClientUnnamed("the client's certificate cannot be read") from error
     if not names:
         raise ClientUnnamed("the client's certificate names nobody")
-    return CertificateIdentity(names[0], int(ends.timestamp() * 1000))
+    return CertificateIdentity(names[0], int(ends.timestamp() * 1000), serial)
 
 
 def _alternative_names(certificate: x509.Certificate) -> list[str]:

@@ -16,8 +16,11 @@ answers. Where no snapshot and no beginning of the log is at hand there is no su
 `LooseJudge` then drops only what is certainly a repetition, and never a message that was taken.
 
 A QoS 1 publish that its client sends again after a reconnect is a message again: the broker takes
-it twice, subscribers get it twice, and it has two rows. Wills are the broker's own words and have
-no row: nobody was told that they were published.
+it twice, subscribers get it twice, and it has two rows.
+
+Wills are the broker's own words. One whose topic another partition owns crosses as a `Forward`
+without a packet id, and has its place there. One whose topic is here stands nowhere in the log: a
+connection ended, or time passed, and the machine said it. `wills` has those of the last entry.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from collections.abc import Callable, Container, Iterable, Sequence, Set
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
+from xxhash import xxh3_128_digest
 
 from quantum.broker import Broker, BrokerSettings
 from quantum.broker.commands import (
@@ -43,6 +47,7 @@ from quantum.broker.interest import is_peer, takes_items
 from quantum.broker.message import HEAD, LENGTH_BYTES, Message, decode_record
 from quantum.broker.refusals import NOT_COUNTED, decode_refusals
 from quantum.broker.types import TIME_MAX_MS
+from quantum.lake.filters import NO_FILTERS, Filters
 
 PUBLISH_ONCE_TAG: Final = 6
 RELEASE_TAG: Final = 7
@@ -60,15 +65,22 @@ NOBODY: Final[frozenset[int]] = frozenset()
 ALL: Final = Verdict(0, NOBODY)
 
 TopicOwner = Callable[[bytes], int]
+SaidWill = tuple[int, Message]
+"""When a will was said, and what it says."""
 Spans = tuple[tuple[int, int], ...]
-"""Numbers as spans from first through last, ascending, none touching the next."""
-NO_SPANS: Final[Spans] = ()
+"""Numbers as spans from first through last, ascending, none overlapping."""
+ANY_NUMBER: Final[Spans] = ((0, 1 << 64),)
 
 
 class Judge(Protocol):
     """Sees every entry in order. For each command a verdict, None where it holds no message."""
 
     is_exact: bool
+
+    @property
+    def wills(self) -> Sequence[SaidWill]:
+        """What the machine itself said at the last entry, about topics of this partition."""
+        ...
 
     def judge(self, index: int, commands: Sequence[bytes]) -> Sequence[Verdict | None]: ...
 
@@ -105,10 +117,14 @@ class ReplayJudge(Broker):
     def __init__(self, settings: BrokerSettings) -> None:
         super().__init__(settings)
         self._verdicts: list[Verdict | None] = []
+        self.wills: list[SaidWill] = []
 
     def judge(self, index: int, commands: Sequence[bytes]) -> Sequence[Verdict | None]:
         self._verdicts = []
+        said: list[SaidWill] = []
+        self.state.wills = said
         self.apply_batch(index, commands)
+        self.wills = said
         return self._verdicts
 
     def _apply(self, data: bytes) -> bytes:
@@ -166,21 +182,38 @@ class ReplayJudge(Broker):
 
 
 class LooseJudge:
-    """Knows only what it has seen: the numbers of each origin, and the open packet ids.
+    """Knows only what it has seen, and drops only what counts nowhere or has counted before.
 
-    A number of a leader's term is always the same message. Whether it counted the first time it
-    is seen is not known, so it is shown then, and not again.
+    Of numbers that a leader passed on it keeps where the broker's counter may stand: anywhere, at
+    first. A number is shown wherever it counts for one of these; so one that stood behind a gap
+    when it came first is shown again where it may have counted. Where nobody knows the ring, a
+    partition may have been closed when anything came first, so that everything is shown.
+
+    A QoS 2 publish whose exchange is open and which says the same is not shown again.
     """
 
     is_exact = False
+    wills: Sequence[SaidWill] = ()
 
-    def __init__(self, prg: int, topic_partition: TopicOwner | None) -> None:
-        """Without a ring nobody knows which QoS 2 publishes were sent on, so they all stay."""
+    def __init__(
+        self,
+        prg: int,
+        topic_partition: TopicOwner | None,
+        filters: Filters = NO_FILTERS,
+        horizon_ms: int = 259_200_000,
+    ) -> None:
+        """Without a ring nobody knows which QoS 2 publishes were sent on, so they all stay.
+
+        What a filter left out was not shown, so it is no reason to leave out another.
+        """
         self._prg = prg
         self._topic_partition = topic_partition
-        self._seen: dict[int, tuple[int, Spans]] = {}
+        self._filters = filters
+        self._remembered_ms = horizon_ms // 2  # clocks differ: well before a broker may forget
+        self._counters: dict[int, tuple[int, Spans]] = {}
         self._counted: dict[int, int] = {}
-        self._open: dict[tuple[bytes, int], int] = {}  # the epochs of open exchanges
+        self._open: dict[tuple[bytes, int], tuple[int, bytes, int]] = {}
+        """Of each open exchange its epoch, what it says, and when it was seen."""
 
     def judge(self, index: int, commands: Sequence[bytes]) -> Sequence[Verdict | None]:
         del index
@@ -193,12 +226,14 @@ class LooseJudge:
         if tag not in (PUBLISH_ONCE_TAG, RELEASE_TAG, CHANNEL_ITEMS_TAG):
             return None
         match decode_known(data):
-            case PublishOnce(records=records):
-                return Verdict(0, self._once(records))
+            case PublishOnce(now_ms=now_ms, records=records):
+                return Verdict(0, self._once(now_ms, records))
             case Release(releases=releases):
                 for release in releases:
                     self._open.pop(release, None)
             case ChannelItems(origin=origin, sequences=sequences):
+                if self._topic_partition is None:
+                    return ALL
                 counted = self._counted.get(origin, 0)
                 self._counted[origin] = max([counted, *sequences])
                 return Verdict(0, counted_again(sequences, counted))
@@ -208,29 +243,41 @@ class LooseJudge:
         head = packed_head(data)
         if head is None:
             return None
-        if head.origin == OWN_ORIGIN:
+        if head.origin == OWN_ORIGIN or self._topic_partition is None:
             return ALL
-        term, seen = self._seen.get(head.origin, (-1, NO_SPANS))
+        term, counters = self._counters.get(head.origin, (-1, ANY_NUMBER))
         if head.origin_term < term:
-            return None
+            return None  # deposed: its successor was heard
         if head.origin_term > term:
-            seen = NO_SPANS
-        span = (head.first_sequence, head.first_sequence + count_records(data) - 1)
-        self._seen[head.origin] = (head.origin_term, with_span(seen, span))
-        return Verdict(0, numbers_within(seen, span)) if seen else ALL
+            counters = ANY_NUMBER  # it may have been heard before, too
+        first, last = head.first_sequence, head.first_sequence + count_records(data) - 1
+        lowest, counters = counted_from(counters, first, last)
+        self._counters[head.origin] = (head.origin_term, counters)
+        return None if lowest is None else Verdict(lowest + 1 - first, NOBODY)
 
-    def _once(self, records: list[bytes]) -> set[int]:
+    def _once(self, now_ms: int, records: list[bytes]) -> set[int]:
         refused: set[int] = set()
         for number, record in enumerate(records):
             message = decoded(record)
-            if message is None or not self._is_here(message.topic):
+            if (
+                message is None
+                or not self._is_here(message.topic)
+                or self._is_again(now_ms, message)
+            ):
                 refused.add(number)
-                continue
-            exchange = (message.client_id, message.packet_id)
-            if self._open.get(exchange) == message.epoch:
-                refused.add(number)
-            self._open[exchange] = message.epoch
         return refused
+
+    def _is_again(self, now_ms: int, message: Message) -> bool:
+        """Say whether the very message was shown: a refused one may leave its id to another."""
+        if self._topic_partition is None or not self._filters.wants_time(now_ms):
+            return False
+        exchange = (message.client_id, message.packet_id)
+        content = xxh3_128_digest(b"\0".join((message.topic, message.properties, message.payload)))
+        epoch, known, seen_ms = self._open.get(exchange, (-1, b"", 0))
+        if (epoch, known) == (message.epoch, content) and now_ms - seen_ms < self._remembered_ms:
+            return True
+        self._open[exchange] = (message.epoch, content, now_ms)
+        return False
 
     def _is_here(self, topic: bytes) -> bool:
         return self._topic_partition is None or self._topic_partition(topic) == self._prg
@@ -260,26 +307,29 @@ def counted_again(sequences: Iterable[int], counted: int) -> set[int]:
     return again
 
 
-def with_span(spans: Spans, added: tuple[int, int]) -> Spans:
-    """Add a span. There is nearly always one, and it grows."""
-    first, last = added
-    apart = []
-    for begin, end in spans:
-        if end + 1 < first or last + 1 < begin:
-            apart.append((begin, end))
-        else:
-            first, last = min(first, begin), max(last, end)
-    return tuple(sorted([*apart, (first, last)])) if first <= last else spans
+def counted_from(counters: Spans, first: int, last: int) -> tuple[int | None, Spans]:
+    """Let numbers from `first` through `last` come where the counter may stand at `counters`.
 
-
-def numbers_within(spans: Spans, among: tuple[int, int]) -> Set[int]:
-    """Return which numbers of a span are in others, counted from its first."""
-    first, last = among
-    return {
-        number - first
-        for begin, end in spans
-        for number in range(max(begin, first), min(end, last) + 1)
-    }
+    It moves to `last` from wherever it stood between `first - 1` and there, and stays elsewhere.
+    Return the lowest place that it moved from, None where it cannot have moved; and where it may
+    stand now.
+    """
+    low, high = max(0, first - 1), last - 1
+    lowest: int | None = None
+    kept: list[tuple[int, int]] = []
+    for begin, end in counters:
+        if end < low or begin > high:
+            kept.append((begin, end))
+            continue
+        if lowest is None:
+            lowest = max(begin, low)
+        kept += [(begin, low - 1)] if begin < low else []
+        kept += [(high + 1, end)] if end > high else []
+    if lowest is None:
+        return None, counters
+    if not any(begin <= last <= end for begin, end in kept):
+        kept = sorted([*kept, (last, last)])
+    return lowest, tuple(kept)
 
 
 def count_records(data: bytes) -> int:

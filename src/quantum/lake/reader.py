@@ -58,7 +58,7 @@ def read_task(  # noqa: PLR0917  # what it needs
         confirm_gone(source, task)
         yield gap_row(task.prg, task.first, task.last, names, version)
         return
-    entries, judge = _warmed(source, task, broker, known)
+    entries, judge = _warmed(source, task, broker, known, filters)
     builder = RowBuilder(task.prg, judge, names, filters, version)
     last: Entry | None = None
     for last in entries:
@@ -76,7 +76,11 @@ def read_task(  # noqa: PLR0917  # what it needs
 
 
 def _warmed(
-    source: LogSource, task: Task, broker: str | None, known: tuple[KnownStates, str] | None
+    source: LogSource,
+    task: Task,
+    broker: str | None,
+    known: tuple[KnownStates, str] | None,
+    filters: Filters,
 ) -> tuple[Iterator[Entry], Judge]:
     """Return the entries that lead to the task's last, and who judges them."""
     if known is not None and task.anchor is not None:
@@ -88,7 +92,7 @@ def _warmed(
             if before is not None and state.is_after(before):
                 return entries, state.judge
     begin = task.first if task.anchor is None else task.anchor + 1
-    judge = judge_for(source, task, broker)
+    judge = judge_for(source, task, broker, filters)
     return source.entries(IndexRange(task.prg, begin, task.last)), judge
 
 
@@ -107,11 +111,16 @@ def confirm_gone(source: LogSource, task: Task) -> None:
         return
 
 
-def judge_for(source: LogSource, task: Task, broker: str | None = None) -> Judge:
+def judge_for(
+    source: LogSource, task: Task, broker: str | None = None, filters: Filters = NO_FILTERS
+) -> Judge:
     """Return who decides which records are messages, as of the task's anchor."""
     settings = settings_of(source, task.prg, broker)
-    if task.anchor is None or settings is None:
-        return LooseJudge(task.prg.number, topic_owner_of(source, task.prg, broker))
+    if settings is None:
+        return LooseJudge(task.prg.number, None, filters)
+    if task.anchor is None:
+        owner = topic_owner_of(source, task.prg, broker)
+        return LooseJudge(task.prg.number, owner, filters, settings.dedupe_horizon_ms)
     judge = ReplayJudge(settings)
     if task.anchor:
         _restore(source, task.prg, task.anchor, judge)

@@ -6,7 +6,8 @@ records of packed publishes are what there is most of, so `_add_packed` spells `
 and stops at the same byte as the broker does (a test compares them).
 
 `sub_index` numbers an entry's records of messages from 0, refused and repeated ones too; it does
-not depend on filters, columns or what is known of the broker's state.
+not depend on filters, columns or what is known of the broker's state. Wills that the machine said
+while it applied the entry have no record: they are numbered from WILLS_FROM on.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ from quantum.archive.types import PrgId
 from quantum.broker.commands import OWN_ORIGIN, PUBLISHES_HEAD, ChannelItems, PublishOnce
 from quantum.broker.items import Forward, decode_item
 from quantum.broker.message import (
+    BEFORE_V5,
     EXPIRES,
     EXPIRY,
+    FROM_V5,
     HEAD_BYTES,
     LENGTH_BYTES,
     QOS_MASK,
@@ -37,10 +40,23 @@ from quantum.lake.filters import NO_FILTERS, Filters
 from quantum.lake.judging import Judge, Verdict, count_records, decode_known, packed_head
 from quantum.lake.properties import property_columns
 from quantum.lake.refusals import EntryUnreadable
-from quantum.lake.schema import GAP, LOGGED, MESSAGE, NAMES, SCHEMA_VERSION, arrow_schema, chosen
+from quantum.lake.schema import (
+    GAP,
+    LOGGED,
+    MESSAGE,
+    NAMES,
+    SCHEMA_VERSION,
+    WILL,
+    arrow_schema,
+    chosen,
+)
 
 BATCH_ROWS_MAX: Final = 16_384
 BATCH_BYTES_MAX: Final = 8 << 20
+WILLS_FROM: Final = 1 << 24
+"""More than the records of any entry."""
+WILLS_SINCE: Final = 2
+"""The version from which on wills have rows, and flags tell the protocol."""
 _FORWARD: Final = b"\x92\x01"  # how an encoded Forward begins: an array of two, its tag
 _NO_SEQUENCE: Final = -1
 
@@ -55,6 +71,7 @@ class _Run(NamedTuple):
     term: int
     forward_from: int
     sub_from: int
+    is_will: int = 0
 
 
 class RowBuilder:
@@ -72,6 +89,7 @@ class RowBuilder:
         self._judge = judge
         self._filters = filters
         self._schema = arrow_schema(names, version)
+        self._has_wills = version >= WILLS_SINCE
         wanted = {column.name for column in chosen(names, version)}
         self._wants_topic = "topic" in wanted
         self._wants_payload = "payload" in wanted
@@ -121,7 +139,14 @@ class RowBuilder:
                 sub_from += self._on_packed(entry.index, sub_from, data, verdict)
             elif verdict is not None:
                 sub_from += self._on_command(entry.index, sub_from, data, verdict)
+        if self._has_wills and self._judge.wills:
+            self._on_wills(entry.index)
         self._bytes += len(entry.payload)
+
+    def _on_wills(self, index: int) -> None:
+        for nth, (now_ms, message) in enumerate(self._judge.wills):
+            place = (self._prg.number, _NO_SEQUENCE, _NO_SEQUENCE, WILLS_FROM + nth, 1)
+            self._add_record(_Run(1, index, now_ms, *place), message.record)
 
     def _commands(self, entry: Entry) -> list[bytes]:
         try:
@@ -234,7 +259,7 @@ class RowBuilder:
         return forwards
 
     def _add_record(self, run: _Run, record: bytes, *, may_be_will: bool = False) -> None:
-        """Take a record that stands alone. A will has no packet id, whatever its QoS."""
+        """Take a record that stands alone. A forwarded will has no packet id, whatever its QoS."""
         try:
             length, flags, client, topic, properties, packet_id, epoch = unpack_head(record, 0)
         except struct.error:
@@ -246,8 +271,12 @@ class RowBuilder:
         if payload_at > end or end > len(record) or flags & QOS_MASK == QOS_MASK:
             return
         name = record[topic_at:properties_at]
-        if (may_be_will and not packet_id) or not self._filters.wants_topic(name):
+        if not self._filters.wants_topic(name):
             return
+        if may_be_will and not packet_id:
+            if not self._has_wills:
+                return
+            run = run._replace(is_will=1)
         if not self._filters.wants_time(run.now_ms):
             return
         self._runs.append(run)
@@ -287,8 +316,10 @@ class RowBuilder:
                 return pa.array(self._message_ids, pa.int32())
             case "content_type" | "user_properties":
                 return property_columns(self._properties)[field.name]
+            case "protocol" if self._has_wills:
+                return _protocols(self._flags, self._properties)
             case "protocol":
-                return _protocols(self._properties)
+                return _guessed_protocols(self._properties)
             case _:
                 return columns.array(field)
 
@@ -298,7 +329,7 @@ class _Columns:
 
     def __init__(self, prg: PrgId, runs: list[_Run], numbers: list[int], *, is_exact: bool) -> None:
         self._prg = prg
-        self._kind = MESSAGE if is_exact else LOGGED
+        self._is_exact = is_exact
         self._numbers = np.asarray(numbers, np.int64)
         table = np.asarray(runs, np.int64).reshape(len(runs), len(_Run._fields))
         self._runs = {name: table[:, nth] for nth, name in enumerate(_Run._fields)}
@@ -329,9 +360,15 @@ class _Columns:
                 term = self._each("term")
                 return pa.array(term, field.type, mask=term == _NO_SEQUENCE)
             case "row_kind":
-                return pa.repeat(pa.scalar(self._kind, field.type), count)
+                return self._kinds(field.type)
             case _:  # of streams, and of gaps
                 return pa.nulls(count, field.type)
+
+    def _kinds(self, type_: pa.DataType) -> pa.Array:
+        if not self._is_exact or not self._runs["is_will"].any():
+            kind = MESSAGE if self._is_exact else LOGGED
+            return pa.repeat(pa.scalar(kind, type_), len(self._numbers))
+        return _named(self._each("is_will"), [MESSAGE, WILL])
 
 
 def gap_row(
@@ -359,12 +396,24 @@ def text_array(values: list[bytes]) -> pa.Array:
         return pa.array([value.decode("utf-8", "replace") for value in values], pa.string())
 
 
-def _protocols(properties: list[bytes]) -> pa.Array:
-    """Say `mqtt5` where a publish shows that it is, else `mqtt`: records do not tell 3.1 from 5."""
-    is_five = np.fromiter(map(bool, properties), np.bool_, len(properties))
-    return pa.DictionaryArray.from_arrays(
-        pa.array(is_five.astype(np.int8)), pa.array(["mqtt", "mqtt5"])
-    ).cast(pa.string())
+def _named(numbers: Any, names: list[str | None]) -> pa.Array:
+    """Write for each number its name."""
+    indices = pa.array(np.asarray(numbers, np.int8))
+    return pa.DictionaryArray.from_arrays(indices, pa.array(names, pa.string())).cast(pa.string())
+
+
+def _protocols(flags: list[int], properties: list[bytes]) -> pa.Array:
+    """Say what records tell of the connections that they came through."""
+    told = np.asarray(flags, np.int32)
+    is_five = (told & FROM_V5 != 0) | np.fromiter(map(bool, properties), np.bool_, len(properties))
+    return _named(
+        np.where(is_five, 2, np.where(told & BEFORE_V5 != 0, 1, 0)), [None, "mqtt3", "mqtt5"]
+    )
+
+
+def _guessed_protocols(properties: list[bytes]) -> pa.Array:
+    """Say `mqtt5` where a publish shows that it is, else `mqtt`, as version 1 did."""
+    return _named(np.fromiter(map(bool, properties), np.bool_, len(properties)), ["mqtt", "mqtt5"])
 
 
 def _forwarded(item: bytes) -> bytes | None:

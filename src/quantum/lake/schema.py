@@ -3,7 +3,13 @@
 The rule of evolution: a version adds nullable columns at the end, and changes nothing before them.
 So what an old release wrote is read with nulls in the columns that it did not know (`conform`), and
 a job that was written for version n asks for version n and sees what it always saw. What a *later*
-release wrote is refused: its columns may mean what nobody here knows.
+release wrote is refused: its columns may mean what nobody here knows. A table stays of the version
+that it was made with.
+
+Version 2 has the columns of version 1. Wills have rows (kind `will`), and `protocol` says what the
+connection spoke: `mqtt5`, `mqtt3` (3.1 and 3.1.1), or null where a record does not tell (those of
+older brokers, QoS 2 that crossed partitions, wills) and has no properties, which only MQTT 5 has.
+In version 1 it is `mqtt5` for a record with properties, `mqtt` for any other.
 """
 
 from __future__ import annotations
@@ -16,11 +22,12 @@ import pyarrow as pa
 
 from quantum.lake.refusals import BadOption, UnknownSchemaVersion
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 VERSION_KEY: Final = b"quantum.schema_version"
 """The metadata of Arrow and Parquet schemas that names the version."""
 
 MESSAGE: Final = "message"
+WILL: Final = "will"
 LOGGED: Final = "logged"
 GAP: Final = "gap"
 
@@ -68,7 +75,8 @@ COLUMNS: Final[tuple[Column, ...]] = (
 """(tenant, prg, raft_index, sub_index) names a row. (tenant, origin_prg, session_epoch,
 message_id, forward_seq) is the idempotence key of quantumqtt §4.7.
 
-`row_kind` is `message`, or `logged` where the state of the broker before the entry is gone: such
+`row_kind` is `message`, or `will`: nobody was told that it was published, and it has no
+`message_id`; or `logged` where the state of the broker before the entry is gone: such
 a row may be a publish that was refused or came twice. A `gap` row stands for all entries from
 `raft_index` through `gap_through`, which are gone, and has nothing else but its partition."""
 

@@ -64,6 +64,11 @@ class PacketReader:
         return self._held
 
     @property
+    def awaited_bytes(self) -> int:
+        """How large the packet is that is not whole yet, as far as its header is here."""
+        return self._needed if self._held < self._needed else 0
+
+    @property
     def packet_bytes_max(self) -> int:
         """The bound of the next packet."""
         return self._limit

@@ -98,7 +98,7 @@ class Archiving:
         archiver = PrgArchiver(
             self._objects,
             self._node.settings.keys,
-            PrgId(prg.tenant.name, prg.number),
+            PrgId(prg.tenant.life, prg.number),
             prg.group.partition_id,
             self._node.cluster.birth,
             self._pacer,

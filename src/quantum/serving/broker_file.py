@@ -117,6 +117,24 @@ def prepare_broker(directory: Path, wanted: TenantEntry | None) -> BrokerFile:
     return described
 
 
+def set_archive(directory: Path, url: str | None) -> BrokerFile:
+    """Write down, durably, where a cluster archives to, from its nodes' next start on.
+
+    None: nowhere, and what is archived already stays. The numbers beside an URL that is there
+    already are left alone. Raises DataDirectoryRefused.
+    """
+    with (directory / _LOCK_FILE).open("ab") as lock:
+        flock(lock, LOCK_EX)
+        known = read_broker_file(directory)
+        if (known.archive.url if known.archive is not None else None) == url:
+            return known
+        described = msgspec.structs.replace(
+            known, archive=None if url is None else ArchiveEntry(url)
+        )
+        write_durably(directory / BROKER_FILE, msgspec.json.encode(described) + b"\n", 0o644)
+        return described
+
+
 def _described(name: str, description: TenantDescription) -> TenantEntry:
     quotas = description.policy.quotas
     return TenantEntry(

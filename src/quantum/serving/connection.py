@@ -48,14 +48,16 @@ from quantum.mqtt import (
 )
 from quantum.mqtt.hot import PUBCOMP as PUBCOMP_BYTE
 from quantum.mqtt.hot import PUBREL as PUBREL_BYTE
-from quantum.mqtt.hot import encode_ack, scan
+from quantum.mqtt.hot import SLOW, Row, encode_ack, scan
 from quantum.mqtt.primitives import encode_variable
 from quantum.serving.authentication import Accepted, Challenge, Talk, Verdict, Who
 from quantum.serving.conversation import Conversation
 from quantum.serving.delivery import Outgoing
+from quantum.serving.large_packets import LARGE_BYTES
 from quantum.serving.outward import Outward, answer_stray_pubrec
 from quantum.serving.permit import Permit
 from quantum.serving.policy import identity_digest
+from quantum.serving.standing import Operation
 from quantum.serving.terms import Terms, agree, announce, refuse_will, will_spec
 from quantum.tenancy import Rate
 from quantum.tenancy import Verdict as TenantVerdict
@@ -80,6 +82,12 @@ _AUTHENTICATION: Final = frozenset(
     }
 )
 """Refusals that the audit log tells of."""
+_ASKS: Final = {
+    PacketType.PUBLISH.value: Operation.PUBLISH,
+    PacketType.SUBSCRIBE.value: Operation.SUBSCRIBE,
+    PacketType.AUTH.value: Operation.AUTHENTICATE,
+}
+"""What a packet asks for that may be closed."""
 _decode_attached = msgspec.msgpack.Decoder(Attached).decode
 
 
@@ -101,6 +109,7 @@ class Connection:
     __slots__ = (
         "_arrived",
         "_attachment",
+        "_closed",
         "_connect",
         "_conversation",
         "_deadline_ms",
@@ -111,6 +120,7 @@ class Connection:
         "_expiry_seconds",
         "_gracefully",
         "_holds",
+        "_is_large",
         "_is_paused",
         "_keep_alive_ms",
         "_new_expiry_seconds",
@@ -170,8 +180,10 @@ class Connection:
         self._arrived = False  # another node sent this connection here
         self._ended = False
         self._gracefully = False  # its will is not wanted
+        self._closed = ""  # why it is not let in yet
         self._permit: Permit | None = None
         self._entered = False  # it is counted among its tenant's connections
+        self._is_large = False  # a large packet is on its way, or waits for that
         self._holds = 0  # for how many reasons it is not read
         self._is_paused = False
         self.queued_bytes = 0
@@ -190,6 +202,8 @@ class Connection:
         if self.phase is Phase.LIVE:
             self._reader.receive(data)
             self._pull()
+            if self._is_large or self._reader.awaited_bytes > LARGE_BYTES:
+                self._note_large()
         elif self._relay is not None:
             self._relay.received(data)
         elif self.phase is Phase.NEW:
@@ -200,11 +214,21 @@ class Connection:
         elif self.phase is not Phase.CLOSED:
             self._hold(data)
 
+    def _note_large(self) -> None:
+        """Be counted while a large packet comes; there may be no room for it now."""
+        size, large = self._reader.awaited_bytes, self.service.large
+        if self.phase is Phase.LIVE and size > LARGE_BYTES:
+            self._is_large = True
+            large.begin(self, size, self.service.tick_ms)
+        elif self._is_large:
+            self._is_large = False
+            large.end(self, self.service.tick_ms)
+
     def _hold(self, data: bytes) -> None:
-        """Keep what a client sends before its CONNACK; a client in good faith sends little."""
+        """Keep what a client sends before its CONNACK, and leave the rest of it unread."""
         self._reader.receive(data)
-        if self._reader.buffered_bytes > self.limits.packet_bytes_max:
-            self.disconnect(ReasonCode.PACKET_TOO_LARGE, "too much before CONNACK")
+        if self._reader.buffered_bytes > LARGE_BYTES and not self._holds:
+            self.hold()
 
     def hold(self) -> None:
         """Stop reading; each call needs its `let_go`."""
@@ -303,7 +327,9 @@ class Connection:
             self._refuse(ReasonCode.NOT_AUTHORIZED, "no such tenant")
             return
         self._tenant = tenant
-        if self._check_connect(connect) and self._check_rules(connect):
+        if tenant.shut:
+            self._refuse(ReasonCode.BANNED, tenant.shut)
+        elif self._check_connect(connect) and self._check_rules(connect):
             self.phase = Phase.ROUTING
             self._route()
 
@@ -324,6 +350,10 @@ class Connection:
         return self._check_method(connect.properties.authentication_method)
 
     def _check_rules(self, connect: Connect) -> bool:
+        if not self.home.guard.may_connect(self.identity, self.client_id):
+            self.home.guard.note("CONNECT_REFUSED", self.client_id, self.identity)
+            self._refuse(ReasonCode.NOT_AUTHORIZED, "the rules of the tenant let it not connect")
+            return False
         self._permit = Permit(self, self.home)
         will = connect.will
         is_nobody_yet = self._talk is not None and self.phase is Phase.NEW
@@ -341,6 +371,9 @@ class Connection:
 
     def policy_changed(self) -> None:
         """Go on under other rules of the tenant; what they forbid ends."""
+        if not self.home.guard.may_connect(self.identity, self.client_id):
+            self.sent_away("the rules of the tenant let it not connect any more")
+            return
         self._permit = Permit(self, self.home)
         self._end_forbidden()
 
@@ -413,12 +446,31 @@ class Connection:
         prg = self.home.session_prg(self.client_id)
         node = prg.leader_node
         if prg.serves(self.client_id):
+            self._closed = self._is_closed(prg)
+            if self._closed:
+                self.home.when_led(prg.number, self._route)
+                return
             self.prg = prg
             self._authenticate(prg)
         elif node is not None and self.service.reaches(node) and not self._arrived:
             self._relay_to(prg, node)
         else:
             self.home.when_led(prg.number, self._route)
+
+    def _is_closed(self, prg: Prg) -> str:
+        """Say why the partition may let nobody in like this client now (quantumqtt §10.6)."""
+        if not prg.closed:
+            return ""
+        connect = self._connect
+        assert connect is not None
+        operations = [Operation.START]
+        if self.client_id in prg.broker.state.sessions and not connect.clean_start:
+            operations.append(Operation.RESUME)
+        if connect.will is not None or self.home.guard.connects is not None:
+            operations.append(Operation.START_WITH_RULES)
+        if self._talk is not None:
+            operations.append(Operation.AUTHENTICATE)
+        return next((prg.closed[each] for each in operations if each in prg.closed), "")
 
     def arrived(self, client_id: bytes) -> None:
         """Note that another node sent this connection here, with the id that it assigned."""
@@ -432,6 +484,9 @@ class Connection:
         assigned = b"" if self._connect.client_id else self.client_id
         self._early, self._connect, self._deadline_ms = b"", None, _NEVER_MS
         self._permit = None
+        if self._holds:
+            self._holds, self._is_paused = 0, False
+            self._wire.resume_reading()
         self._relay = self.service.open_relay(self._wire, self._peer, prg, node, assigned, data)
 
     # Who the client is. The node that serves it asks, before anything of its session is touched.
@@ -494,6 +549,9 @@ class Connection:
         connect = self._connect
         assert connect is not None
         self._early = b""
+        if self.home.shut:
+            self._refuse(ReasonCode.BANNED, self.home.shut)
+            return
         self.phase = Phase.ATTACHING
         older = prg.connections.get(self.client_id)
         if older is not None and older.identity not in (None, self.identity):
@@ -524,11 +582,13 @@ class Connection:
         guard, now_ms = self.home.guard, self.service.tick_ms
         pace = guard.ask(Rate.CONNECTS, 1, now_ms)
         if pace.verdict in (TenantVerdict.REJECT, TenantVerdict.DISCONNECT):
+            self.note_refused("QuotaExceeded", "the rate of connections")
             self._refuse(ReasonCode.CONNECTION_RATE_EXCEEDED, "too many connections in a while")
             return False
         self._entered = guard.enter(now_ms)
         if not self._entered:
             guard.note("CONNECTION_OVER_QUOTA", self.client_id, self.identity)
+            self.note_refused("QuotaExceeded", "the number of connections")
             self._refuse(ReasonCode.QUOTA_EXCEEDED, "the tenant has too many connections")
         return self._entered
 
@@ -545,6 +605,11 @@ class Connection:
         if attached.is_moved:
             if self.phase is Phase.ATTACHING:
                 self._refuse(ReasonCode.SERVER_UNAVAILABLE, "the session moved")
+            return
+        if attached.refused:
+            if self.phase is Phase.ATTACHING:
+                self.home.guard.note("SESSION_OVER_QUOTA", self.client_id, self.identity)
+                self._refuse(ReasonCode.QUOTA_EXCEEDED, "the tenant has too many sessions")
             return
         if attached.is_bound:
             if self.phase is Phase.ATTACHING:
@@ -563,7 +628,9 @@ class Connection:
         self._deadline_ms = _NEVER_MS
         self.send(Connack(present, ReasonCode.SUCCESS, self._announce(connect)))
         self._end_forbidden()
-        if self._reader.buffered_bytes:
+        if self._holds:
+            self.let_go()
+        elif self._reader.buffered_bytes:
             self._pull()
 
     def _announce(self, connect: Connect) -> Properties:
@@ -632,6 +699,15 @@ class Connection:
         self._gracefully = True
         self.disconnect(ReasonCode.SESSION_TAKEN_OVER, "session taken over")
 
+    def sent_away(self, why: str) -> None:
+        """An operator does not want this client any more; no will then (§10.3)."""
+        self._gracefully = True
+        self.note_refused("ClientSentAway", why)
+        if self._connect is not None:
+            self._refuse(ReasonCode.BANNED, why)
+        else:
+            self.disconnect(ReasonCode.ADMINISTRATIVE_ACTION, why)
+
     def partition_moved(self, why: str) -> None:
         """The partition is led elsewhere: the client finds its session there (C10)."""
         prg, self.epoch, self.prg = self.prg, 0, None
@@ -697,6 +773,8 @@ class Connection:
             return
         self.phase = Phase.CLOSED
         self.service.left(self)
+        if self._is_large:
+            self._note_large()
         if self._tenant is not None:
             self.note_queued(0)
             if self._entered:
@@ -741,7 +819,7 @@ class Connection:
         if now_ms >= self._deadline_ms:
             self._deadline_ms = _NEVER_MS
             if self._connect is not None:
-                self._refuse(ReasonCode.SERVER_UNAVAILABLE, "no leader in time")
+                self._refuse(ReasonCode.SERVER_UNAVAILABLE, self._closed or "no leader in time")
             else:
                 self._drop("no CONNECT in time")
         elif self._ends_ms != _NEVER_MS and self.now_ms() >= self._ends_ms:
@@ -765,6 +843,8 @@ class Connection:
                     return
                 buffer, start = window
                 rows, end = scan(buffer, start, reader.packet_bytes_max, self.is_v5)
+                if self.prg is not None and self.prg.closed:
+                    rows, end = self._open_rows(self.prg, buffer, rows, end)
                 reader.consume(end)
                 if self.permit.gate is None:
                     self._talk_on().on_rows(buffer, rows)
@@ -776,6 +856,24 @@ class Connection:
             self.service.count_fault(fault)
             self.home.count_fault(fault)
             self.disconnect(fault.reason_code, fault.reason)
+
+    def _open_rows(
+        self, prg: Prg, buffer: bytes, rows: list[Row], end: int
+    ) -> tuple[list[Row], int]:
+        """Cut off what is closed now, with all behind it: it waits unread until it is open."""
+        for number, row in enumerate(rows):
+            first_byte = buffer[row[2]] if row[0] == SLOW else row[0]
+            operation = _ASKS.get(first_byte >> 4)
+            if operation is not None and operation in prg.closed:
+                self.home.fence(self, operation)
+                return rows[:number], row[2]
+        return rows, end
+
+    def fenced_off(self, why: str) -> None:
+        """End because the way stays closed; no will then (§10.3)."""
+        self._gracefully = True
+        self.note_refused("PERMANENT_DURABILITY", why)
+        self.disconnect(ReasonCode.SERVER_BUSY, why)
 
     def on_auth(self, packet: Auth) -> None:
         if self._talk is None:  # [MQTT-4.12.0-6]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from quantum.broker import PUBACK, PUBCOMP, PUBREC, Subscribed, encode_command
+from quantum.broker.reasons import QUOTA_EXHAUSTED
 from quantum.broker.receiving import REFUSED
 from quantum.mqtt import (
     Auth,
@@ -58,13 +59,16 @@ class Conversation:
         self.inbound = Inbound(connection)
 
     def on_rows(self, buffer: bytes, rows: list[Row]) -> None:
-        """Take packets in order; QoS 1 publishes for one partition become one run."""
+        """Take packets in order; QoS 1 publishes for one partition become one run, and so do
+        PUBACKs. The slots that exchanges leave free are filled once, not after each.
+        """
         connection, inbound = self._connection, self.inbound
         owners = connection.permit.owners
         records: list[bytes] = []
         packet_ids: list[int] = []
         topics: list[bytes] = []
         run_owner: Prg | None = None
+        pubacks: list[int] = []
         for first, packet_id, start, topic_at, topic_end, payload_at, end in rows:
             if first in _QOS_1:
                 topic = buffer[topic_at:topic_end]
@@ -84,9 +88,15 @@ class Conversation:
             if run_owner is not None:
                 inbound.add_run(run_owner, records, packet_ids, topics)
                 records, packet_ids, topics, run_owner = [], [], [], None
+            if first == PUBACK_BYTE:
+                pubacks.append(packet_id)
+                continue
+            if pubacks:
+                self._on_pubacks(pubacks)
+                pubacks = []
             if first == SLOW:
                 self._on_slow(buffer[start], buffer[payload_at:end])
-            elif first >= PUBACK_BYTE:
+            elif first > PUBACK_BYTE:
                 self._on_short(first, packet_id)
             else:
                 topic, payload = buffer[topic_at:topic_end], buffer[payload_at:end]
@@ -95,6 +105,10 @@ class Conversation:
                 return
         if run_owner is not None:
             inbound.add_run(run_owner, records, packet_ids, topics)
+        if pubacks:
+            self._on_pubacks(pubacks)
+        if connection.outward is not None:
+            connection.outward.use_room()
 
     def _on_plain_publish(self, first: int, packet_id: int, topic: bytes, payload: bytes) -> None:
         """Take a QoS 0 or QoS 2 publish without properties."""
@@ -110,9 +124,7 @@ class Conversation:
 
     def _on_short(self, first: int, packet_id: int) -> None:
         """Take one of the packets that say nothing but a packet id, or not even that."""
-        if first == PUBACK_BYTE:
-            self._on_puback(packet_id)
-        elif first == PUBREL_BYTE:
+        if first == PUBREL_BYTE:
             self._on_pubrel(packet_id)
         elif first == PUBREC_BYTE:
             self._on_pubrec(packet_id)
@@ -146,7 +158,7 @@ class Conversation:
             case Puback() | Pubrec() if packet.reason_code.is_failure:
                 self._on_negative(packet.packet_id)
             case Puback():
-                self._on_puback(packet.packet_id)
+                self._on_pubacks([packet.packet_id])
             case Pubrec():
                 self._on_pubrec(packet.packet_id)
             case Pubrel():
@@ -170,11 +182,13 @@ class Conversation:
 
     # What the client says of what it got.
 
-    def _on_puback(self, packet_id: int) -> None:
-        if packet_id < UPPER_HALF:
-            self._end_kept(PUBACK, packet_id)
-        elif (outward := self._connection.outward) is not None:
-            outward.on_puback(packet_id)
+    def _on_pubacks(self, packet_ids: list[int]) -> None:
+        connection = self._connection
+        for packet_id in packet_ids:
+            if packet_id < UPPER_HALF:
+                connection.acknowledge(PUBACK, packet_id)
+        if connection.outward is not None:
+            connection.outward.on_pubacks(packet_ids)
 
     def _on_pubrec(self, packet_id: int) -> None:
         if packet_id < UPPER_HALF:
@@ -216,6 +230,9 @@ class Conversation:
                 found = _decode_subscribed(reply)
                 connection.learn_session(found)
                 suback = plan.answer(found.reasons)
+                if QUOTA_EXHAUSTED in found.reasons:
+                    why = "the tenant is over its quota for long"
+                    connection.end_soon(ReasonCode.QUOTA_EXCEEDED, why)
                 self._answer_when_taken(found, suback)
                 self._answer_system(plan, suback)
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from quantum.serving.connection import Connection
     from quantum.serving.prg import Prg
 
+THROTTLED_MS: Final = 100
+"""For how long a publisher is left unread whose tenant stores more than its quota (§11.2)."""
 _RESERVED: Final = b"$"
 _BRIDGE_STATE: Final = (b"$SYS/broker/connection/", b"/state")
 
@@ -112,7 +114,10 @@ class Inbound:
         for each in (prg, owner):
             if each.backlog.is_high:
                 each.backlog.hold(connection)
-        queued = connection.home.queued
+        home = connection.home
+        if (owner.is_over_quota or prg.is_over_quota) and not connection.is_held:
+            home.rest(connection, connection.service.tick_ms + THROTTLED_MS)
+        queued = home.queued
         # Who has a queue of its own is read in any case: its acknowledgements make it shorter.
         if queued.is_high and not connection.queued_bytes:
             queued.hold(connection)

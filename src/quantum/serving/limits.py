@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class MqttLimits:
-    """One entry of the log carries a whole packet, so a packet is smaller than an entry."""
+    """A payload of 16 MiB is the largest (quantumqtt, summary), 64 KiB may be around it."""
 
-    packet_bytes_max: int = 1_000_000
+    packet_bytes_max: int = (16 << 20) + (64 << 10)
     connect_bytes_max: int = 128 << 10
     receive_maximum: int = 1_024  # publishes above QoS 0 that a client may have open
     topic_alias_maximum: int = 10

@@ -6,6 +6,7 @@ one says that others were lost: everything that rests on the link begins anew.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TypeAlias
 
 import msgspec
@@ -130,6 +131,15 @@ class ItemsTaken(_Said, tag=10):
     through: int
 
 
+class ForwardsHeld(_Said, tag=12):
+    """The owner takes no publishes from `origin` now, and says why (quantumqtt §4.6.1)."""
+
+    tenant: str
+    origin: int
+    owner: int
+    reason: str
+
+
 Said: TypeAlias = (
     RelayOpen
     | RelayData
@@ -143,66 +153,104 @@ Said: TypeAlias = (
     | UnloggedMember
     | Items
     | ItemsTaken
+    | ForwardsHeld
 )
 
 
 class Frame(msgspec.Struct, array_like=True):
+    """What was said in a turn; or, if that is too long, the next piece of it."""
+
     incarnation: int
     number: int
     said: list[Said]
+    piece: bytes = b""
+    at: int = 0  # where in the whole the piece begins
+    is_last: bool = True
 
 
 _decoder = msgspec.msgpack.Decoder(Frame)
+_said_decoder: msgspec.msgpack.Decoder[list[Said]] = msgspec.msgpack.Decoder(list[Said])
 _encoder = msgspec.msgpack.Encoder()
 
 
 class LinkOut:
     """What this node has for one peer in this turn."""
 
-    __slots__ = ("_bytes", "_frames", "_incarnation", "_number", "_said")
+    __slots__ = ("_bytes", "_frames", "_held", "_incarnation", "_number", "_said", "dropped")
 
     def __init__(self, incarnation: int) -> None:
         self._incarnation = incarnation
         self._number = 0
         self._said: list[Said] = []
         self._bytes = 0
-        self._frames: list[bytes] = []
+        self._frames: deque[bytes] = deque()
+        self._held = 0  # the bytes of all frames
+        self.dropped = 0
+        """How many QoS 0 messages were dropped because the peer does not keep up, ever."""
 
     def say(self, said: Said, size: int) -> None:
         """Let something leave with the turn; frames stay below the size of a packet."""
+        if self._held > HELD_BYTES_MAX and isinstance(said, _MAY_BE_LOST):
+            self.dropped += 1
+            return
         if self._said and self._bytes + size > _FRAME_BYTES_MAX:
             self._close_frame()
         self._said.append(said)
         self._bytes += size
 
     def _close_frame(self) -> None:
-        self._number += 1
-        frame = Frame(self._incarnation, self._number, self._said)
-        self._frames.append(_encoder.encode(frame))
+        if self._bytes <= 2 * _FRAME_BYTES_MAX:
+            self._append(Frame(self._incarnation, self._number + 1, self._said))
+        else:
+            whole = _encoder.encode(self._said)
+            for begin in range(0, len(whole), _FRAME_BYTES_MAX):
+                end = begin + _FRAME_BYTES_MAX
+                is_last = end >= len(whole)
+                number = self._number + 1
+                piece = whole[begin:end]
+                self._append(Frame(self._incarnation, number, [], piece, begin, is_last))
         self._said, self._bytes = [], 0
 
-    def take(self) -> list[bytes]:
-        """Return the frames of this turn."""
+    def _append(self, frame: Frame) -> None:
+        self._number += 1
+        encoded = _encoder.encode(frame)
+        self._frames.append(encoded)
+        self._held += len(encoded)
+
+    def take(self, bytes_max: int = 1 << 62) -> list[bytes]:
+        """Return the next frames, about so many bytes of them and at least one if there is one."""
         if self._said:
             self._close_frame()
-        frames, self._frames = self._frames, []
-        return frames
+        taken: list[bytes] = []
+        while self._frames and bytes_max > 0:
+            taken.append(self._frames.popleft())
+            self._held -= len(taken[-1])
+            bytes_max -= len(taken[-1])
+        return taken
+
+    @property
+    def has_more(self) -> bool:
+        """Whether frames are left for the next turn."""
+        return bool(self._frames)
 
     def begin_anew(self) -> None:
         """The connection broke: what the peer did not get, it will notice."""
         self._incarnation += 1
         self._number = 0
-        self._said, self._frames, self._bytes = [], [], 0
+        self._said, self._bytes = [], 0
+        self._frames.clear()
+        self._held = 0
 
 
 class LinkIn:
     """What one peer says, as long as nothing is missing."""
 
-    __slots__ = ("_incarnation", "_number")
+    __slots__ = ("_incarnation", "_number", "_pieces")
 
     def __init__(self) -> None:
         self._incarnation = -1
         self._number = 0
+        self._pieces = bytearray()
 
     def receive(self, data: bytes) -> tuple[list[Said], bool]:
         """Return what was said, and whether something before it was lost.
@@ -213,7 +261,23 @@ class LinkIn:
         is_next = frame.incarnation == self._incarnation and frame.number == self._number + 1
         first_ever = self._incarnation < 0 and frame.number == 1
         self._incarnation, self._number = frame.incarnation, frame.number
-        return frame.said, not (is_next or first_ever)
+        if not (is_next or first_ever):
+            self._pieces = bytearray()
+        return self._said(frame), not (is_next or first_ever)
+
+    def _said(self, frame: Frame) -> list[Said]:
+        """Return what a frame says; of one in pieces nothing before the last, or if one is lost."""
+        if not frame.piece:
+            return frame.said
+        if frame.at != len(self._pieces):
+            return []
+        self._pieces += frame.piece
+        if not frame.is_last:
+            return []
+        whole, self._pieces = self._pieces, bytearray()
+        return _said_decoder.decode(whole)
 
 
 _FRAME_BYTES_MAX = 1 << 20
+HELD_BYTES_MAX = 32 << 20
+_MAY_BE_LOST = (Unlogged, UnloggedDeliver, UnloggedMember)

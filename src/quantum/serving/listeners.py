@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from fcntl import LOCK_EX, flock
 from pathlib import Path
 from typing import Final
 
@@ -26,8 +28,11 @@ from quantum.edge import (
 )
 from quantum.edge.errors import EdgeError
 from quantum.edge.listener_files import connections_possible, raise_file_limit
+from quantum.edge.lobby import HALF_OPEN_MAX
+from quantum.edge.tls import ServerCertificates
 from quantum.edge.tls_development import pki_directory, prepare_server
 from quantum.serving.service import BrokerService
+from quantum.serving.tenant_keeper import Changed, TenantKeeper
 from quantum.serving.token_authentication import (
     METHOD,
     TOKENS_DIRECTORY,
@@ -35,6 +40,7 @@ from quantum.serving.token_authentication import (
     TokenKeyFiles,
 )
 
+_LOCK_FILE: Final = "mqtt-pki.lock"
 _PORT_MAX: Final = 65_535
 _OWN_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -59,8 +65,18 @@ class Doors:
     connections_max: int = 100_000
     connections_per_second: int = 5_000
     first_packet_seconds: int = 10
-    tenants: Mapping[str, Door] = field(default_factory=dict)
-    """Doors for the plaintext clients of single tenants, in development."""
+    half_open_max: int = HALF_OPEN_MAX
+    port_shift: int = 0
+    """By how much higher the doors of single tenants are here than they are said to be."""
+
+    def told(self, said: Mapping[str, int]) -> Doors:
+        """Return these doors under what the control plane's configuration says of them."""
+        return replace(
+            self,
+            connections_max=said.get("connections_max", self.connections_max),
+            connections_per_second=said.get("connections_per_second", self.connections_per_second),
+            first_packet_seconds=said.get("first_packet_seconds", self.first_packet_seconds),
+        )
 
 
 def tenant_doors(service: BrokerService, shift: int = 0) -> dict[str, Door]:
@@ -71,7 +87,7 @@ def tenant_doors(service: BrokerService, shift: int = 0) -> dict[str, Door]:
     doors: dict[str, Door] = {}
     for name, tenant in service.tenants.items():
         address = tenant.guard.description.mqtt
-        if address is not None:
+        if address is not None and not tenant.shut:
             host, _, port = address.rpartition(":")
             if not host or not port.isdecimal() or not 0 <= int(port) + shift <= _PORT_MAX:
                 raise DataDirectoryRefused(
@@ -101,12 +117,20 @@ class Listeners:
                 waiting_max=possible,
             ),
             first_answer_seconds=float(doors.first_packet_seconds),
+            half_open_max=max(1, min(doors.half_open_max, possible // 2)),
         )
-        self._lobby = Lobby(limits)
+        self._lobby = service.lobby = Lobby(limits)
         self._lobby.on_refusal = self._on_refusal
         self._renewal: Repeated | None = None
         self._token_keys: TokenKeyFiles | None = None
         self.open: dict[str, tuple[Listener, Door]] = {}
+        self._tenant_doors: dict[str, Door] = {}  # those that are open, as they were wanted
+        self._tls: TlsListener | None = None
+        self._keeper: TenantKeeper | None = None
+        self._trusted: frozenset[str] = frozenset()  # tenants with a trust of their own
+        self._is_started = False
+        self._following = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def _on_refusal(self, address: str, why: object) -> None:
         kind = type(why).__name__ if isinstance(why, EdgeError) else "ConnectionLate"
@@ -143,8 +167,72 @@ class Listeners:
             return names.get((server_name or "").lower(), self._default)
         return names.get(server_name.lower())
 
+    def follow(self, keeper: TenantKeeper) -> None:
+        """Open and close the doors of tenants from now on, as the keeper says.
+
+        A node that has no tenant yet opens its own doors with the first one.
+        """
+
+        def changed(_changed: Changed) -> None:
+            task = asyncio.get_running_loop().create_task(self._follow())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        keeper.on_changed = changed
+        self._keeper = keeper
+
+    async def _follow(self) -> None:
+        async with self._following:
+            try:
+                if not self._is_started:
+                    await self.start()
+                    return
+                await self._follow_doors()
+                if self._tls is not None:
+                    await asyncio.to_thread(self._prepare)
+                    self._tls.reload()
+                    self._trust()
+            except (EdgeError, DataDirectoryRefused, OSError) as error:
+                journal.error("the doors stay as they were: %s", error)
+
+    def _trust(self) -> None:
+        """Believe whom each tenant says (quantumqtt §8.3); a word of no use changes nothing."""
+        said = self._keeper.trust() if self._keeper is not None else {}
+        for tenant in sorted({*said, *self._trusted}):
+            bundle = said.get(tenant)
+            try:
+                if bundle is None:
+                    self.trust_tenant(tenant, (), ())
+                else:
+                    self.trust_tenant(tenant, bundle.roots, bundle.revoked)
+            except (EdgeError, ValueError) as error:
+                journal.error("the trust of tenant %s stays as it was: %s", tenant, error)
+        self._trusted = frozenset(said)
+
+    async def _follow_doors(self) -> None:
+        wanted = tenant_doors(self._service, self._doors.port_shift)
+        for tenant, door in list(self._tenant_doors.items()):
+            if wanted.get(tenant) != door:
+                self.open.pop(f"mqtt of {tenant}")[0].stop_accepting()
+                del self._tenant_doors[tenant]
+        for tenant, door in wanted.items():
+            if tenant not in self._tenant_doors:
+                name = f"mqtt of {tenant}"
+                require_loopback(name, door.host, development=True)
+                new = self._service.new_connection
+                await self._open(name, Listener(name, self._lobby, new, tenant=tenant), door)
+                self._tenant_doors[tenant] = door
+
+    def _prepare(self) -> ServerCertificates:
+        """Make the server's certificate good for every name; nodes of one directory take turns."""
+        (self._data / _LOCK_FILE).touch()
+        with (self._data / _LOCK_FILE).open("ab") as lock:
+            flock(lock, LOCK_EX)
+            return prepare_server(self._data, utc_now(), frozenset(self._service.server_names))
+
     async def start(self) -> None:
         """Open the doors. Raises EdgeError."""
+        self._is_started = True
         new = self._service.new_connection
         doors = self._doors
         if doors.mqtt is not None:
@@ -152,10 +240,7 @@ class Listeners:
             await self._open(
                 "mqtt", Listener("mqtt", self._lobby, new, tenant=self._default), doors.mqtt
             )
-        for tenant, door in doors.tenants.items():
-            name = f"mqtt of {tenant}"
-            require_loopback(name, door.host, development=True)
-            await self._open(name, Listener(name, self._lobby, new, tenant=tenant), door)
+        await self._follow_doors()
         if doors.ws is not None:
             require_loopback("ws", doors.ws.host, development=True)
             frames = over_websocket(new, WebSocketLimits())
@@ -167,17 +252,17 @@ class Listeners:
                 "mqtts",
                 self._lobby,
                 new,
-                certificates=prepare_server(
-                    self._data, utc_now(), frozenset(self._service.server_names)
-                ),
+                certificates=self._prepare(),
                 tenant_of=self.tenant_of,
             )
+            self._tls = listener
             self._token_keys = TokenKeyFiles(pki_directory(self._data) / TOKENS_DIRECTORY)
             self._service.authenticators[METHOD] = TokenAuthenticator(
                 self._token_keys, os.urandom, self._service.now_ms
             )
             listener.certificates.allow_tokens(self._token_keys.tenants())
             await self._open("mqtts", listener, doors.mqtts)
+            self._trust()
             watch = FileWatch(listener.certificates.files, listener.reload, EdgeError)
             watch.look()
             self._renewal = Repeated(lambda: self._renew(watch, listener))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -20,11 +19,11 @@ from quantum.edge.ports import Transport
 from quantum.serving.archiving import closing, start_archiving
 from quantum.serving.broker_file import DEVELOPMENT_TENANT, read_broker_file
 from quantum.serving.feeding import Feeding
-from quantum.serving.listeners import Door, Doors, Listeners, tenant_doors
+from quantum.serving.listeners import Door, Doors, Listeners
 from quantum.serving.policy import TenantsFile
 from quantum.serving.service import BrokerService
 from quantum.serving.telemetry_why import show_broker
-from quantum.serving.tenant_records import record_tenants
+from quantum.serving.tenant_keeper import keep_tenants
 from quantum.serving.views import BrokerPages
 
 MQTT_ROLE: Final = 2
@@ -44,24 +43,28 @@ async def serve_mqtt(node: Node, admin: AdminServer, cluster_file: Path) -> Call
     for ordinal, entry in enumerate(described.tenants):
         service.add_tenant(entry, ordinal)
     service.watch_rings(cluster_file.parent)
-    service.on_described = partial(record_tenants, node)
-    record_tenants(node, described)
+    keeper = keep_tenants(node, service, described)
     service.obey(TenantsFile(cluster_file.parent))
     archiving = start_archiving(node, service, described.archive)
     admin.pages = BrokerPages(service, archiving, Feeding(node, service))
     show_broker(service, node.watch)
     service.references = _references(node)
-    if not service.tenants:
+    if not service.tenants and keeper is None:
         return closing(lambda: None, archiving)
     first = node.settings.entry.admin_port - ADMIN_ROLE
     doors = Doors(
         mqtt=Door(LOOPBACK, first + MQTT_ROLE),
         mqtts=Door(LOOPBACK, first + MQTTS_ROLE),
         ws=Door(LOOPBACK, first + WS_ROLE),
-        tenants=tenant_doors(service, _PORTS_PER_NODE * (node.node_id - 1)),
+        port_shift=_PORTS_PER_NODE * (node.node_id - 1),
     )
+    if keeper is not None:
+        doors = doors.told(keeper.at_start())
     listeners = Listeners(service, doors, cluster_file.parent, DEVELOPMENT_TENANT)
-    await listeners.start()
+    if keeper is not None:
+        listeners.follow(keeper)
+    if service.tenants:
+        await listeners.start()
     journal.info("development mode: MQTT is plaintext on %s:%d", LOOPBACK, first + MQTT_ROLE)
     return closing(listeners.stop_accepting, archiving)
 

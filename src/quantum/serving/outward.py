@@ -49,6 +49,7 @@ class Outward:
         "_aliases",
         "_aliases_max",
         "_connection",
+        "_has_room",
         "_held",
         "_kept",
         "_packet_max",
@@ -60,6 +61,7 @@ class Outward:
 
     def __init__(self, connection: Connection, terms: Terms) -> None:
         self._connection = connection
+        self._has_room = False  # exchanges ended since the slots were filled last
         self._aliases_max = terms.aliases_max
         self._packet_max = terms.packet_bytes_max  # 0: no limit
         self._aliases: dict[bytes, int] = {}
@@ -157,14 +159,20 @@ class Outward:
     # What the client answers. The machine's own answers go into the log as well.
 
     def settle_kept(self, packet_id: int) -> None:
-        """The client ended an exchange of the machine's: its slot is free at once."""
+        """The client ended an exchange of the machine's: its slot is free."""
         if packet_id in self._kept:
             self._kept.discard(packet_id)
-            self._room()
+            self._has_room = True
 
-    def on_puback(self, packet_id: int) -> None:
-        if self._queue.on_puback(PacketId(packet_id)):
-            self._room()
+    def on_pubacks(self, packet_ids: list[int]) -> None:
+        """End QoS 1 exchanges, the machine's and this connection's own."""
+        kept, own = self._kept, self._queue
+        for packet_id in packet_ids:
+            if packet_id >= UPPER_HALF:
+                self._has_room |= own.on_puback(PacketId(packet_id))
+            elif packet_id in kept:
+                kept.discard(packet_id)
+                self._has_room = True
 
     def on_pubrec(self, packet_id: int) -> bool:
         """Say whether there is such an exchange; its PUBREL is on its way then."""
@@ -174,15 +182,16 @@ class Outward:
         return True
 
     def on_pubcomp(self, packet_id: int) -> None:
-        if self._queue.on_pubcomp(PacketId(packet_id)):
-            self._room()
+        self._has_room |= self._queue.on_pubcomp(PacketId(packet_id))
 
     def on_refused(self, packet_id: int) -> None:
-        if self._queue.on_refused(PacketId(packet_id)):
-            self._room()
+        self._has_room |= self._queue.on_refused(PacketId(packet_id))
 
-    def _room(self) -> None:
-        """Use the slot that became free; move the window when it is time (C13)."""
+    def use_room(self) -> None:
+        """Fill the slots that became free; move the window when it is time (C13)."""
+        if not self._has_room:
+            return
+        self._has_room = False
         now_ms = self._connection.last_seen_ms
         if now_ms - self._recalculated_ms >= RECALCULATE_EVERY_MS:
             self._recalculated_ms = now_ms

@@ -88,6 +88,8 @@ class Permit:
                 connection.service.meters.refuse("SUBSCRIBE", refused)
             if refused is ReasonCode.NOT_AUTHORIZED:
                 self._refused("SUBSCRIBE_REFUSED", line.topic_filter)
+            elif refused is ReasonCode.QUOTA_EXCEEDED:
+                self._note("SUBSCRIBE_OVER_QUOTA", line.topic_filter)
         return plan
 
     def _has_room(self, packet: Subscribe) -> bool:

@@ -35,6 +35,7 @@ from quantum.tenancy import (
 from quantum.types import ClientId
 
 if TYPE_CHECKING:
+    from quantum.serving.control_words import ConnectRules
     from quantum.serving.telemetry import Recent
 
 TENANTS_FILES: Final = ("tenants.toml", "tenants.json")
@@ -125,6 +126,12 @@ class TenantGuard:
         self._ledger = QuotaLedger(Quotas())
         self._rates = NoisyNeighbour(_NO_RATES, now_ms)
         self.recent: Recent | None = None
+        self.connects: ConnectRules | None = None
+        """Who may connect; None: everybody that the tenant's door lets in."""
+
+    def may_connect(self, identity: str | None, client_id: bytes) -> bool:
+        """Say whether the rules let a client connect."""
+        return self.connects is None or self.connects.allow(identity or "", client_id)
 
     def change(self, description: TenantDescription, now_ms: int) -> None:
         """Put another policy in force; what is held and what is owed stays."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -35,14 +35,20 @@ from quantum.broker import (
     decode_refusals,
     encode_command,
     encode_publishes,
+    split_command,
 )
-from quantum.broker.items import Item
+from quantum.broker.items import Forward, Item
+from quantum.broker.limiting import is_over_quota
+from quantum.broker.parts import PART_BYTES_MAX, is_part
+from quantum.broker.sharing import share_key
 from quantum.broker.types import TRANSFER
 from quantum.mqtt import ReasonCode
 from quantum.serving.backpressure import BACKLOG_BYTES_MAX, Level
 from quantum.serving.delivery import Outgoing
+from quantum.serving.policy_keeper import PolicyKeeper
 from quantum.serving.publishing import Done, Forwards, OpenRuns, Run, cuts
 from quantum.serving.ring_keeper import RingKeeper
+from quantum.serving.standing import OPEN, Operation, Standing, hold_reason, refusals
 from quantum.serving.streams import StreamIn, StreamOut
 
 if TYPE_CHECKING:
@@ -54,6 +60,7 @@ Completion: TypeAlias = Callable[[bytes | None], None]
 
 _FORGOTTEN: Final = (0, b"", None)
 _TOO_LARGE: Final = "TooLarge"
+_PARTS_OPEN_MAX: Final = 2
 _ELAPSE_TICKS: Final = 10
 _RESEND_TICKS: Final = 50
 
@@ -82,6 +89,8 @@ class Prg:
         """Commands that the group did not take now (it hands its leadership over, or has too much
         to do): they wait for the next tick, and later ones wait behind them. The first field is
         their place, the last one says whether the group's admission has to be asked."""
+        self._behind_effects: list[Callable[[], None]] = []
+        self._parts_open = 0  # parts of large commands that are on their way into the log
         self.backlog = Level(BACKLOG_BYTES_MAX, tenant.soon)
         """The bytes of all that waits for the log, here or with the owner of its topics."""
         self._commands: list[tuple[bytes, Completion | None]] = []
@@ -103,6 +112,19 @@ class Prg:
         self.forward_wait_ticks = 0
         """For how many ticks, added up, other partitions were waited for."""
         self.ring = RingKeeper(self)
+        self.policy = PolicyKeeper(self)
+        self.closed: Mapping[Operation, str] = OPEN
+        """What clients may not ask for now, because of the control plane's copy or the group."""
+        self.held = ""
+        """Why no exchange with another partition goes on from here, or to here; empty: it does."""
+
+    def stand(self, standing: Standing) -> None:
+        """Take in how the partition stands; what was held goes on when nothing holds it."""
+        self.closed = refusals(standing)
+        held, self.held = self.held, hold_reason(standing)
+        if held and not self.held:
+            self.tenant.leadership_changed(self.number)
+            self.peer_changed(None)
 
     @property
     def is_open(self) -> bool:
@@ -123,6 +145,11 @@ class Prg:
         machine = self.group.replica.machine
         assert isinstance(machine, Broker)
         return machine
+
+    @property
+    def is_over_quota(self) -> bool:
+        """Whether it stores more than its part of the tenant's quota: publishers are slowed."""
+        return is_over_quota(self.broker.state)
 
     @property
     def leader_node(self) -> int | None:
@@ -164,7 +191,7 @@ class Prg:
         self, origin: int, term: int, first: int, records: list[bytes], done: Done
     ) -> None:
         """Log publishes that another partition's leader passed on."""
-        if not self.is_open:
+        if not self.is_open or self.held:
             return  # its sender sends again
         self._passed.append((origin, term, first, records, done))
         self.tenant.touch(self)
@@ -215,25 +242,44 @@ class Prg:
             for command, completion in commands:
                 self._submit(command, completion)
         self._submit_taken()
-        for forwards in self.forwards.values():
-            forwards.send()
+        if not self.held:
+            for forwards in self.forwards.values():
+                forwards.send()
 
     def _submit(
         self, command: bytes, completion: Completion | None = None, *, asks: bool = False
     ) -> None:
         """Give a command to the group. `asks`: a publish, which the group's admission may delay."""
+        if len(command) > PART_BYTES_MAX:
+            *first, command = split_command(command)
+            for part in first:
+                self._submit(part, asks=asks)
         self.backlog.add(len(command))
         self._sequence += 1
-        if self._stalled or (asks and not self.group.admission.admit(len(command))):
+        if self._stalled or not self._takes_now(command, asks=asks):
             self._stalled.append((self._sequence, command, completion, asks))
         else:
             self._propose(self._sequence, command, completion)
+
+    def _takes_now(self, command: bytes, *, asks: bool) -> bool:
+        """Say whether the group takes a command now.
+
+        Of large ones it gets a little at a time: a turn that writes and sends 16 MiB is long
+        enough for others to believe that nobody leads.
+        """
+        is_one = is_part(command)
+        if is_one and self._parts_open >= _PARTS_OPEN_MAX:
+            return False
+        if asks and not self.group.admission.admit(len(command)):
+            return False
+        self._parts_open += is_one
+        return True
 
     def _submit_stalled(self) -> None:
         """Give the group what it did not take before, in order, as far as it takes it now."""
         while self._stalled:
             sequence, command, completion, asks = self._stalled[0]
-            if asks and not self.group.admission.admit(len(command)):
+            if not self._takes_now(command, asks=asks):
                 break
             self._stalled.popleft()
             self._propose(sequence, command, completion)
@@ -245,6 +291,8 @@ class Prg:
         The order is kept because a run of publishes is finished by whichever of its commands is
         applied last: one that overtook another would acknowledge both.
         """
+        for request in request_ids:
+            self._parts_open -= is_part(self._pending[request][1])
         again = ((*self._pending.pop(request), False) for request in request_ids)
         self._stalled = deque(sorted((*self._stalled, *again), key=itemgetter(0)))
 
@@ -267,13 +315,9 @@ class Prg:
     def _submit_once(self, now_ms: int) -> None:
         records, self._once = self._once, []
         owners, self._once_from = self._once_from, []
-
-        def taken(reply: bytes | None) -> None:
-            for number, reason in (decode_refusals(reply) or ()) if reply else ():
-                connection, packet_id = owners[number]
-                connection.answer_pubrec(packet_id, reason)
-
-        self._submit(encode_command(PublishOnce(now_ms, records)), taken, asks=True)
+        for begin, end in cuts(records):
+            command = encode_command(PublishOnce(now_ms, records[begin:end]))
+            self._submit(command, _once_taken(owners[begin:end]), asks=True)
 
     def _submit_records(self, now_ms: int) -> None:
         records, self._records = self._records, []
@@ -341,6 +385,8 @@ class Prg:
         for request, reply in zip(applied.request_ids, applied.replies, strict=True):
             _, command, completion = pending.pop(request, _FORGOTTEN)
             self.backlog.add(-len(command))
+            if self._parts_open and is_part(command):
+                self._parts_open -= 1
             if completion is not None:
                 completion(reply)
             for effect in next(effects, ()):
@@ -348,8 +394,16 @@ class Prg:
                     self._fan_out(effect)
                 else:
                     self._carry_out(effect)
+            if self._behind_effects:
+                behind, self._behind_effects = self._behind_effects, []
+                for call in behind:
+                    call()
         if self.leading:
             self._after_apply()
+
+    def behind_effects(self, call: Callable[[], None]) -> None:
+        """Let a completion's call come behind the effects of the command that is completed."""
+        self._behind_effects.append(call)
 
     def _on_failed(self, request_ids: list[RequestId]) -> None:
         for request in request_ids:
@@ -372,6 +426,7 @@ class Prg:
         if reply is None or not self._starting:
             return
         self._starting, self.leading = False, True
+        self.tenant.look_at(self)
         journal.info("partition %s/%d is served here", self.tenant.name, self.number)
         self.tenant.note_ring()
         self.tenant.leadership_changed(self.number)
@@ -388,9 +443,10 @@ class Prg:
         self.forwards, self._streams_out, self._streams_in = {}, {}, {}
         self._waiters, self._pending, self._elapsing = [], {}, False
         self._stalled.clear()
+        self._parts_open = 0
         self.backlog.clear()
         self.busy_clients = {}
-        self.ring = RingKeeper(self)
+        self.ring, self.policy = RingKeeper(self), PolicyKeeper(self)
         for connection in connections.values():
             connection.partition_moved(why)
         self.tenant.leadership_changed(self.number)
@@ -404,7 +460,7 @@ class Prg:
                 stream.send()
         if self._waiters:
             self._check_waiters()
-        if self._stalled and self._stalled[0][3]:
+        if self._stalled and (self._stalled[0][3] or is_part(self._stalled[0][1])):
             self._submit_stalled()  # what was applied made room
 
     def is_wanted(self, topic: bytes) -> bool:
@@ -464,7 +520,7 @@ class Prg:
         for prg in route.remotes:
             self.tenant.deliver_unlogged(self.number, prg, message)
         for group in route.shares:
-            member = group.pick_unlogged()
+            member = group.pick_unlogged(share_key(self.broker.state, message))
             if member is not None:
                 self.tenant.deliver_to_member(member, message)
 
@@ -541,7 +597,20 @@ class Prg:
         stream = self._streams_in.get(origin)
         if stream is None:
             stream = self._streams_in[origin] = StreamIn(self, origin)
-        stream.receive(first, items, base)
+        stream.receive(first, self.unheld(items), base)
+
+    def note_held(self, owner: int, reason: str) -> None:
+        """Take in that another partition holds what was passed on to it."""
+        forwards = self.forwards.get(owner)
+        if forwards is not None:
+            forwards.held = reason
+
+    def unheld(self, items: list[Item]) -> list[Item]:
+        """Return the items before the first that passes a publish on, while those are held."""
+        if not self.held:
+            return items
+        at = next((n for n, item in enumerate(items) if type(item) is Forward), len(items))
+        return items[:at]
 
     def items_taken(self, peer: int, through: int) -> None:
         """Another partition has our items up to a place; 0: it just opened, and has nothing."""
@@ -603,6 +672,7 @@ class Prg:
                 self.tenant.touch(self)
         if self.tenant.rings:
             self.ring.on_tick()
+        self.policy.on_tick()
         if self._ticks % _ELAPSE_TICKS == 0 and not self._elapsing:
             due_ms = self.broker.next_deadline_ms()
             if due_ms is not None and due_ms <= self.now_ms():
@@ -611,6 +681,15 @@ class Prg:
 
     def _elapsed(self, _reply: bytes | None) -> None:
         self._elapsing = False
+
+
+def _once_taken(owners: list[tuple[Connection, int]]) -> Completion:
+    def taken(reply: bytes | None) -> None:
+        for number, reason in (decode_refusals(reply) or ()) if reply else ():
+            connection, packet_id = owners[number]
+            connection.answer_pubrec(packet_id, reason)
+
+    return taken
 
 
 def _passed_done(first: int, last: int, done: Done) -> Completion:

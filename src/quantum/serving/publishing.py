@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from quantum.mqtt import ReasonCode
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 ACK_BYTES: Final = 4
 COMMAND_BYTES_MAX: Final = 256 << 10
 """Where one command of packed publishes ends and the next begins."""
+WINDOW_BYTES: Final = 8 << 20
+"""What may be on its way to the owner of topics: more would be dropped between the nodes."""
+_BYTE: Final = 0xFF
 
 Refusals: TypeAlias = "list[tuple[int, int]]"
 """(number of the publish, reason) of those that were refused."""
@@ -58,7 +62,10 @@ class Run:
         self.connection.release_answers()
 
     def refuse(self, number: int, reason: int) -> None:
-        """Note that one of the publishes was refused."""
+        """Note that one of the publishes was refused; its connection may end with that (§11.2)."""
+        if reason > _BYTE:
+            reason &= _BYTE
+            self.connection.end_soon(ReasonCode(reason), "the tenant is over its quota for long")
         self.connection.service.meters.refuse("PUBLISH", reason)
         if self.refused is None:
             self.refused = []
@@ -125,7 +132,16 @@ class Forwards:
     everything that is not answered can be sent again, to a new leader too.
     """
 
-    __slots__ = ("_open", "_origin", "_owner", "_records", "_sent", "_weight", "waited_ticks")
+    __slots__ = (
+        "_open",
+        "_origin",
+        "_owner",
+        "_records",
+        "_sent",
+        "_weight",
+        "held",
+        "waited_ticks",
+    )
 
     def __init__(self, origin: Prg, owner: int) -> None:
         self._origin = origin
@@ -135,6 +151,8 @@ class Forwards:
         self._sent = 0  # how many of them were sent
         self._weight = 0  # their bytes
         self.waited_ticks = 0
+        self.held = ""
+        """Why the owner takes nothing now, as it said last; empty: it did not say so."""
 
     def __len__(self) -> int:
         return len(self._records)
@@ -148,14 +166,29 @@ class Forwards:
         self._origin.backlog.add(weight)
 
     def send(self) -> None:
-        """Send what was not sent yet, if the owner has a leader."""
+        """Send what was not sent yet, if the owner has a leader, and not too much at once."""
         if self._sent == len(self._records):
             return
         first = self._open.next_number - len(self._records) + self._sent
         records = list(self._records)[self._sent :] if self._sent else list(self._records)
+        if self._weight > WINDOW_BYTES:
+            records = self._within_window(records)
+            if not records:
+                return
         if self._origin.tenant.forward(self._origin, self._owner, first, records, self.done):
-            self._sent = len(self._records)
+            self._sent += len(records)
             self.waited_ticks = 0
+
+    def _within_window(self, unsent: list[bytes]) -> list[bytes]:
+        """Return what may be on its way beside what is; always something where nothing is."""
+        room = WINDOW_BYTES - sum(map(len, islice(self._records, self._sent)))
+        found = []
+        for record in unsent:
+            if room <= 0:
+                break
+            room -= len(record)
+            found.append(record)
+        return found
 
     def send_again(self) -> None:
         """Send everything that is not answered: the owner's leader changed, or a link broke."""
@@ -177,7 +210,10 @@ class Forwards:
             self._records.popleft()
         self._sent = max(0, self._sent - answered)
         self.waited_ticks = 0
+        self.held = ""
         self._open.finish(through, refused)
+        if self._sent < len(self._records):
+            self._origin.tenant.touch(self._origin)
 
     def _lighten(self, answered: int) -> None:
         """Take so many publishes' share off the backlog: exact when nothing is left."""

@@ -6,9 +6,9 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -18,9 +18,11 @@ from clustor.runtime.audit_desk import AuditDesk
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.node import Node
 from clustor.runtime.pki import NodeId
+from clustor.security import AuditEvent
 from quantum.broker import Broker
 from quantum.broker.items import decode_item
 from quantum.broker.message import decode_record
+from quantum.edge.lobby import Lobby
 from quantum.edge.ports import Peer, Transport, Wire
 from quantum.mqtt import PeerFault
 from quantum.routing.ring import HashRing
@@ -29,23 +31,37 @@ from quantum.serving.authentication import Authenticator
 from quantum.serving.backpressure import TurnShare
 from quantum.serving.broker_file import BrokerFile, RingsFile, TenantEntry
 from quantum.serving.connection import Connection
-from quantum.serving.groups import group_of
+from quantum.serving.groups import Seat, grown_seats, seats_of
+from quantum.serving.large_packets import LargePackets
 from quantum.serving.limits import MqttLimits
 from quantum.serving.policy import TenantsFile, server_name_owners
 from quantum.serving.prg import Prg
 from quantum.serving.relay import RelayEntry, RelayExit
 from quantum.serving.replaying import broker_settings
+from quantum.serving.standing import Standing
 from quantum.serving.telemetry import BrokerMeters, Recent
 from quantum.serving.tenant import Tenant
 from quantum.tenancy import TenantDescription
 
 _CHECK_SLICES: Final = 50
 """Each connection's time is looked at once in so many ticks: half a second."""
+_LINK_BYTES_PER_TURN: Final = 2 << 20
 _WAITING_TICKS: Final = 10
+_REVIEW_TICKS: Final = 5
 _MOVED_CHECKS: Final = 2
 """A relay to a node that leads no more ends after half a second to a second."""
 
 journal = logging.getLogger("quantum.broker")
+
+
+class Follower(Protocol):
+    """Who keeps the tenants of a service as somebody else says."""
+
+    def follow(self) -> None:
+        """Take up what changed; called ten times a second."""
+
+    def describe(self, filed: dict[str, TenantDescription]) -> None:
+        """Take up what the file says of tenants."""
 
 
 class BrokerService:
@@ -87,6 +103,9 @@ class BrokerService:
         self.meters = BrokerMeters()
         self.recent = Recent(self.now_ms)
         """What happened to clients lately, for who asks why."""
+        self.large = LargePackets()
+        self.lobby: Lobby | None = None
+        """The door of all listeners, to be asked what came to it."""
         self.connections = 0
         self.references: dict[int, dict[Transport, str]] = {}
         """Where other nodes serve clients, where that is known."""
@@ -94,7 +113,13 @@ class BrokerService:
         """Which tenant each server name (SNI) leads to."""
         self._tenants_file: TenantsFile | None = None
         self.rings_file: RingsFile | None = None
-        self._ordinals: dict[str, int] = {}
+        self._seats: dict[str, Sequence[Seat]] = {}
+        self._by_life: dict[str, Tenant] = {}
+        """Tenants by their names between nodes."""
+        self.standing: Callable[[Prg], Standing] | None = None
+        """Says how a partition stands with the control plane; None where there is none."""
+        self.keeper: Follower | None = None
+        """What follows the control plane's word on tenants; None: the files are all there is."""
         self.on_hosted: Callable[[Prg], None] | None = None
         """Told of every partition that is hosted from then on."""
         self.on_described: Callable[[BrokerFile], None] | None = None
@@ -104,26 +129,40 @@ class BrokerService:
     # Tenants.
 
     def add_tenant(self, entry: TenantEntry, ordinal: int) -> Tenant:
-        """Host the partitions of a tenant; `ordinal` is the same on every node."""
-        tenant = Tenant(entry.name, self, HashRing())
+        """Host the partitions of a tenant of the file; `ordinal` is the same on every node."""
+        return self.add_seated(entry, seats_of(entry, ordinal))
+
+    def add_seated(
+        self, entry: TenantEntry, seats: Sequence[Seat], life: str | None = None
+    ) -> Tenant:
+        """Host the partitions of a tenant in these groups."""
+        tenant = Tenant(entry.name, self, HashRing(), life)
         tenant.guard.recent = self.recent
-        self._ordinals[entry.name] = ordinal
+        self._seats[entry.name] = seats
         self.host(tenant, entry)
         self.tenants[entry.name] = tenant
+        self._by_life[tenant.life] = tenant
         if len(self.tenants) > 1:
             for each in self.tenants.values():
                 each.share = each.share or TurnShare(self.soon)
         return tenant
 
-    def host(self, tenant: Tenant, entry: TenantEntry) -> None:
-        """Host the partitions of a tenant that are not hosted yet."""
+    def forget_tenant(self, name: str) -> None:
+        """Serve a tenant no more. Its groups run on until the next start; their data stays."""
+        tenant = self.tenants.pop(name, None)
+        if tenant is not None:
+            self._by_life.pop(tenant.life, None)
+
+    def host(self, tenant: Tenant, entry: TenantEntry, seats: Sequence[Seat] | None = None) -> None:
+        """Host the partitions of a tenant that are not hosted yet, in groups known by now."""
+        seats = self._seats[tenant.name] = seats or grown_seats(self._seats[tenant.name], entry)
         for number in range(len(tenant.prgs), entry.prg_count):
             settings = broker_settings(entry, number)
             group = self._node.host(
-                group_of(self._ordinals[entry.name], number),
+                seats[number].partition,
                 lambda settings=settings: Broker(settings),  # type: ignore[misc]
                 self,
-                frozenset(map(ReplicaId, entry.voters(number))) or None,
+                frozenset(map(ReplicaId, seats[number].voters)) or None,
             )
             prg = Prg(tenant, number, group)
             tenant.prgs.append(prg)
@@ -156,11 +195,26 @@ class BrokerService:
         self._describe(tenants_file.read())
 
     def _describe(self, described: dict[str, TenantDescription]) -> None:
+        if self.keeper is not None:
+            self.keeper.describe(described)
+            return
         for name in described.keys() - self.tenants.keys():
             journal.warning("tenant %s is served after the next start", name)
         for name, tenant in self.tenants.items():
             tenant.obey(described.get(name, TenantDescription()))
         self.server_names = server_name_owners(described)
+
+    def standing_of(self, prg: Prg) -> Standing | None:
+        """Say how a partition stands; None: nobody says, and nothing is closed."""
+        return None if self.standing is None else self.standing(prg)
+
+    def _review(self) -> None:
+        """Look how every partition stands that is led here."""
+        for tenant in self.tenants.values():
+            for prg in tenant.prgs:
+                if prg.leading:
+                    tenant.look_at(prg)
+            tenant.review_fenced()
 
     def new_connection(self) -> Connection:
         """Make the handler of a new connection."""
@@ -192,8 +246,12 @@ class BrokerService:
             for connection in dirty:
                 connection.flush()
         for node, out in self._links_out.items():
-            for frame in out.take():
+            if out.has_more and self._node.transport.is_behind(NodeId(node)):
+                continue  # with a later turn: what is too much for the transport, it drops
+            for frame in out.take(_LINK_BYTES_PER_TURN):
                 self._node.send_service(self._number, NodeId(node), frame)
+            if out.has_more:
+                self._node.turn_soon()
 
     def on_tick(self) -> None:
         self.tick_ms = self._node.now_ms()
@@ -201,11 +259,16 @@ class BrokerService:
             prg.on_tick()
         for tenant in self.tenants.values():
             tenant.on_tick()
+        self.large.on_tick(self.tick_ms)
         self._next_slice = (self._next_slice + 1) % _CHECK_SLICES
+        if self.standing is not None and self._next_slice % _REVIEW_TICKS == 0:
+            self._review()
         if self._next_slice % _WAITING_TICKS == 0:
             for tenant in self.tenants.values():
                 tenant.ask_again()
             self._follow_rings()
+            if self.keeper is not None:
+                self.keeper.follow()
         if self._moved and self._next_slice == 0:
             self._end_strays()
         for connection in list(self._slices[self._next_slice]):
@@ -324,6 +387,15 @@ class BrokerService:
         if self.audit is not None:
             self.audit.refused(what, who=who, why=why, target=target, tenant=tenant)
 
+    def note_act(self, what: str, outcome: str, *, target: str = "", tenant: str = "") -> None:
+        """Tell the audit log what was done to clients because somebody in charge wants it."""
+        if self.audit is not None:
+            who, at_ms = "(control plane)", self.now_ms()
+            event = AuditEvent(
+                who=who, what=what, outcome=outcome, at_ms=at_ms, object=target, tenant=tenant
+            )
+            self.audit.note(event)
+
     def note_end(self, client_id: bytes, why: str) -> None:
         journal.debug("client %r: %s", client_id, why)
         self.recent.note(client_id, f"its connection ended: {why}")
@@ -378,6 +450,10 @@ class BrokerService:
                 self._on_forwarded(peer, said)
             case link.ForwardsDone():
                 self._on_forwards_done(said)
+            case link.ForwardsHeld():
+                prg = self._prg(said.tenant, said.origin)
+                if prg is not None and prg.leading:
+                    prg.note_held(said.owner, said.reason)
             case link.Unlogged():
                 prg = self._prg(said.tenant, said.owner)
                 if prg is not None and prg.leading:
@@ -404,7 +480,7 @@ class BrokerService:
                     prg.items_taken(said.prg, said.through)
 
     def _prg(self, tenant_name: str, number: int) -> Prg | None:
-        tenant = self.tenants.get(tenant_name)
+        tenant = self._by_life.get(tenant_name)
         if tenant is None or not 0 <= number < len(tenant.prgs):
             return None
         return tenant.prgs[number]
@@ -413,6 +489,8 @@ class BrokerService:
         prg = self._prg(said.tenant, said.owner)
         if prg is None or not prg.leading:
             return  # its sender sends again when it knows who leads
+        if prg.held:
+            self.say(peer, link.ForwardsHeld(said.tenant, said.origin, said.owner, prg.held), 64)
 
         def done(first: int, through: int, refused: list[tuple[int, int]]) -> None:
             answer = link.ForwardsDone(

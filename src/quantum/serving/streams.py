@@ -10,9 +10,11 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from quantum.broker import ChannelItems, encode_command
+from quantum.broker.channels import item_weight
 from quantum.broker.items import Deliver, Item, encode_item
 from quantum.broker.message import Message
 from quantum.broker.types import TRANSFER
+from quantum.serving.publishing import WINDOW_BYTES
 
 if TYPE_CHECKING:
     from quantum.serving.prg import Prg
@@ -25,12 +27,14 @@ AGAIN_TICKS: Final = 50
 class StreamOut:
     """The stream from a partition that leads here to another one."""
 
-    __slots__ = ("_prg", "_sent", "_waited", "peer", "taken", "telling")
+    __slots__ = ("_flying", "_prg", "_sent", "_waited", "peer", "taken", "telling")
 
     def __init__(self, prg: Prg, peer: int) -> None:
         self._prg = prg
         self.peer = peer
         self._sent = 0
+        self._flying: deque[tuple[int, int]] = deque()
+        """How far each sending went, and its bytes, while the peer did not take them."""
         self._waited = 0
         self.taken = 0
         """The peer has everything up to here, as it says."""
@@ -43,10 +47,25 @@ class StreamOut:
         self._sent = max(self._sent, outbox.acked_through)
         if outbox.last == self._sent:
             return
-        items = outbox.after(self._sent, ITEMS_PER_TURN)
+        waiting = self._prg.unheld(outbox.after(self._sent, ITEMS_PER_TURN))
+        items = self._within_window(waiting)
+        if not items:
+            return
         base = max(self.taken, outbox.acked_through)
         if self._prg.tenant.send_items(self._prg.number, self.peer, self._sent + 1, items, base):
             self._sent += len(items)
+            self._flying.append((self._sent, sum(map(item_weight, items))))
+
+    def _within_window(self, items: list[Item]) -> list[Item]:
+        """Return what may be on its way beside what is; always something where nothing is."""
+        while self._flying and self._flying[0][0] <= self.taken:
+            self._flying.popleft()
+        room = WINDOW_BYTES - sum(weight for _, weight in self._flying)
+        for number, item in enumerate(items):
+            if room <= 0:
+                return items[:number]
+            room -= item_weight(item)
+        return items
 
     def on_taken(self, through: int) -> None:
         if through > self.taken:
@@ -56,6 +75,7 @@ class StreamOut:
         """Begin again behind what the peer is known to have."""
         self._sent = max(self.taken, self._prg.broker.state.channels.to(self.peer).acked_through)
         self._waited = 0
+        self._flying.clear()
 
     def on_tick(self) -> None:
         """Begin again if nothing moved for a while."""
@@ -140,9 +160,14 @@ class StreamIn:
         batch = self._batches.popleft()
         if reply is None:
             return  # not the leader any more: the next one begins behind what its log has
+        if batch.held:
+            self._prg.behind_effects(lambda: self._let_go(batch))
+        self._tell(batch.through)
+
+    def _let_go(self, batch: _Batch) -> None:
+        """Deliver what waited behind logged items, now that those are on their way."""
         for message in batch.held:
             self._prg.fan_out(message)
-        self._tell(batch.through)
 
     def _tell(self, through: int) -> None:
         self._prg.tenant.say_taken(self.origin, self._prg.number, through)

@@ -42,7 +42,9 @@ class SubscribePlan:
     def answer(self, reasons: list[int]) -> Suback:
         """Make the SUBACK from what the log decided ([MQTT-3.8.4-5])."""
         decided = iter(reasons)
-        codes = (ReasonCode(next(decided)) if code is None else code for code in self.refused)
+        codes = (
+            ReasonCode(next(decided) & 0xFF) if code is None else code for code in self.refused
+        )
         return Suback(self.packet_id, tuple(codes))
 
     def system_answers(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from clustor.telemetry import Family, Kind, by_label, counter, gauge, labels
+from quantum.broker.limiting import is_over_quota
 from quantum.mqtt import ReasonCode
 
 if TYPE_CHECKING:
@@ -107,6 +108,8 @@ class _PrgTotals:
         counts["subscriptions"] += state.subscription_count
         counts["retained"] += len(state.retained)
         counts["retained_bytes"] += state.retained_bytes
+        counts["over_quota"] += is_over_quota(state)
+        counts["stores_full"] += prg.number in state.full_stores
         counts["full"] += len(state.routes.full)
         counts["expired"] += state.dropped
         counts["backlog_bytes"] += prg.backlog.amount
@@ -157,11 +160,22 @@ class BrokerTelemetry:
         yield by_label(Kind.COUNTER, "quantum.disconnects_total", "reason", ended, text)
         overload = sum(count for (_, code), count in meters.refused.items() if code in _OVERLOAD)
         yield counter("quantum.reject_overload_total", overload, "Refused for load or quota")
+        yield from self._door()
         faults = dict(sorted(service.faults.items())[:FAULTS_MAX])
         yield by_label(Kind.COUNTER, "quantum.faults_total", "fault", faults, "Broken packets")
         both = meters.forwarded + meters.local
         ratio = meters.forwarded / both if both else 0.0
         yield gauge("quantum.cross_prg_ratio", ratio, "Logged publishes that change partitions")
+
+    def _door(self) -> Iterator[Family]:
+        service, lobby = self._service, self._service.lobby
+        if lobby is not None:
+            came, text = lobby.counts.as_dict(), "What came to the door, and what became of it"
+            yield by_label(Kind.COUNTER, "quantum.door_total", "what", came, text)
+            yield gauge("quantum.half_open", lobby.half_open, "Connections without an answer yet")
+        large = service.large
+        yield gauge("quantum.large_packet_bytes", large.bytes, "Large packets on their way in")
+        yield gauge("quantum.large_packets_waiting", large.waiting, "Clients that wait for room")
 
     def _held(self, counts: Counter[str]) -> Iterator[Family]:
         depths = {
@@ -224,6 +238,8 @@ _GAUGES: Final = (
     ("queued_bytes", "queued_bytes", "What waits for clients"),
     ("backlog_bytes", "backlog_bytes", "What waits for the log"),
     ("stream_bytes", "stream_bytes", "What waits for other partitions"),
+    ("partitions_over_quota", "over_quota", "Partitions that hold more than their part of a quota"),
+    ("stores_full", "stores_full", "Partitions whose queues hold all that their tenant may have"),
 )
 
 

@@ -16,6 +16,7 @@ from urllib.parse import unquote
 from clustor.runtime.telemetry import NodeTelemetry
 from clustor.runtime.telemetry_why import GroupWhy
 from clustor.telemetry import Question
+from quantum.serving.standing import decide_exchange
 from quantum.serving.telemetry import BrokerTelemetry, Remark
 from quantum.tenancy import Rate
 
@@ -52,6 +53,8 @@ class ClientClause(StrEnum):
     TURN_SHARE = "TurnShare"
     CREDITS = "NoCredits"
     FORWARD = "ForwardWaits"
+    CLOSED = "PermanentDurability"
+    SHUT = "TenantShut"
     ACL = "NotAuthorized"
     CONGESTED = "TopicCongested"
     NO_SUBSCRIPTIONS = "NoSubscriptions"
@@ -82,6 +85,12 @@ class ClientFacts:
     is_led_here: bool
     is_leader_reachable: bool
     group_sentence: str = ""
+    closed: list[str] = field(default_factory=list)
+    """What its partition may not do now, because of the control plane's copy or its group."""
+    fenced: str = ""
+    """What it asked for that is closed; it is left unread."""
+    shut: str = ""
+    """Why its tenant is not served."""
     has_session: bool = False
     is_connected: bool = False
     subscriptions: int = 0
@@ -122,12 +131,26 @@ def explain_client(facts: ClientFacts) -> list[Cause]:
         causes = _away(facts)
     else:
         causes = [*_slow(facts), *_not_receiving(facts), *_refused(facts)]
-    causes += _recently(facts)
+    causes = [*_closed(facts), *causes, *_recently(facts)]
     if not any(cause.is_wrong for cause in causes) and facts.is_served_here:
         words = "nothing stands in its way here: what is published to it leaves at once"
         if not facts.is_connected:
             words = "it is not connected, and nothing else is wrong"
         causes.insert(0, Cause(ClientClause.NONE, words, is_wrong=False))
+    return causes
+
+
+def _closed(facts: ClientFacts) -> list[Cause]:
+    """Say what the control plane's word, or its silence, keeps from it."""
+    causes = []
+    if facts.shut:
+        causes.append(Cause(ClientClause.SHUT, facts.shut, "see `quantum admin tenants show`"))
+    remedy = "bring the control plane back; see `quantum why GROUP`"
+    if facts.fenced:
+        words = f"it is left unread, and must go if this lasts: {facts.fenced}"
+        causes.append(Cause(ClientClause.CLOSED, words, remedy))
+    else:
+        causes += [Cause(ClientClause.CLOSED, words, remedy) for words in facts.closed]
     return causes
 
 
@@ -317,7 +340,9 @@ class ClientWhy:
         if connection is not None:
             facts.is_connected = True
             self._read_connection(facts, tenant, prg, connection)
+        facts.shut = tenant.shut
         if prg.leading:
+            facts.closed = list(dict.fromkeys(prg.closed.values()))
             self._read_partition(facts, tenant, prg)
         return facts
 
@@ -342,6 +367,7 @@ class ClientWhy:
         facts.is_writable = connection.writable
         facts.unanswered = connection.unanswered
         facts.is_held = connection.is_held
+        facts.fenced = tenant.fenced_for(connection)
         if connection.outward is not None:
             sight = connection.outward.sight()
             facts.under_way, facts.window, facts.ceiling = sight[:3]
@@ -379,7 +405,8 @@ class ClientWhy:
         for number, forwards in prg.forwards.items():
             if len(forwards) and forwards.waited_ticks > 1:
                 owner = tenant.prgs[number]
-                state = ""
+                held = decide_exchange(prg.held, forwards.held)
+                state = f"; the {held.side} side holds it: {held.reason}" if held else ""
                 if owner.leader_node is None:
                     state = " and has no leader: " + self._sentence(owner, Question.NOT_LEADER)
                 waited_ms = forwards.waited_ticks * _MS_PER_TICK

@@ -16,13 +16,18 @@ from quantum.serving import link
 from quantum.serving.backpressure import QUEUED_BYTES_MAX, Held, Level, TurnShare
 from quantum.serving.policy import TenantGuard
 from quantum.serving.publishing import Done, cuts
+from quantum.serving.standing import Operation, Standing
 from quantum.tenancy import TenantDescription
 from quantum.types import ClientId, TenantId
 
 if TYPE_CHECKING:
     from quantum.serving.broker_file import Ring
+    from quantum.serving.connection import Connection
+    from quantum.serving.control_words import ConnectRules
     from quantum.serving.prg import Prg
 
+FENCED_MS_MAX: Final = 5_000
+"""For how long a client may wait for what is closed before it must go."""
 OWNERS_CACHED_MAX: Final = 65_536
 _SLOW_MS_MAX: Final = 5_000
 """For how long slow subscribers may stop a tenant's publishers before the slowest must go."""
@@ -36,6 +41,7 @@ class Links(Protocol):
     def say(self, node: int, said: link.Said, size: int) -> None: ...
     def is_local(self, node: int | None) -> bool: ...
     def soon(self, call: Callable[[], None]) -> None: ...
+    def standing_of(self, prg: Prg) -> Standing | None: ...
     @property
     def tick_ms(self) -> int: ...
     @property
@@ -45,8 +51,12 @@ class Links(Protocol):
 class Tenant:
     """The partitions of one tenant. Nothing of another tenant is reachable from here."""
 
-    def __init__(self, name: str, links: Links, ring: HashRing) -> None:
+    def __init__(self, name: str, links: Links, ring: HashRing, life: str | None = None) -> None:
         self.name = name
+        self.life = name if life is None else life
+        """Its name between nodes and in archives: one that was made again has another one."""
+        self.shut = ""
+        """Why nobody may connect; empty: clients are served."""
         self._links = links
         self._ring = ring
         self.prgs: list[Prg] = []
@@ -67,6 +77,8 @@ class Tenant:
         self._resting: list[tuple[int, int, Held]] = []
         """A heap of connections that are too fast, and when they are read again."""
         self._rests = 0
+        self._fenced: dict[Connection, tuple[int, Operation]] = {}
+        """Connections that ask for what is closed, since when, and for what."""
         self.throttled = 0
         """How often a connection was left unread because it, or its tenant, was too fast."""
         self.dropped = 0
@@ -108,12 +120,26 @@ class Tenant:
     def uptime_seconds(self) -> int:
         return self._links.uptime_seconds
 
-    def obey(self, description: TenantDescription) -> None:
+    def obey(
+        self, description: TenantDescription, connects: ConnectRules | None = None
+    ) -> None:  # fmt: skip
         """Put another policy in force, for those who are connected too."""
         self.guard.change(description, self._links.tick_ms)
-        for prg in self.prgs:
-            for connection in list(prg.connections.values()):
-                connection.policy_changed()
+        self.guard.connects = connects
+        for connection in self.connected():
+            connection.policy_changed()
+
+    def connected(self) -> list[Connection]:
+        """Return the connections of the sessions that are served here."""
+        return [each for prg in self.prgs for each in prg.connections.values()]
+
+    def shut_out(self, why: str) -> int:
+        """Send every client away, and let nobody in; what is kept stays. Returns how many went."""
+        self.shut = why
+        clients = self.connected()
+        for connection in clients:
+            connection.sent_away(why)
+        return len(clients)
 
     def count_fault(self, fault: PeerFault) -> None:
         self.faults[fault.reason] = self.faults.get(fault.reason, 0) + 1
@@ -125,6 +151,38 @@ class Tenant:
     def subscription_count(self) -> int:
         """How many subscriptions all its sessions have, as far as this node's replicas know."""
         return sum(prg.broker.state.subscription_count for prg in self.prgs)
+
+    # What the control plane's copy closes.
+
+    def look_at(self, prg: Prg) -> None:
+        """Ask how a partition stands that began to lead here."""
+        standing = self._links.standing_of(prg)
+        if standing is not None:
+            prg.stand(standing)
+
+    def fence(self, connection: Connection, operation: Operation) -> None:
+        """Leave a connection unread that asks for what is closed now (C11)."""
+        if connection not in self._fenced:
+            self._fenced[connection] = (self._links.tick_ms, operation)
+            connection.hold()
+
+    def fenced_for(self, connection: Connection) -> str:
+        """Return why a connection is fenced; empty: it is not."""
+        _, operation = self._fenced.get(connection, (0, None))
+        prg = connection.prg
+        return "" if operation is None or prg is None else prg.closed.get(operation, "")
+
+    def review_fenced(self) -> None:
+        """Read on where the way is open again; end what waited too long."""
+        for connection, (since_ms, operation) in list(self._fenced.items()):
+            prg = connection.prg
+            why = prg.closed.get(operation) if prg is not None else None
+            if connection.is_live and why is not None:
+                if self._links.tick_ms - since_ms < FENCED_MS_MAX:
+                    continue
+                connection.fenced_off(why)
+            del self._fenced[connection]
+            connection.let_go()
 
     def rest(self, held: Held, until_ms: int) -> None:
         """Leave a connection unread until then."""
@@ -194,6 +252,8 @@ class Tenant:
         """Pass publishes on to the leader of the partition that owns their topics."""
         prg = self.prgs[owner]
         if prg.leading and prg.is_open:
+            if prg.held:
+                origin.note_held(owner, prg.held)
             prg.publish_passed(origin.number, origin.term, first, records, done)
             return True
         node = prg.leader_node
@@ -202,7 +262,7 @@ class Tenant:
         for begin, end in cuts(records):
             piece = records[begin:end]
             said = link.Forwarded(
-                self.name, origin.number, owner, origin.term, first + begin, piece
+                self.life, origin.number, owner, origin.term, first + begin, piece
             )
             self._links.say(node, said, sum(map(len, piece)) + 64)
         return True
@@ -227,7 +287,7 @@ class Tenant:
         encoded = [encode_item(item) for item in items]
         for begin, end in cuts(encoded):
             piece = encoded[begin:end]
-            said = link.Items(self.name, origin, number, first + begin, piece, base)
+            said = link.Items(self.life, origin, number, first + begin, piece, base)
             self._links.say(node, said, sum(map(len, piece)) + 64)
         return True
 
@@ -241,7 +301,7 @@ class Tenant:
             return
         node = prg.leader_node
         if node is not None and not self._links.is_local(node):
-            self._links.say(node, link.ItemsTaken(self.name, number, peer, through), 64)
+            self._links.say(node, link.ItemsTaken(self.life, number, peer, through), 64)
 
     def publish_unlogged(self, message: Message) -> None:
         """Let a QoS 0 message go to everyone who is there; it may be lost."""
@@ -251,7 +311,7 @@ class Tenant:
             return
         node = prg.leader_node
         if node is not None and not self._links.is_local(node):
-            said = link.Unlogged(self.name, prg.number, [message.record])
+            said = link.Unlogged(self.life, prg.number, [message.record])
             self._links.say(node, said, len(message.record) + 32)
 
     def deliver_unlogged(self, origin: int, number: int, message: Message) -> None:
@@ -262,7 +322,7 @@ class Tenant:
             return
         node = prg.leader_node
         if node is not None and not self._links.is_local(node):
-            said = link.UnloggedDeliver(self.name, origin, number, [message.record])
+            said = link.UnloggedDeliver(self.life, origin, number, [message.record])
             self._links.say(node, said, len(message.record) + 32)
 
     def deliver_to_member(self, member: Member, message: Message) -> None:
@@ -274,7 +334,7 @@ class Tenant:
         node = prg.leader_node
         if node is not None and not self._links.is_local(node):
             said = link.UnloggedMember(
-                self.name,
+                self.life,
                 member.prg,
                 member.client_id,
                 member.epoch,

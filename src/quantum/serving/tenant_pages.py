@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from clustor.runtime.errors import DataDirectoryRefused
 from quantum.broker import waits_for
-from quantum.serving.broker_file import GrowthRefused, grow_tenant
+from quantum.serving.broker_file import GrowthRefused, grow_tenant, read_broker_file
 from quantum.serving.tenant import Tenant
 
 if TYPE_CHECKING:
@@ -55,6 +56,9 @@ class TenantPages:
             return 404, {"error": f"there is no tenant {name}"}
         if count != _prg_count(tenant) and not is_settled(tenant):
             return 409, {"error": "the change before it is not over", **describe(tenant)}
+        if not _is_of_file(rings_file.directory, tenant):
+            words = "the control plane has its ring: set tenant_prg_count in the configuration"
+            return 409, {"error": words}
         try:
             voters = tenant.prgs[0].group.replica.group.core.config.voters
             entry = grow_tenant(rings_file.directory, name, count, voters)
@@ -63,6 +67,12 @@ class TenantPages:
         except (DataDirectoryRefused, OSError) as error:
             return 500, {"error": f"the ring could not be written down: {error}"}
         return 202, {"tenant": name, "prg_count": entry.prg_count, "epoch": len(entry.rings)}
+
+
+def _is_of_file(directory: Path, tenant: Tenant) -> bool:
+    """Say whether `broker.json` has every ring of a tenant."""
+    entries = read_broker_file(directory).tenants
+    return any(e.name == tenant.name and len(e.rings) >= len(tenant.rings) for e in entries)
 
 
 def describe(tenant: Tenant) -> dict[str, Any]:

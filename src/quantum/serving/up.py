@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -29,11 +27,11 @@ from quantum.serving.broker_file import (
 )
 from quantum.serving.feeding import Feeding
 from quantum.serving.limits import MqttLimits
-from quantum.serving.listeners import Door, Doors, Listeners, tenant_doors
+from quantum.serving.listeners import Door, Doors, Listeners
 from quantum.serving.policy import TenantsFile
 from quantum.serving.service import BrokerService
 from quantum.serving.telemetry_why import show_broker
-from quantum.serving.tenant_records import record_tenants
+from quantum.serving.tenant_keeper import keep_tenants
 from quantum.serving.views import BrokerPages
 
 _ONE: Final = NodeId(1)
@@ -63,14 +61,16 @@ async def serve_alone(settings: Settings, say: Say, attach: Attach | None = None
         for ordinal, entry in enumerate(broker.tenants):
             service.add_tenant(entry, ordinal)
         service.watch_rings(settings.data)
-        service.on_described = partial(record_tenants, node)
-        record_tenants(node, broker)
+        keeper = keep_tenants(node, service, broker)
         service.obey(TenantsFile(settings.data))
         archiving = start_archiving(node, service, archive_entry(settings))
         admin.pages = BrokerPages(service, archiving, Feeding(node, service))
         show_broker(service, node.watch)
-        all_doors = replace(doors(settings), tenants=tenant_doors(service))
-        listeners = Listeners(service, all_doors, settings.data, DEVELOPMENT_TENANT)
+        said = keeper.at_start() if keeper is not None else {}
+        own = doors(settings).told(said)
+        listeners = Listeners(service, own, settings.data, DEVELOPMENT_TENANT)
+        if keeper is not None:
+            listeners.follow(keeper)
         await listeners.start()
         when_all_led(service, lambda: _greet(say, settings, listeners))
         return closing(listeners.stop_accepting, archiving)
@@ -137,6 +137,7 @@ def doors(settings: Settings) -> Doors:
         settings.connections_max,
         settings.connections_per_second,
         settings.first_packet_seconds,
+        settings.half_open_max,
     )
 
 

@@ -90,6 +90,9 @@ class BrokerPages:
         client = unquote(path.removeprefix(_PREFIX + "sessions/").removesuffix("/kick"))
         for prg in self._prgs():
             if prg.kick(client.encode()):
+                self._service.note_act(
+                    "SessionEnded", "by an operator", target=client, tenant=prg.tenant.name
+                )
                 return 202, {"client_id": client}
         return 404, {"error": "no such session is served by this node", "client_id": client}
 

@@ -47,6 +47,9 @@ class _Transport:
     def connected(self) -> set[ReplicaId]:
         return self._node.world.links.connected(self._node.sim.id)
 
+    def is_behind(self, _peer: ReplicaId) -> bool:
+        return False
+
 
 class SimService(BrokerService):
     """The service, with the simulated clock and the simulated turns."""

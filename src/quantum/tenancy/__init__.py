@@ -31,6 +31,7 @@ from quantum.tenancy.errors import (
     TenancyError,
     TenancyMisuse,
 )
+from quantum.tenancy.ladder import GRACE_MS, Usage
 from quantum.tenancy.namespace import Namespace, check_tenant_id
 from quantum.tenancy.policy import AclRefusal, SharedDistribution, TenantPolicy, TopicNames
 from quantum.tenancy.quotas import (
@@ -40,17 +41,20 @@ from quantum.tenancy.quotas import (
     QuotaLedger,
     Quotas,
     Resource,
-    Usage,
 )
+from quantum.tenancy.shares import HELD, Amounts, is_stale, plan_shares
 from quantum.tenancy.types import Principal, Verdict
 
 __all__ = [
+    "GRACE_MS",
+    "HELD",
     "QUOTA_MAXIMA",
     "RECALCULATE_EVERY_MS",
     "AclRefusal",
     "AclRule",
     "Action",
     "Alert",
+    "Amounts",
     "ClientAccess",
     "CompiledAcl",
     "ConnectionAdmission",
@@ -89,4 +93,6 @@ __all__ = [
     "compile_acl",
     "credit_hint",
     "describe_tenants",
+    "is_stale",
+    "plan_shares",
 ]

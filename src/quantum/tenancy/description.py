@@ -16,7 +16,7 @@ from quantum.tenancy.acl import AclRule, Action, CompiledAcl, Effect, compile_ac
 from quantum.tenancy.buckets import RateLimit, Rates
 from quantum.tenancy.errors import InvalidQuota, InvalidRule, InvalidTenantId, InvalidTenants
 from quantum.tenancy.namespace import check_tenant_id
-from quantum.tenancy.policy import AclRefusal, TenantPolicy
+from quantum.tenancy.policy import AclRefusal, SharedDistribution, TenantPolicy
 from quantum.tenancy.quotas import QUOTA_MAXIMA, Quotas
 from quantum.tenancy.types import Principal
 
@@ -48,6 +48,7 @@ class _TenantTable(msgspec.Struct, forbid_unknown_fields=True):
     server_names: list[str] = []
     mqtt: str | None = None
     acl_refusal: Literal["stay", "disconnect"] = "stay"
+    shared_distribution: Literal["round_robin", "hash"] = "round_robin"
     acl: list[Table] | None = None
     quotas: Table = {}
     rates: Table = {}
@@ -107,6 +108,7 @@ class _Reading:
             self._acl(where, table.acl),
             TenantPolicy(
                 acl_refusal=_REFUSALS[table.acl_refusal],
+                shared_distribution=SharedDistribution(table.shared_distribution),
                 quotas=self._quotas(where, table.quotas),
                 rates=self._rates(f"{where}, rates", table.rates),
             ),

@@ -14,12 +14,12 @@ from dataclasses import dataclass, fields
 from enum import Enum, StrEnum
 
 from quantum.tenancy.errors import InvalidQuota, TenancyMisuse
+from quantum.tenancy.ladder import Usage
 from quantum.tenancy.types import Verdict
 
 MIB = 1 << 20
 GIB = 1 << 30
 TIB = 1 << 40
-GRACE_MS = 24 * 60 * 60 * 1000
 
 
 _MAXIMA = {
@@ -28,6 +28,8 @@ _MAXIMA = {
     "session_bytes": 2 * TIB,
     "subscription_filters": 10_000_000,
     "shared_groups": 500_000,
+    "retained_topics": 100_000_000,
+    "sessions": 1_048_576,
     "offline_bytes_per_session": GIB,
     "offline_messages_per_session": 50_000,
     "subscriptions_per_session": 256,
@@ -43,6 +45,8 @@ class Resource(StrEnum):
     SESSION_BYTES = "session_bytes"
     SUBSCRIPTION_FILTERS = "subscription_filters"
     SHARED_GROUPS = "shared_groups"
+    RETAINED_TOPICS = "retained_topics"
+    SESSIONS = "sessions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,9 @@ class Quotas:
     subscriptions_per_session: int = 256
     wildcard_filter_levels: int = 128
     """How deep a filter with wildcards may be: each of its levels is a node of the index."""
+    retained_topics: int = 10_000_000
+    sessions: int = 1_048_576
+    """Sessions that are in a log: lasting ones, and those with subscriptions or a will."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -77,17 +84,6 @@ class Quotas:
 
 
 QUOTA_MAXIMA = Quotas(**_MAXIMA)
-
-
-@dataclass(slots=True)
-class Usage:
-    """What is held of one resource. A ledger made from it goes on where another one stopped."""
-
-    used: int = 0
-    grace_since_ms: int | None = None
-    """When the usage first went beyond the quota; None while no grace runs."""
-    within_since_ms: int | None = None
-    """Since when it has been within the quota again; None unless a grace runs."""
 
 
 class Alert(Enum):
@@ -143,12 +139,12 @@ class QuotaLedger:
         if amount < 0:
             raise TenancyMisuse("less than nothing is charged", amount=amount)
         usage = self._usages[resource]
-        self._close_grace(usage, now_ms)
+        usage.close_grace(now_ms)
         after = usage.used + amount
-        verdict = self._verdict(resource, usage, after, now_ms)
+        quota, ceiling = self._quotas.of(resource), self._quotas.ceiling(resource)
+        verdict = usage.judge(after, quota, ceiling, now_ms)
         if verdict in (Verdict.ADMIT, Verdict.THROTTLE):
-            usage.used = after
-            self._note(resource, now_ms)
+            usage.note(after, quota, now_ms)
         return self._decision(verdict, resource, now_ms)
 
     def release(self, resource: Resource, amount: int, now_ms: int) -> None:
@@ -156,63 +152,27 @@ class QuotaLedger:
         usage = self._usages[resource]
         if not 0 <= amount <= usage.used:
             raise TenancyMisuse("more is released than held", amount=amount, used=usage.used)
-        self._close_grace(usage, now_ms)
-        usage.used -= amount
-        self._note(resource, now_ms)
+        usage.note(usage.used - amount, self._quotas.of(resource), now_ms)
 
     def measure(self, resource: Resource, used: int, now_ms: int) -> None:
         """Take what is held from who counts it by itself."""
-        usage = self._usages[resource]
-        self._close_grace(usage, now_ms)
-        usage.used = used
-        self._note(resource, now_ms)
+        self._usages[resource].note(used, self._quotas.of(resource), now_ms)
 
     def change(self, quotas: Quotas, now_ms: int) -> None:
         """Put other quotas in force; what is held beyond them is in grace from now on."""
         self._quotas = quotas
-        for resource in Resource:
-            self._close_grace(self._usages[resource], now_ms)
-            self._note(resource, now_ms)
+        for resource, usage in self._usages.items():
+            usage.note(usage.used, quotas.of(resource), now_ms)
 
     def exhausted(self, now_ms: int) -> list[QuotaDecision]:
         """Return a disconnect for each resource that is still over its quota after the grace."""
         return [
             self._decision(Verdict.DISCONNECT, resource, now_ms)
             for resource, usage in self._usages.items()
-            if usage.used > self._quotas.of(resource) and _grace_left_ms(usage, now_ms) == 0
+            if usage.used > self._quotas.of(resource) and usage.grace_left_ms(now_ms) == 0
         ]
-
-    def _verdict(self, resource: Resource, usage: Usage, after: int, now_ms: int) -> Verdict:
-        if after <= self._quotas.of(resource):
-            return Verdict.ADMIT
-        if _grace_left_ms(usage, now_ms) == 0:
-            return Verdict.DISCONNECT
-        if after <= self._quotas.ceiling(resource):
-            return Verdict.THROTTLE
-        return Verdict.REJECT
-
-    def _note(self, resource: Resource, now_ms: int) -> None:
-        """Begin a grace, or the time within the quota that may end it."""
-        usage = self._usages[resource]
-        if usage.used > self._quotas.of(resource):
-            usage.within_since_ms = None
-            if usage.grace_since_ms is None:
-                usage.grace_since_ms = now_ms
-        elif usage.grace_since_ms is not None and usage.within_since_ms is None:
-            usage.within_since_ms = now_ms
-
-    @staticmethod
-    def _close_grace(usage: Usage, now_ms: int) -> None:
-        if usage.within_since_ms is not None and now_ms - usage.within_since_ms >= GRACE_MS:
-            usage.grace_since_ms = usage.within_since_ms = None
 
     def _decision(self, verdict: Verdict, resource: Resource, now_ms: int) -> QuotaDecision:
         usage = self._usages[resource]
         quota = self._quotas.of(resource)
-        return QuotaDecision(verdict, resource, usage.used, quota, _grace_left_ms(usage, now_ms))
-
-
-def _grace_left_ms(usage: Usage, now_ms: int) -> int:
-    if usage.grace_since_ms is None:
-        return GRACE_MS
-    return max(0, GRACE_MS - (now_ms - usage.grace_since_ms))
+        return QuotaDecision(verdict, resource, usage.used, quota, usage.grace_left_ms(now_ms))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -202,8 +202,9 @@ async def test_silence_and_floods_end_by_themselves(
         for flood in (b"", b"x" * (200 << 10)):
             reader, writer = await asyncio.open_connection(address.host, address.port, ssl=context)
             writer.write(flood)
-            async with asyncio.timeout(20):
-                assert await reader.read() == b""
+            async with asyncio.timeout(90):
+                with suppress(ConnectionError):  # closed before all of a flood was read
+                    assert await reader.read() == b""
             writer.close()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -24,15 +23,13 @@ from clustor.runtime.pki import (
     utc_now,
 )
 from clustor.runtime.transport import Address, Reception, Transport
-from tests.clustor.runtime.waiting import until
+from tests.clustor.runtime.waiting import free_ports, until
 
 CLUSTER = ClusterId("dev")
 
 
 def free_address() -> Address:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return Address("127.0.0.1", probe.getsockname()[1])
+    return Address("127.0.0.1", free_ports(1)[0])
 
 
 class Peer:

@@ -6,10 +6,14 @@ import asyncio
 import os
 import socket
 import time
+from collections import deque
 from collections.abc import Callable
 
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 180.0
 _POLL_SECONDS = 0.01
+BLOCK_PORTS = 80
+_ours: deque[int] = deque()
+"""What is left of a block that this process keeps for single ports."""
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
@@ -27,7 +31,8 @@ def free_base_port(nodes: int) -> int:
     test takes the same block between this call and the start of the nodes. All are below the
     ports that the kernel gives out, and each process begins elsewhere.
     """
-    bases: list[int] = list(range(15_000, 32_000, 100))
+    bases: list[int] = list(range(10_000, 32_600, BLOCK_PORTS))
+    assert 10 * nodes + 8 < BLOCK_PORTS, "a block is too small for so many nodes"
     start = os.getpid() * 31 % len(bases)
     for base in bases[start:] + bases[:start]:
         guard = _bound(base)
@@ -39,6 +44,27 @@ def free_base_port(nodes: int) -> int:
             return base
         guard.close()
     raise AssertionError("no free ports")
+
+
+def free_ports(count: int) -> list[int]:
+    """Find ports that nobody else takes: the kernel gives none of them to a connection.
+
+    A port that was bound as 0 and let go is one of those that it gives out, to anybody at all.
+    """
+    found: list[int] = []
+    while len(found) < count:
+        if not _ours:
+            base = free_base_port(0)
+            _ours.extend(range(base + 1, base + BLOCK_PORTS))
+        port = _ours.popleft()
+        if _is_free(port):
+            found.append(port)
+    return found
+
+
+def silent_port() -> int:
+    """Find a port where nobody listens, as long as this process lives: it is bound and no more."""
+    return free_base_port(0)
 
 
 def _bound(port: int) -> socket.socket | None:

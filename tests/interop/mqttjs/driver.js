@@ -17,7 +17,7 @@ const options = (order) => ({
   clean: order.clean,
   keepalive: order.keep_alive,
   reconnectPeriod: 0,
-  connectTimeout: 30000,
+  connectTimeout: 180000,
   properties: order.properties,
   will: order.will && { ...order.will, payload: Buffer.from(order.will.payload, 'base64') },
   ...(order.identity && {

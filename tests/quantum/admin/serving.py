@@ -34,7 +34,7 @@ def served(
     finally:
         _in_loop(loop, server.close)
         _in_loop(loop, loop.stop)
-        thread.join(10)
+        thread.join(90)
         loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
 

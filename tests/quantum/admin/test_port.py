@@ -65,7 +65,7 @@ class Place:
         self, method: str, target: str, body: object = None, *, by: Issued | None
     ) -> tuple[int, Any]:
         connection = http.client.HTTPSConnection(
-            self.address.host, self.address.port, context=self.context(by), timeout=20
+            self.address.host, self.address.port, context=self.context(by), timeout=90
         )
         content = None if body is None else json.dumps(body)
         headers = {} if body is None else {"Content-Type": "application/json"}
@@ -147,7 +147,7 @@ def test_a_renewed_certificate_is_used_for_connections_to_come(
     def shown() -> bytes | None:
         address = (place.address.host, place.address.port)
         with (
-            socket.create_connection(address, timeout=20) as plain,
+            socket.create_connection(address, timeout=90) as plain,
             place.context(None).wrap_socket(plain) as tls,
         ):
             return tls.getpeercert(binary_form=True)
@@ -166,7 +166,7 @@ def test_a_renewed_certificate_is_used_for_connections_to_come(
 
 
 def test_plaintext_is_not_understood(place: Place) -> None:
-    with socket.create_connection((place.address.host, place.address.port), timeout=20) as raw:
+    with socket.create_connection((place.address.host, place.address.port), timeout=90) as raw:
         raw.sendall(b"GET /v1/nodes HTTP/1.1\r\nHost: localhost\r\n\r\n")
         try:
             answer = raw.recv(1024)
@@ -182,7 +182,7 @@ def plain() -> Iterator[Address]:
 
 
 def raw(address: Address, request: bytes) -> tuple[int, bytes]:
-    with socket.create_connection((address.host, address.port), timeout=20) as connection:
+    with socket.create_connection((address.host, address.port), timeout=90) as connection:
         connection.sendall(request)
         answer = b""
         while piece := connection.recv(1 << 16):
@@ -268,6 +268,6 @@ async def test_who_does_not_take_an_answer_does_not_hold_it(
 
 
 async def wait_until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         while not condition():
             await asyncio.sleep(0.005)

@@ -62,6 +62,7 @@ class Client:
         self.since: dict[bytes, tuple[int, SubscriptionSpec]] = {}
         """Acknowledged subscriptions, and from when on they count."""
         self.refused: list[int] = []
+        self.connections = 0
 
     # Connecting.
 
@@ -74,6 +75,7 @@ class Client:
             self.forget()
             partition.commit()
         connection = Connection(self.world, self, partition)
+        self.connections += 1
         self.connection, self.connected = connection, False
         will = None
         if self.has_will:
@@ -107,6 +109,7 @@ class Client:
         if not self.connected or len(self.outgoing) >= 10:
             return None
         published = self.world.new_message(self.client_id, topic, qos, retain=retain)
+        published.connection = self.connections
         packet_id = 0
         if qos:
             packet_id = self._free_packet_id()

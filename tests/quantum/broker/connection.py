@@ -55,6 +55,8 @@ class Connection:
         self.attachment = 0
         self.once: dict[int, bool] = {}
         """QoS 2 publishes of a session that only this connection knows: whether accepted."""
+        self.logged_0: dict[int, Logged] = {}
+        """The last QoS 0 publish for each partition that went through its log."""
         self.volatile = Outbound(client.window, MACHINE_PACKET_ID_MAX + 1, 0xFFFF)
 
     # Beginning and ending.
@@ -172,18 +174,26 @@ class Connection:
                 return
             self.once[packet_id] = False
         owner = self.world.owner(topic, self.partition.prg_count)
-        if qos == 0 and not retain:
-            self.world.partitions[owner].publish_unlogged(decode_record(record)[0])
-            return
+        if qos == 0:
+            before = self.logged_0.get(owner)
+            if not retain and (before is None or before.done):
+                self.world.partitions[owner].publish_unlogged(decode_record(record)[0])
+                return
+            # As the service does: what is retained is logged, and what follows it waits for it.
+            self.logged_0[owner] = Logged()
+        logged = self.logged_0[owner] if qos == 0 else Logged()
+
+        def answered(reason: int) -> None:
+            logged.done = True
+            self._answer(packet_id, qos, reason, payload)
+
         if owner != self.partition.number:
-            self.partition.forward(
-                owner, record, lambda reason: self._answer(packet_id, qos, reason, payload)
-            )
+            self.partition.forward(owner, record, answered)
             return
 
         def published(reply: bytes) -> None:
             refusals = msgspec.msgpack.decode(reply) if reply else []
-            self._answer(packet_id, qos, refusals[0][1] if refusals else 0, payload)
+            answered(refusals[0][1] if refusals else 0)
 
         self.partition.propose_publishes([record], published)
 
@@ -289,6 +299,13 @@ class Connection:
 
 
 @dataclass
+class Logged:
+    """A publish on its way into a log."""
+
+    done: bool = False
+
+
+@dataclass
 class Published:
     """One message that a client sent, and what became of it."""
 
@@ -299,6 +316,8 @@ class Published:
     retain: bool
     at: int
     """When it was sent, on the world's own count."""
+    connection: int = 0
+    """Which of its publisher's connections it was sent on."""
     acknowledged: bool = False
     refused: bool = False
     once_refused: bool = False

@@ -39,6 +39,7 @@ from quantum.broker import (
     encode_publishes,
 )
 from quantum.broker.items import Deliver, Item, decode_item, encode_item
+from quantum.broker.sharing import share_key
 from quantum.broker.types import TRANSFER
 
 if TYPE_CHECKING:
@@ -125,6 +126,9 @@ class Partition:
         self.forwards: dict[int, Forwards] = {}
         self.cursors: dict[int, int] = {}
         self.taken: dict[int, int] = {}
+        self.carried: dict[int, int] = {}
+        self.held: list[tuple[int, int, Message]] = []
+        """QoS 0 that waits behind a place of another partition's stream."""
         self.early = self.world.rng.random() < 0.3
         self.flush_at: dict[int, int] = {}
         """Up to which number what was passed on by the old ring must be answered."""
@@ -149,6 +153,7 @@ class Partition:
         self.term += 1
         self.broker.collect(wanted=True)
         self.propose(LeaderStarted(self.world.now_ms, self.term))
+        self.propose(self.world.plan.policy(self.world.now_ms))
         self.commit()
 
     # The log.
@@ -178,6 +183,7 @@ class Partition:
                 done(reply)
             for effect in of_command:
                 self._carry_out(effect)
+            self._deliver_held()
         self._check_waiters()
 
     def check_digests(self) -> None:
@@ -270,10 +276,12 @@ class Partition:
     def publish_unlogged(self, message: Message) -> None:
         """Deliver a QoS 0 message of a topic that this partition owns, here and elsewhere."""
         route = self.broker.route(message.topic)
-        for prg in [self.number, *route.remotes]:
-            self.world.partitions[prg].fan_out_unlogged(message)
+        self.fan_out_unlogged(message)
+        for prg in route.remotes:
+            place = self.broker.state.channels.to(prg).last
+            self.world.partitions[prg].fan_out_behind(self.number, place, message)
         for group in route.shares:
-            member = group.pick_unlogged()
+            member = group.pick_unlogged(share_key(self.broker.state, message))
             if member is not None:
                 connections = self.world.partitions[member.prg].connections
                 connection = connections.get(member.client_id)
@@ -286,6 +294,26 @@ class Partition:
             connection = self.connections.get(target.client_id)
             if connection is not None:
                 connection.fan_out(target, message)
+
+    def fan_out_behind(self, origin: int, place: int, message: Message) -> None:
+        """Deliver a QoS 0 message behind what its topic's partition sent before."""
+        if self.through(origin) >= place:
+            self.fan_out_unlogged(message)
+        else:
+            self.held.append((origin, place, message))
+
+    def through(self, origin: int) -> int:
+        """Up to where a stream was carried out here, or by an older leader."""
+        return max(self.carried.get(origin, 0), self.broker.state.channels.counted.get(origin, 0))
+
+    def _carried(self, origin: int, through: int) -> None:
+        """Note how far a stream was carried out; what waits for that comes behind the effects."""
+        self.carried[origin] = max(through, self.through(origin))
+
+    def _deliver_held(self) -> None:
+        held, self.held = self.held, []
+        for each_origin, place, message in held:
+            self.fan_out_behind(each_origin, place, message)
 
     # Streams.
 
@@ -328,15 +356,22 @@ class Partition:
         self.cursors[packet.origin] = through = cursor + len(fresh)
         said = Taken(packet.origin, self.number, through)
         if not logged:
+            self._carried(packet.origin, through)
+            self._deliver_held()
             self.world.send(said)
             return
+
+        def done(_reply: bytes) -> None:
+            self._carried(packet.origin, through)
+            self.world.send(said)
+
         command = ChannelItems(
             self.world.now_ms,
             packet.origin,
             [place for place, _ in logged],
             [encoded for _, encoded in logged],
         )
-        self.propose(command, lambda _: self.world.send(said))
+        self.propose(command, done)
 
     def _only_connections_want(self, item: Item) -> bool:
         if not isinstance(item, Deliver) or not self.broker.state.is_open:

@@ -195,9 +195,11 @@ def groups_in_the_order_they_came(patch: Patch) -> None:
 def a_turn_that_replicas_do_not_share(patch: Patch) -> None:
     pick = ShareGroup.pick
 
-    def own(group: ShareGroup, unreachable: frozenset[int] = frozenset()) -> Member | None:
+    def own(
+        group: ShareGroup, unreachable: frozenset[int] = frozenset(), key: bytes | None = None
+    ) -> Member | None:
         turn = group.turn
-        found = pick(group, unreachable)
+        found = pick(group, unreachable, key)
         group.turn = turn + 1 + (id(group) >> 4) % 2
         return found
 

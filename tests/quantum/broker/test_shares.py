@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-from quantum.broker import PUBACK, PUBREC, LeaderStarted, Send, SendPubrel
+from quantum.broker import PUBACK, PUBREC, LeaderStarted, Message, Send, SendPubrel, SetPolicy
 from quantum.broker.items import Interest, Member, Returned, Targeted
-from quantum.broker.shares import ShareGroup
+from quantum.broker.message_key import message_key
+from quantum.broker.shares import Member as ShareMember
+from quantum.broker.shares import ShareGroup, owner_of_key
+from quantum.tenancy import HELD
 from tests.quantum.broker.desk import Desk, record, spec
 
 MEMBERS = (b"m0", b"m1", b"m2")
@@ -262,3 +265,80 @@ def test_replicas_that_began_at_different_times_give_out_alike() -> None:
     desk.publish(b"a")
     shares = [each.share for each in desk.to_there() if isinstance(each, Targeted)]
     assert shares == [b"a", b"m", b"z"]
+
+
+# By key (C12: the option).
+
+
+def by_key(desk: Desk) -> None:
+    plenty = [1 << 40] * len(HELD)
+    desk.do(SetPolicy(desk.now_ms, plenty, plenty, hashes_shares=True))
+
+
+def key_owners(desk: Desk, keys: int) -> dict[int, bytes]:
+    """Publish one message for each key; say who got it, and let it be acknowledged."""
+    found = {}
+    for key in range(keys):
+        assert desk.publish(b"k/%d" % key) == 0
+        ((client_id, packet_id, _, _),) = desk.sent()
+        desk.acknowledge(PUBACK, packet_id, client_id=client_id)
+        found[key] = client_id
+    return found
+
+
+def keyed(desk: Desk, members: tuple[bytes, ...] = MEMBERS) -> None:
+    by_key(desk)
+    for client_id in members:
+        desk.attach(client_id)
+        desk.subscribe(spec(b"k/#", 1, share=b"g"), client_id=client_id)
+
+
+def test_a_key_stays_with_its_member_and_only_what_must_moves() -> None:
+    desk = Desk()
+    keyed(desk, (*MEMBERS, b"m3"))
+    before = key_owners(desk, 60)
+    assert before == key_owners(desk, 60)
+    assert all(8 <= count <= 24 for count in Counter(before.values()).values())
+    desk.unsubscribe(b"$share/g/k/#", client_id=b"m1")
+    after = key_owners(desk, 60)
+    assert {key for key in before if before[key] != after[key]} == {
+        key for key, owner in before.items() if owner == b"m1"
+    }
+    desk.subscribe(spec(b"k/#", 1, share=b"g"), client_id=b"m1")
+    assert key_owners(desk, 60) == before
+
+
+def test_a_member_that_dies_loses_nothing_and_gets_its_keys_again() -> None:
+    desk = Desk()
+    keyed(desk)
+    before = key_owners(desk, 30)
+    mine = [key for key, owner in before.items() if owner == b"m0"]
+    for key in mine:
+        desk.publish(b"k/%d" % key, b"unseen %d" % key)
+    desk.detach(b"m0", gracefully=False)
+    assert sorted(desk.payloads()) == sorted(b"unseen %d" % key for key in mine)
+    assert all(client_id != b"m0" for client_id, *_ in desk.sent())
+    desk.attach(b"m0")
+    for client_id in (b"m1", b"m2"):
+        desk.acknowledge(PUBACK, *range(1, 60), client_id=client_id)
+    assert key_owners(desk, 30) == before
+
+
+def test_a_key_that_the_publisher_names_outranks_the_topic() -> None:
+    def message(properties: bytes) -> Message:
+        return Message(b"topic", b"", 1, False, properties, 0, b"p", 0, 1)  # noqa: FBT003
+
+    named = b"\x01\x01\x03\x00\x04text\x26\x00\x01a\x00\x01b\x26\x00\x03key\x00\x02k7"
+    assert message_key(message(b"")) == b"topic"
+    assert message_key(message(named)) == b"k7"
+    assert message_key(message(named[:18])) == b"topic"
+    for end in range(len(named)):
+        message_key(message(named[:end]))  # whatever bytes there are
+
+
+def test_the_owner_of_a_key_does_not_depend_on_the_order_of_members() -> None:
+    members = [ShareMember(0, b"m%d" % n, 1, 1, 0, online=True) for n in range(9)]
+    for key in (b"a", b"b", b"c"):
+        owners = {owner_of_key(members[n:] + members[:n], key).client_id for n in range(9)}
+        assert len(owners) == 1
+    assert owner_of_key(members, b"frozen").client_id == b"m5"  # another seed moves every key

@@ -216,13 +216,6 @@ def test_retain_handling(handling: int, expected: list[int]) -> None:
     assert counts == expected
 
 
-def test_so_many_topics_are_retained_and_no_more() -> None:
-    desk = keeper(retained_topics_max=2)
-    for topic in (b"a", b"b", b"c", b"a"):
-        desk.publish(topic, b"of " + topic, retain=True)
-    assert retained(desk, spec(b"#")) == [b"of a", b"of b"]
-
-
 def test_a_shared_subscription_brings_nothing_retained() -> None:
     desk = keeper()
     desk.publish(b"a", b"x", retain=True)

@@ -11,6 +11,8 @@ PLANS = {
     "three partitions": Plan(),
     "short queues": Plan(queue_messages_max=8),
     "short streams": Plan(stream_items_max=6, partitions=2),
+    "shares by key": Plan(hashes_shares=True),
+    "small stores": Plan(store_bytes_max=600),
     "a calm network": Plan(loss=0.0, repeats=0.0, partitions=4),
 }
 

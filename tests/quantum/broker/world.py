@@ -13,9 +13,11 @@ from random import Random
 
 from xxhash import xxh3_64_intdigest
 
-from quantum.broker import BrokerSettings, RemoveSession, SubscriptionSpec
+from quantum.broker import BrokerSettings, RemoveSession, SetPolicy, SubscriptionSpec
+from quantum.broker.holdings import SESSION_BYTES
 from quantum.broker.types import TRANSFER
 from quantum.routing import jump
+from quantum.tenancy import HELD
 from quantum.topics import matches
 from tests.quantum.broker.client import Client
 from tests.quantum.broker.connection import Published
@@ -33,6 +35,7 @@ TOPICS = tuple(
 )
 
 
+PLENTY = 1 << 40
 KEPT_TOPICS = tuple(b"kept/%d" % number for number in range(12))
 
 
@@ -51,6 +54,15 @@ class Plan:
     """How many of about eighty things that happen are publishes."""
     kept_topics: float = 0.0
     """How often one client publishes what is retained, at QoS 2, to topics of its own."""
+    hashes_shares: bool = False
+    store_bytes_max: int = PLENTY
+    """How much all queues of a partition may hold."""
+
+    def policy(self, now_ms: int) -> SetPolicy:
+        """What every partition is told when a leader begins."""
+        bounds = [PLENTY] * len(HELD)
+        bounds[SESSION_BYTES] = self.store_bytes_max
+        return SetPolicy(now_ms, bounds, bounds, self.hashes_shares)
 
 
 class World:
@@ -332,16 +344,18 @@ class World:
             assert count <= 1, told
 
     def _check_order(self, client: Client) -> None:
-        last: defaultdict[tuple[bytes, bytes, int], int] = defaultdict(int)
+        last: defaultdict[tuple[bytes, bytes, int, int], int] = defaultdict(int)
         seen: set[int] = set()
         for each in client.received:
             message = each.published
             if message is None or each.retained or each.share or id(message) in seen:
                 continue
             seen.add(id(message))
-            if message.once_refused or (message.qos == 0 and message.retain):
-                continue  # the latter are logged, and others of QoS 0 overtake them
-            key = (message.publisher, message.topic, message.qos)
+            if message.once_refused:
+                continue
+            # QoS 0 that is on its way when its connection ends may be lost, or come later.
+            connection = message.connection if message.qos == 0 else 0
+            key = (message.publisher, message.topic, message.qos, connection)
             assert message.number > last[key], f"{client.client_id!r} got {message} too late"
             last[key] = message.number
 
@@ -370,7 +384,8 @@ class World:
                 assert not outbox.items, f"items for {prg} are left in {partition.number}"
                 assert outbox.weight == 0
             assert not state.congested and not state.refusing and not state.replaying
-            assert not state.routes.full
+            assert not state.routes.full and not state.full_stores
+            assert state.queued.amount == 0
             for session in state.sessions.values():
                 assert not session.received, f"{session.client_id!r} has open QoS 2 publishes"
                 assert not len(session.outbound), f"{session.client_id!r} has deliveries left"

@@ -35,6 +35,21 @@ def one_line(text: str) -> str:
         "too many nodes": (["up", "--data", "x", "--nodes", "10"], 2, "Invalid value"),
         "no data": (["up"], 2, "Missing option"),
         "ports beyond the last": (["up", "--data", "x", "--base-port", "65535"], 2, "ports"),
+        "an archive that is no URL": (
+            ["up", "--data", "x", "--archive", "var/archive"],
+            2,
+            "not a URL",
+        ),
+        "an archive with a password": (
+            ["up", "--data", "x", "--archive", "s3://me:secret@bucket"],
+            2,
+            "credentials do not belong into a URL",
+        ),
+        "an archive of nothing": (
+            ["up", "--data", "x", "--archive", "file:///a", "--tenant-prgs", "0"],
+            2,
+            "nothing to archive",
+        ),
         "a name that is none": (["up", "--data", "x", "--name", "A B"], Exit.CERTIFICATE, "name"),
         "status of nothing": (["status"], 2, "--admin or --data"),
         "status of a strange address": (["status", "--admin", "x"], 2, "not an address"),

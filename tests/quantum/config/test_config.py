@@ -105,7 +105,7 @@ BAD = {
     "too small": (
         {"QUANTUM_PACKET_BYTES_MAX": "12"},
         BadValue,
-        "QUANTUM_PACKET_BYTES_MAX is '12', and must be a size from 1 KiB to 1000000 B",
+        "QUANTUM_PACKET_BYTES_MAX is '12', and must be a size from 1 KiB to 16448 KiB",
     ),
 }
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from quantum.archive.types import PrgId
 from quantum.broker import (
@@ -23,6 +25,7 @@ from quantum.broker import (
 )
 from quantum.broker.items import Deliver, Forward, Interest, encode_item
 from quantum.broker.message import decode_record
+from quantum.lake.filters import NO_FILTERS, Filters
 from quantum.lake.judging import Judge, LooseJudge, ReplayJudge
 from quantum.lake.rows import RowBuilder
 from tests.quantum.lake.memory_source import MemorySource
@@ -101,7 +104,7 @@ BOTH = {
         [[items(1, Interest(b"#", 1), forward(b"a"), Deliver(decode_record(record(b"x"))[0]))]],
         "a",
     ),
-    "a will that crosses": ([[items(1, forward(b"x", packet_id=0))]], ""),
+    "a will that crosses": ([[items(1, forward(b"w", packet_id=0))]], "w"),
     "what no broker wrote": ([[b"", b"\0", b"\x93\x06", b"\x93\x08", packed([b"\1\2"])]], ""),
 }
 EXACT = {
@@ -127,7 +130,21 @@ EXACT = {
                 encoded(
                     Attach(
                         *(1_000, b"client", True, 0, 10),
-                        WillSpec(record(b"x", packet_id=0), 0),
+                        WillSpec(record(b"w", packet_id=0), 0),
+                    )
+                )
+            ],
+            [encoded(Detach(1_000, b"client", 1, gracefully=False))],
+        ],
+        "w",
+    ),
+    "a will about another partition's topic": (
+        [
+            [
+                encoded(
+                    Attach(
+                        *(1_000, b"client", True, 0, 10),
+                        WillSpec(record(b"w", packet_id=0, topic=b"there"), 0),
                     )
                 )
             ],
@@ -135,13 +152,29 @@ EXACT = {
         ],
         "",
     ),
+    "a will that is not wanted": (
+        [
+            [
+                encoded(
+                    Attach(
+                        *(1_000, b"client", True, 0, 10),
+                        WillSpec(record(b"w", packet_id=0), 0),
+                    )
+                )
+            ],
+            [encoded(Detach(1_000, b"client", 1, gracefully=True))],
+        ],
+        "",
+    ),
 }
 
 
-def payloads(batches: list[list[bytes]], judge: Judge) -> str:
+def payloads(
+    batches: list[list[bytes]], judge: Judge, filters: Filters = NO_FILTERS, version: int = 2
+) -> str:
     source = MemorySource()
     source.append(PRG, batches)
-    builder = RowBuilder(PRG, judge, ["payload"])
+    builder = RowBuilder(PRG, judge, ["payload"], filters, version)
     for _, entry in sorted(source.logs[PRG].items()):
         builder.add(entry)
     return b"".join(builder.take().column("payload").to_pylist()).decode()
@@ -160,9 +193,69 @@ def test_repetitions_are_seen_without_the_broker(
 
 
 def test_a_number_that_counted_only_later_is_not_lost() -> None:
-    """In the middle of a log nobody knows which of two was answered; one row is right."""
+    """In the middle of a log nobody knows where it counted, so it is shown in both places."""
     batches = [[passed_on([b"b"], 5)], [passed_on([b"a", b"b", b"c"], 4)]]
-    assert payloads(batches, LooseJudge(HERE, owner)) == "bac"
+    assert payloads(batches, LooseJudge(HERE, owner)) == "babc"
+
+
+def test_a_number_that_stands_before_a_time_and_counts_after_it_has_its_row() -> None:
+    early = encode_publishes(1_000, THERE, 1, 5, [record(b"b")])
+    late = encode_publishes(2_000, THERE, 1, 4, [record(b"a"), record(b"b")])
+    since = NO_FILTERS.with_times(1_500)
+    assert payloads([[early], [late]], LooseJudge(HERE, owner, since), since) == "ab"
+
+
+def test_what_counted_for_certain_is_not_shown_again() -> None:
+    """Wherever the counter stood: it is beyond these when they come again."""
+    batches = [[passed_on([b"a", b"b"], 5)], [passed_on([b"c"], 7)], [passed_on([b"b", b"c"], 6)]]
+    assert payloads(batches, LooseJudge(HERE, owner)) == "abc"
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.integers(0, 8),
+    st.lists(st.tuples(st.integers(1, 8), st.integers(1, 4)), min_size=1, max_size=8),
+)
+def test_every_place_in_which_a_number_counts_is_shown(
+    before: int, commands: list[tuple[int, int]]
+) -> None:
+    """Whatever was counted before reading began, and in whatever order numbers come."""
+    numbers = [list(range(first, first + count)) for first, count in commands]
+    batches = [[passed_on([bytes([65 + n]) for n in each], each[0])] for each in numbers]
+    begun = [[passed_on([bytes([65 + n]) for n in range(1, before + 1)], 1)]] if before else []
+    exact = places(begun + batches, ReplayJudge(SETTINGS), skip=len(begun))
+    loose = places(batches, LooseJudge(HERE, owner))
+    assert exact <= loose
+
+
+def places(batches: list[list[bytes]], judge: Judge, skip: int = 0) -> set[tuple[int, int]]:
+    source = MemorySource()
+    source.append(PRG, batches)
+    builder = RowBuilder(PRG, judge, ["raft_index", "sub_index"])
+    for index, entry in sorted(source.logs[PRG].items()):
+        if index <= skip:
+            builder.learn(entry)
+        else:
+            builder.add(entry)
+    return {(row["raft_index"] - skip, row["sub_index"]) for row in builder.take().to_pylist()}
+
+
+def test_a_refused_exchange_leaves_its_packet_id_to_another_message() -> None:
+    """A client that was told of a refusal uses the id again, without a release."""
+    batches = [[once([b"a"])], [once([b"b"])], [once([b"b"])]]
+    assert payloads(batches, LooseJudge(HERE, owner)) == "ab"
+
+
+def test_an_exchange_that_a_broker_may_have_forgotten_is_shown_again() -> None:
+    again = encode_command(PublishOnce(61_000, [record(b"a", qos=2)]))
+    assert payloads([[once([b"a"])], [again]], LooseJudge(HERE, owner)) == "a"
+    assert payloads([[once([b"a"])], [again]], LooseJudge(HERE, owner, horizon_ms=60_000)) == "aa"
+
+
+def test_the_first_version_has_no_wills() -> None:
+    for name in ("a will that crosses", "a will here"):
+        batches, _ = (BOTH | EXACT)[name]
+        assert payloads(batches, ReplayJudge(SETTINGS), version=1) == ""
 
 
 def test_a_new_session_may_use_an_open_packet_id() -> None:
@@ -171,5 +264,8 @@ def test_a_new_session_may_use_an_open_packet_id() -> None:
 
 
 def test_without_a_ring_every_publish_stays() -> None:
+    """Its partition may have been closed when they came first."""
     batches = [[once([b"a"], 7, b"there")], [once([b"b"], 8)], [once([b"b"], 8)]]
-    assert payloads(batches, LooseJudge(HERE, None)) == "ab"
+    assert payloads(batches, LooseJudge(HERE, None)) == "abb"
+    batches = [[passed_on([b"a"], 1)], [passed_on([b"a"], 1)], [items(1, forward(b"b"))]]
+    assert payloads([*batches, batches[-1]], LooseJudge(HERE, None)) == "aabb"

@@ -93,7 +93,7 @@ def test_anything_else_is_one_sentence(given: dict[str, str], sentence: str) -> 
 
 def test_a_later_schema_is_refused() -> None:
     with pytest.raises(UnknownSchemaVersion):
-        parse_options({"path": "var", "schemaVersion": "2"})
+        parse_options({"path": "var", "schemaVersion": "3"})
 
 
 @pytest.mark.parametrize("secret", [KEY, KEY.upper(), "0x" + KEY, '{"kek":"…"}', "QUJD" * 12])

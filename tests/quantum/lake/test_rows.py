@@ -20,18 +20,20 @@ from quantum.broker import (
     Attach,
     BrokerSettings,
     ChannelItems,
+    Detach,
     PublishOnce,
+    WillSpec,
     encode_command,
     encode_publishes,
     encode_record,
 )
 from quantum.broker.items import Forward, encode_item
-from quantum.broker.message import RETAIN, decode_record
+from quantum.broker.message import BEFORE_V5, FROM_V5, RETAIN, decode_record
 from quantum.lake.filters import NO_FILTERS, Filters
 from quantum.lake.judging import LooseJudge, ReplayJudge
 from quantum.lake.refusals import EntryUnreadable
-from quantum.lake.rows import RowBuilder, gap_row
-from quantum.lake.schema import GAP, NAMES, arrow_schema
+from quantum.lake.rows import WILLS_FROM, RowBuilder, gap_row
+from quantum.lake.schema import GAP, NAMES, SCHEMA_VERSION, arrow_schema
 from quantum.mqtt import Properties
 from quantum.serving.delivery import forwardable
 
@@ -95,7 +97,7 @@ def test_every_column_of_every_kind() -> None:
         "user_properties": None,
         "stream_partition": None,
         "stream_offset": None,
-        "protocol": "mqtt",
+        "protocol": None,
         "origin_prg": 0,
         "origin_term": None,
         "forward_seq": None,
@@ -169,7 +171,45 @@ def test_what_older_releases_wrote_gives_the_same_rows(path: Path) -> None:
 
 def test_there_is_a_golden_vector_of_every_version() -> None:
     versions = {json.loads(path.read_text())["schema_version"] for path in GOLDEN.glob("*.json")}
-    assert versions == {1}
+    assert versions == {1, SCHEMA_VERSION}
+
+
+PROTOCOLS = {
+    "said to be 5": (FROM_V5, b"", "mqtt5", "mqtt"),
+    "said to be older": (BEFORE_V5, b"", "mqtt3", "mqtt"),
+    "not said": (0, b"", None, "mqtt"),
+    "not said, with properties": (0, PROPERTIES, "mqtt5", "mqtt5"),
+}
+
+
+@pytest.mark.parametrize(
+    ("flags", "properties", "now", "before"), PROTOCOLS.values(), ids=PROTOCOLS.keys()
+)
+def test_the_protocol_is_what_the_record_tells(
+    flags: int, properties: bytes, now: str | None, before: str
+) -> None:
+    record = encode_record(b"t", b"", 1 | flags, properties, 0, b"c", 1, 1)
+    command = encode_publishes(NOW_MS, OWN_ORIGIN, 0, 0, [record])
+    for version, wanted in ((1, before), (2, now)):
+        builder = RowBuilder(PRG, ReplayJudge(SETTINGS), ["protocol"], version=version)
+        builder.add(entry(1, command))
+        assert builder.take().column(0).to_pylist() == [wanted]
+
+
+def test_wills_stand_behind_the_records_of_their_entry() -> None:
+    """Whether or not their reader knows of them, records keep their numbers."""
+    will = WillSpec(encode_record(b"gone", b"w", 1, b"", 0, b"c", 0, 0), 0)
+    attach = Attach(NOW_MS, b"c", clean_start=True, expiry_seconds=0, window=1, will=will)
+    detach = encode_command(Detach(NOW_MS + 7, b"c", 1, gracefully=False))
+    record = encode_record(b"t", b"m", 1, b"", 0, b"c", 1, 1)
+    packed = encode_publishes(NOW_MS + 8, OWN_ORIGIN, 0, 0, [record])
+    names = ["raft_index", "sub_index", "payload", "row_kind", "publisher", "timestamp"]
+    batch = read([[encode_command(attach)], [detach, packed]], names)
+    stamps = [datetime.fromtimestamp((NOW_MS + n) / 1000, UTC) for n in (7, 8)]
+    assert [tuple(row.values()) for row in batch.to_pylist()] == [
+        (2, 0, b"m", "message", "c", stamps[1]),
+        (2, WILLS_FROM, b"w", "will", "c", stamps[0]),
+    ]
 
 
 @pytest.mark.parametrize("name", NAMES)

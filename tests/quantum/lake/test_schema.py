@@ -37,10 +37,10 @@ def test_some_columns_in_the_order_asked_for() -> None:
 
 @pytest.fixture
 def tomorrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A release with a second version."""
-    added = (*COLUMNS, Column("colour", pa.string(), "STRING", since=2))
+    """A release with a later version."""
+    added = (*COLUMNS, Column("colour", pa.string(), "STRING", since=3))
     monkeypatch.setattr(schema, "COLUMNS", added)
-    monkeypatch.setattr(schema, "SCHEMA_VERSION", 2)
+    monkeypatch.setattr(schema, "SCHEMA_VERSION", 3)
 
 
 def a_table(version: int) -> pa.Table:
@@ -53,7 +53,7 @@ def test_what_an_older_release_wrote_is_read() -> None:
     old = a_table(1)
     today = pa.schema(
         [pa.field(column.name, column.arrow) for column in schema.COLUMNS],
-        metadata={schema.VERSION_KEY: b"2"},
+        metadata={schema.VERSION_KEY: b"3"},
     )
     assert "colour" not in old.column_names
     arrays = conform(old)
@@ -67,8 +67,8 @@ def test_a_table_without_a_word_is_of_the_first_version() -> None:
 
 
 def test_what_a_later_release_wrote_is_refused() -> None:
-    later = a_table(1).replace_schema_metadata({schema.VERSION_KEY: b"2"})
-    with pytest.raises(UnknownSchemaVersion, match="version=2, known=1"):
+    later = a_table(2).replace_schema_metadata({schema.VERSION_KEY: b"3"})
+    with pytest.raises(UnknownSchemaVersion, match="version=3, known=2"):
         conform(later)
     with pytest.raises(UnknownSchemaVersion):
         conform(later.replace_schema_metadata({schema.VERSION_KEY: b"many"}))

@@ -42,6 +42,7 @@ from quantum.mqtt.types import ClientId
 
 V31, V311, V5 = ProtocolVersion.V31, ProtocolVersion.V311, ProtocolVersion.V5
 NONE = Properties()
+DEADLINE_SECONDS = 120.0  # when a broker in another process is given up
 _PacketT = TypeVar("_PacketT", bound=Packet)
 _numbers = itertools.count(1)
 
@@ -58,7 +59,7 @@ class SocketLine:
     """A line to a broker in another process."""
 
     def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), 5)
+        self._socket = socket.create_connection(("127.0.0.1", port), DEADLINE_SECONDS)
 
     def send(self, data: bytes) -> None:
         # What the broker said before it closed can still be read.

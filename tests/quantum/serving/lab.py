@@ -87,6 +87,7 @@ class LabNode:
     ) -> HostedGroup:
         group = LabGroup(partition, LabReplica(new_machine()))
         self.groups.append(group)
+        self.is_due = True
         return cast("HostedGroup", group)
 
     def touch(self, _group: object) -> None:

@@ -19,7 +19,7 @@ from quantum.tenancy import (
     Usage,
     Verdict,
 )
-from quantum.tenancy.quotas import GRACE_MS
+from quantum.tenancy.ladder import GRACE_MS
 
 GROUPS = Resource.SHARED_GROUPS
 HOUR = 3_600_000
@@ -31,7 +31,11 @@ def test_defaults_and_maxima_are_the_specification_s() -> None:
         1_048_576, 64 * gib, 128 * gib, 1_000_000, 50_000, 64 << 20, 1_000, 256, 128
     )
     assert (
-        Quotas(1_048_576, tib, 2 * tib, 10_000_000, 500_000, gib, 50_000, 256, 1024) == QUOTA_MAXIMA
+        Quotas(
+            *(1_048_576, tib, 2 * tib, 10_000_000, 500_000, gib, 50_000, 256, 1024),
+            *(100_000_000, 1_048_576),
+        )
+        == QUOTA_MAXIMA
     )
 
 

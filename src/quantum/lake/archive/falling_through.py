@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from clustor.log.types import Entry
 from quantum.archive.types import Bounds, IndexRange, Piece, PrgId, SnapshotRef
 from quantum.lake.archive.source import LogSource
-from quantum.lake.errors import BadAddress, LogGone
+from quantum.lake.errors import BadAddress, LogGone, SourceUnreachable
 from quantum.serving.broker_file import TenantEntry
 
 
@@ -17,7 +17,8 @@ class FallThroughSource:
     """`LogSource` over two: `live` while it has an entry, then `archive`.
 
     Both hold the same log: only what is committed leaves a cluster, by either way. Where neither
-    has an entry it is LogGone, with what is missing in both.
+    has an entry it is LogGone, with what is missing in both. An archive that knows nothing of a
+    partition which the cluster has compacted is away, or another one: that is no gap.
     """
 
     live: LogSource
@@ -62,7 +63,12 @@ class FallThroughSource:
         try:
             yield from self.archive.entries(IndexRange(gone.prg, gone.first, gone.last))
         except BadAddress as error:
-            raise gone from error
+            raise SourceUnreachable(
+                "the cluster has compacted this, and no archive of it is where one was named",
+                prg=gone.prg,
+                index=gone.first,
+                cause=error.reason,
+            ) from error
         except LogGone as missing:
             after = missing.readable_from
             if after is None and missing.last >= gone.last:

@@ -62,6 +62,8 @@ def translated(error: Exception, prg: PrgId | None, index: int | None) -> LakeEr
             return UnknownFormat(reason, prg=prg, index=index, **facts)
         case ArchiveUnreachable():
             return SourceUnreachable(reason, prg=prg, index=index, **facts)
+        case ArchiveMissing() if index is None:  # of the list itself: nobody knows what is gone
+            return DamagedBlock(reason, prg=prg, **facts)
         case LogMisuse() | MissingFile() | ArchiveMissing() | FileNotFoundError() if (
             prg is not None
         ):

@@ -1,9 +1,11 @@
 """The lake's jobs, for a notebook by one import: each is what `quantum lake JOB` runs."""
 
 from quantum.lake.jobs.audit import Audited, Question, audit, audit_frame
+from quantum.lake.jobs.backfill import Backfilled, backfill
 from quantum.lake.jobs.compact import Compacted, clean, compact
 from quantum.lake.jobs.delta import mirror_to_delta
 from quantum.lake.jobs.errors import BadView, JobError, PackageMissing, SparkFailed, StateUnknown
+from quantum.lake.jobs.iceberg import mirror_to_iceberg
 from quantum.lake.jobs.ingest import IngestReport, IngestSettings, ingest
 from quantum.lake.jobs.progress import Progress, Step, silence
 from quantum.lake.jobs.reading import read_dead_letters, read_table, read_view
@@ -25,6 +27,7 @@ from quantum.lake.jobs.views import View, read_views
 
 __all__ = [
     "Audited",
+    "Backfilled",
     "BadView",
     "Compacted",
     "Divergence",
@@ -49,12 +52,14 @@ __all__ = [
     "View",
     "audit",
     "audit_frame",
+    "backfill",
     "breaches",
     "clean",
     "compact",
     "find_divergences",
     "ingest",
     "mirror_to_delta",
+    "mirror_to_iceberg",
     "read_dead_letters",
     "read_limits",
     "read_table",

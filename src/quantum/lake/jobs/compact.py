@@ -20,7 +20,6 @@ from quantum.lake.jobs.progress import Progress, Step, silence
 from quantum.lake.jobs.reading import table_state
 from quantum.lake.jobs.row_files import FILE_BYTES_MAX, RowSink, read_file
 from quantum.lake.jobs.runner import Runner, runner_of
-from quantum.lake.schema import SCHEMA_VERSION
 from quantum.lake.table import (
     GRACE_MS,
     DataFile,
@@ -71,7 +70,7 @@ def compact(
         return Compacted(0, 0, 0)
     proposal = Proposal(
         Operation.COMPACT,
-        SCHEMA_VERSION,
+        state.schema_version,
         add=tuple(made),
         remove=tuple(file.path for file in before),
         base=int(state.version),

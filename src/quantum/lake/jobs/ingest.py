@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 from quantum.archive.types import PrgId
 from quantum.lake.archive import KeyProvider, LogSource
 from quantum.lake.errors import SourceUnreachable
+from quantum.lake.jobs.backfill import backfill, digests_of
 from quantum.lake.jobs.errors import SparkFailed, StateUnknown
 from quantum.lake.jobs.log_reading import batches_of, judge_of, offer_with
 from quantum.lake.jobs.progress import Progress, Step, silence
@@ -34,7 +35,7 @@ from quantum.lake.offsets import Offsets
 from quantum.lake.planner import Cutting, Limits, Offer, OnGap, Task, admit, cut
 from quantum.lake.reader import confirm_gone
 from quantum.lake.rows import gap_row
-from quantum.lake.schema import NAMES, SCHEMA_VERSION
+from quantum.lake.schema import NAMES, SCHEMA_VERSION, check_version
 from quantum.lake.table import (
     EMPTY_ROOT,
     DataFile,
@@ -106,6 +107,7 @@ class _Batch:
     tasks: tuple[Task, ...]
     ranges: dict[StreamName, Range]
     states: dict[PrgId, DataFile]
+    version: int
 
 
 def ingest(
@@ -127,14 +129,16 @@ def ingest(
     `where` is what `open_source` takes, or a source. Raises LakeError and TableError; whatever is
     raised, the table holds whole batches, and the next call goes on behind them.
     """
-    checked(settings.views)
+    views = checked(settings.views)
     runner = runner_of(spark)
     store = open_store(table) if isinstance(table, str) else table
     opened = Table.open_or_create(store, schema_version=SCHEMA_VERSION, at_ms=_now_ms())
+    check_version(opened.state.schema_version)
     opened.show()
     report, failures = IngestReport(), 0
     while not should_stop():
         try:
+            backfill(opened, views, spark=runner, progress=progress)
             source = open_logs(where, keys, broker)
             moved = _one_batch(source, opened, runner, settings, report, progress)
             failures = 0
@@ -167,9 +171,10 @@ def _one_batch(  # noqa: PLR0917
     if not batch.tasks:
         return False
     written = runner.run(
-        partial(write_task, batch.source, table.store, settings, batch.states), _named(batch.tasks)
+        partial(write_task, batch.source, table.store, settings, batch.states, batch.version),
+        _named(batch.tasks),
     )
-    proposal = proposal_of(table.state, batch.ranges, written)
+    proposal = proposal_of(table.state, batch.ranges, written, digests_of(settings.views))
     try:
         commit = table.commit(proposal, at_ms=_now_ms())
     except RangeTaken as taken:
@@ -225,14 +230,15 @@ def plan_batch(source: LogSource, state: TableState, settings: IngestSettings) -
     moved = {
         stream_of(prg): Range(start[prg] + 1, end[prg]) for prg in end if end[prg] > start[prg]
     }
-    return _Batch(source, tasks, moved, states)
+    return _Batch(source, tasks, moved, states, state.schema_version)
 
 
-def write_task(
+def write_task(  # noqa: PLR0917
     source: LogSource,
     store: TableStore,
     settings: IngestSettings,
     states: dict[PrgId, DataFile],
+    version: int,
     named: tuple[Task, bool],
 ) -> Written:
     """Write the rows of one task to files that no commit names yet. Runs where Spark says."""
@@ -240,12 +246,12 @@ def write_task(
     sink = RowSink(store, task.prg)
     if task.is_gap:
         confirm_gone(source, task)
-        sink.write(gap_row(task.prg, task.first, task.last, NAMES))
+        sink.write(gap_row(task.prg, task.first, task.last, NAMES, version))
         return Written(task.prg, 1, tuple(sink.finish()))
     views = ViewWriter(store, task.prg, settings.views)
     judge = judge_of(source, task, _saved(store, states.get(task.prg), task.anchor))
     rows = 0
-    for batch in batches_of(source, task, judge):
+    for batch in batches_of(source, task, judge, version):
         sink.write(batch)
         views.write(batch)
         rows += batch.num_rows
@@ -294,7 +300,10 @@ def _keep(store: TableStore, task: Task, machine: ReplayJudge, bytes_max: int) -
 
 
 def proposal_of(
-    state: TableState, ranges: dict[StreamName, Range], written: Sequence[Written]
+    state: TableState,
+    ranges: dict[StreamName, Range],
+    written: Sequence[Written],
+    views: dict[str, str] | None = None,
 ) -> Proposal:
     """Make one commit of what all tasks wrote."""
     files = [file for each in written for file in each.files]
@@ -307,11 +316,12 @@ def proposal_of(
     digests = {stream_of(each.prg): each.digest for each in written if each.digest}
     return Proposal(
         Operation.INGEST,
-        SCHEMA_VERSION,
+        state.schema_version,
         ranges,
         digests,
         (*files, *kept),
         tuple(old),
+        views=views or {},
     )
 
 

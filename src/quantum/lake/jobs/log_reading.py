@@ -18,6 +18,7 @@ from quantum.lake.judging import Judge, ReplayJudge, decode_known, packed_head
 from quantum.lake.planner import Offer, Task
 from quantum.lake.reader import judge_for, offer_of
 from quantum.lake.rows import RowBuilder
+from quantum.lake.schema import SCHEMA_VERSION
 from quantum.lake.settings import settings_of
 from quantum.lake.table import DataFile
 
@@ -54,12 +55,14 @@ def judge_of(source: LogSource, task: Task, saved: bytes | None) -> Judge:
     return machine
 
 
-def batches_of(source: LogSource, task: Task, judge: Judge) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task, in order.
+def batches_of(
+    source: LogSource, task: Task, judge: Judge, version: int = SCHEMA_VERSION
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a task, in order, as that version of the schema has them.
 
     What lies between its anchor and its first entry is applied and not yielded.
     """
-    builder = RowBuilder(task.prg, judge)
+    builder = RowBuilder(task.prg, judge, version=version)
     begin = task.first if task.anchor is None else task.anchor + 1
     for entry in source.entries(IndexRange(task.prg, begin, task.last)):
         if entry.index < task.first:

@@ -66,8 +66,14 @@ class SparkRunner:
         try:
             return frame.collect()
         except (PySparkException, Py4JError, ConnectionError) as error:
-            lines = [line for line in str(error).splitlines() if line.strip()]
-            raise SparkFailed("Spark gave a task up", cause=lines[-1] if lines else "") from error
+            raise SparkFailed("Spark gave a task up", cause=cause_of(str(error))) from error
+
+
+def cause_of(text: str) -> str:
+    """Find the line that says what happened: Spark puts its own words and numbers around it."""
+    lines = [line.strip() for line in text.splitlines()]
+    told = [line for line in lines if line and not line.startswith(("SQLSTATE", "at ", ")"))]
+    return told[-1][:500] if told else ""
 
 
 def runner_of(where: SparkSession | Runner | None) -> Runner:

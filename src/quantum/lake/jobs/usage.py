@@ -86,7 +86,8 @@ def breaches(
 def _messages(spark: SparkSession, table: str | TableStore, version: int | None) -> DataFrame:
     from pyspark.sql import functions as f
 
-    frame = read_table(spark, table, version=version).where(f.col("row_kind") != "gap")
+    frame = read_table(spark, table, version=version)
+    frame = frame.where(~f.col("row_kind").isin("gap", "will"))  # nobody published a will
     return frame.select(
         "tenant",
         "topic",

@@ -30,6 +30,7 @@ from quantum.lake.judging import ReplayJudge
 from quantum.lake.offsets import Offsets
 from quantum.lake.planner import OnGap, Task, cut
 from quantum.lake.reader import judge_for, offer_of
+from quantum.lake.schema import check_version
 from quantum.lake.table import (
     DataFile,
     FileKind,
@@ -125,6 +126,7 @@ def verify(
     """Compare a table with its logs. Raises LakeError, and TableError where there is no table."""
     runner = runner_of(spark)
     opened, state = table_state(table, version)
+    check_version(state.schema_version)
     source = open_logs(where, keys, broker)
     streams = [PrgId.parse(name) for name in sorted(state.ranges)]
     for prg in streams:
@@ -183,7 +185,7 @@ def _log_rows(
     judge = None
     for task in tasks:
         judge = judge_for(source, task)
-        for batch in batches_of(source, task, judge):
+        for batch in batches_of(source, task, judge, state.schema_version):
             yield from _rows_of(batch)
     if isinstance(judge, ReplayJudge) and tasks[-1].last == verdict.last:
         verdict.digest = judge.digest().hex()

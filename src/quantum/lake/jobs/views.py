@@ -218,17 +218,19 @@ def view_schema(view: View) -> pa.Schema:
 class ViewWriter:
     """Writes the views and the dead letters of one task."""
 
-    def __init__(self, store: TableStore, prg: PrgId, views: tuple[View, ...]) -> None:
+    def __init__(
+        self, store: TableStore, prg: PrgId, views: tuple[View, ...], name_of: Any = None
+    ) -> None:
         mine = [view for view in views if view.tenant in ("", prg.tenant)]
         self._views = [
             (
                 view,
                 decoder_of(view),
-                RowSink(store, prg, kind=FileKind.TYPED, view=view.name),
+                RowSink(store, prg, kind=FileKind.TYPED, view=view.name, name_of=name_of),
             )
             for view in mine
         ]
-        self._dead = RowSink(store, prg, kind=FileKind.DEAD)
+        self._dead = RowSink(store, prg, kind=FileKind.DEAD, name_of=name_of)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take raw rows; each goes to every view whose topics it has."""

@@ -9,6 +9,7 @@ from quantum.lake.table.commits import (
     fold,
     plan_commit,
 )
+from quantum.lake.table.coverage import Coverage, uncovered
 from quantum.lake.table.errors import (
     CommitUnknown,
     Contended,
@@ -50,6 +51,7 @@ __all__ = [
     "Commit",
     "CommitUnknown",
     "Contended",
+    "Coverage",
     "DataFile",
     "DirectoryStore",
     "FileGone",
@@ -84,4 +86,5 @@ __all__ = [
     "rewritten_name",
     "root_of",
     "root_of_streams",
+    "uncovered",
 ]

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Final
 
 import msgspec
 import rfc8785
 from blake3 import blake3
 
+from quantum.lake.table.coverage import Coverages, extended
 from quantum.lake.table.errors import (
     FileGone,
     RangeGap,
@@ -36,6 +38,8 @@ from quantum.lake.table.types import (
     Version,
 )
 
+_OF_VIEWS: Final = (FileKind.TYPED, FileKind.DEAD)
+
 
 @dataclass(frozen=True, slots=True)
 class TableState:
@@ -48,6 +52,7 @@ class TableState:
     ranges: dict[StreamName, Range] = field(default_factory=dict)
     digests: dict[StreamName, str] = field(default_factory=dict)
     files: dict[str, DataFile] = field(default_factory=dict)
+    views: Coverages = field(default_factory=dict)
 
     @property
     def exists(self) -> bool:
@@ -74,7 +79,10 @@ class TableState:
 
 def encode_commit(commit: Commit) -> bytes:
     """Write a commit in the one form that it has (RFC 8785)."""
-    return rfc8785.dumps(msgspec.to_builtins(commit)) + b"\n"
+    document = msgspec.to_builtins(commit)
+    if not commit.views:
+        del document["views"]
+    return rfc8785.dumps(document) + b"\n"
 
 
 def decode_commit(data: bytes) -> Commit:
@@ -115,6 +123,7 @@ def plan_commit(state: TableState, proposal: Proposal, *, writer: str, at_ms: in
         digests=proposal.digests,
         add=proposal.add,
         remove=proposal.remove,
+        views=proposal.views,
     )
 
 
@@ -148,6 +157,8 @@ def _check_files(state: TableState, proposal: Proposal) -> None:
         raise TableMisuse("a file is added twice")
     if proposal.operation == Operation.COMPACT:
         _check_same_rows(state, proposal)
+    elif proposal.operation == Operation.BACKFILL:
+        _check_only_views_change(state, proposal)
     else:
         _check_only_states_go(state, proposal)
 
@@ -164,6 +175,13 @@ def _check_same_rows(state: TableState, proposal: Proposal) -> None:
         come[new.kind, new.view, new.stream] += new.rows
     if +gone != +come:
         raise TableMisuse("a rewriting commit would change how many rows there are")
+
+
+def _check_only_views_change(state: TableState, proposal: Proposal) -> None:
+    """A commit that writes views of rows that are there leaves these rows alone."""
+    changed = [*proposal.add, *(state.files[path] for path in proposal.remove)]
+    if proposal.ranges or any(each.kind not in _OF_VIEWS for each in changed):
+        raise TableMisuse("a backfilling commit changes nothing but views")
 
 
 def _check_only_states_go(state: TableState, proposal: Proposal) -> None:
@@ -206,6 +224,7 @@ def fold(state: TableState, commit: Commit, data: bytes) -> TableState:
         _extended(state.ranges, commit.ranges),
         state.digests | commit.digests,
         files,
+        extended(state.views, state.ranges, commit.operation, commit.ranges, commit.views),
     )
 
 

@@ -21,6 +21,7 @@ from quantum.lake.table.commits import (
     fold,
     plan_commit,
 )
+from quantum.lake.table.coverage import Coverages
 from quantum.lake.table.errors import (
     CommitUnknown,
     Contended,
@@ -58,6 +59,7 @@ class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ranges: dict[StreamName, Range]
     digests: dict[StreamName, str]
     files: list[DataFile]
+    views: Coverages = {}
 
 
 def commit_name(version: int) -> str:
@@ -215,6 +217,7 @@ class Table:
             state.ranges,
             state.digests,
             list(state.files.values()),
+            state.views,
         )
         self.store.create(checkpoint_name(state.version), msgspec.json.encode(checkpoint))
 
@@ -244,6 +247,7 @@ class Table:
             checkpoint.ranges,
             checkpoint.digests,
             {file.path: file for file in checkpoint.files},
+            checkpoint.views,
         )
 
     def _check_no_hole(self) -> None:

@@ -34,6 +34,7 @@ class Operation(StrEnum):
     CREATE = "create"
     INGEST = "ingest"
     COMPACT = "compact"
+    BACKFILL = "backfill"
 
 
 class DataFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -84,6 +85,9 @@ class Commit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     add: tuple[DataFile, ...] = ()
     remove: tuple[str, ...] = ()
     format_version: int = FORMAT_VERSION
+    views: dict[str, str] = {}
+    """The typed views that were written with it, and the digests of their descriptions. A commit
+    without any does not mention them: those of older releases do not."""
 
 
 class Proposal(msgspec.Struct, frozen=True):
@@ -99,3 +103,4 @@ class Proposal(msgspec.Struct, frozen=True):
     add: tuple[DataFile, ...] = ()
     remove: tuple[str, ...] = ()
     base: int | None = None
+    views: dict[str, str] = {}

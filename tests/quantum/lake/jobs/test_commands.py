@@ -17,7 +17,10 @@ from clustor.replica import decode_batch
 from quantum.archive.types import PrgId
 from quantum.broker import OWN_ORIGIN, encode_publishes
 from quantum.cli import lake
+from quantum.cli.exits import Exit
 from quantum.cli.lake import app
+from quantum.lake.jobs import mirrors
+from quantum.lake.jobs.runner import cause_of
 from quantum.lake.table import DirectoryStore, FileKind, Table
 from tests.quantum.lake.jobs.logs import NOON_MS, TENANT, record
 from tests.quantum.lake.jobs.test_ingest import story
@@ -70,6 +73,37 @@ def test_ingest_again_adds_nothing(var: Path, table: Path) -> None:
     again = run("ingest", "--data", var, "--table", table, "--once", "--json", *INLINE)
     assert lines(again)[-1]["rows"] == 0
     assert lines(again)[-1]["offsets"] == {"dev/0": 12, "dev/1": 2}
+
+
+def test_the_cause_of_a_task_that_failed_is_a_line_of_its_own() -> None:
+    said = "An error:\n  File x\nSyntaxError: invalid syntax\n SQLSTATE: 38000\n\tat o.a\n"
+    assert cause_of(said) == "SyntaxError: invalid syntax"
+    assert cause_of("") == ""
+
+
+def test_formats_that_cannot_be_are_refused_before_anything_is_written(
+    var: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirrors, "find_spec", lambda _: None)
+    for name, code, sentence in (
+        ("iceberg", Exit.FAILED, "Iceberg tables need the package pyiceberg (extra=iceberg)"),
+        ("delta", Exit.FAILED, "Delta tables need the package deltalake (extra=delta)"),
+        ("orc", Exit.USAGE, "a format is one of delta, iceberg (format=orc)"),
+    ):
+        arguments = ["--table", tmp_path / "table", "--once", "--format", name, *INLINE]
+        done = run("ingest", "--data", var, *arguments)
+        assert done.exit_code == code
+        assert done.stderr.split() == f"quantum: {sentence}".split()
+    assert not (tmp_path / "table").exists()
+
+
+@pytest.mark.skipif(not find_spec("pyiceberg"), reason="the package is not installed")
+def test_ingest_keeps_an_iceberg_log(var: Path, tmp_path: Path) -> None:
+    arguments = ["--table", tmp_path / "table", "--once", "--format", "iceberg", *INLINE]
+    for _ in range(2):
+        done = run("ingest", "--data", var, *arguments)
+        assert done.exit_code == 0, done.output
+    assert (tmp_path / "table" / "_iceberg" / "metadata" / "v3.metadata.json").is_file()
 
 
 def test_ingest_with_views_and_delta(var: Path, tmp_path: Path) -> None:

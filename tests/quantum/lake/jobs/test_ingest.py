@@ -11,11 +11,14 @@ import msgspec
 import pytest
 
 from quantum.archive.types import PrgId
+from quantum.broker import Attach, Detach, WillSpec
 from quantum.lake.errors import LogGone
+from quantum.lake.jobs.compact import compact
 from quantum.lake.jobs.errors import StateUnknown
 from quantum.lake.jobs.ingest import IngestSettings, ingest, plan_batch, proposal_of, write_task
+from quantum.lake.jobs.verify import verify
 from quantum.lake.planner import Cutting, Limits, OnGap
-from quantum.lake.refusals import OffsetAhead
+from quantum.lake.refusals import OffsetAhead, UnknownSchemaVersion
 from quantum.lake.table import (
     DirectoryStore,
     FileKind,
@@ -24,7 +27,7 @@ from quantum.lake.table import (
     TableDamaged,
     TableState,
 )
-from tests.quantum.lake.jobs.logs import DAY_MS, TENANT, MemorySource
+from tests.quantum.lake.jobs.logs import DAY_MS, TENANT, MemorySource, record
 from tests.quantum.lake.jobs.tables import filled, payloads, rows
 from tests.quantum.lake.table.stores import Crash, DyingStore, MemoryStore
 
@@ -209,6 +212,7 @@ def test_drivers_that_overlap_and_die_add_each_message_once(seed: int) -> None:
                     store,
                     settings,
                     batch.states,
+                    batch.version,
                     (task, nth == len(batch.tasks) - 1 or batch.tasks[nth + 1].prg != task.prg),
                 )
                 for nth, task in enumerate(batch.tasks)
@@ -228,7 +232,9 @@ def test_a_zombie_driver_is_refused() -> None:
     store = MemoryStore()
     zombie = Table.create(store, schema_version=1, at_ms=0)
     batch = plan_batch(log, zombie.state, IngestSettings())
-    written = [write_task(log, store, IngestSettings(), {}, (task, True)) for task in batch.tasks]
+    written = [
+        write_task(log, store, IngestSettings(), {}, 1, (task, True)) for task in batch.tasks
+    ]
     proposal = proposal_of(zombie.state, batch.ranges, written)
     filled(log, store, entries=3)
     with pytest.raises(RangeTaken):
@@ -288,3 +294,36 @@ def test_continuous_mode_stops_when_told() -> None:
     report = ingest(log, store, once=False, should_stop=lambda: len(waited) > 1, wait=wait)
     assert report.rows == len(accepted) + 1
     assert b"later" in payloads(store)
+
+
+def with_a_will() -> MemorySource:
+    log = MemorySource(prg_count=1)
+    will = WillSpec(record("gone", b"w", client="c", packet_id=0), 0)
+    log.append(0, Attach(log.now_ms, b"c", clean_start=True, expiry_seconds=0, window=1, will=will))
+    log.publish(0, b"a")
+    log.append(0, Detach(log.now_ms, b"c", 1, gracefully=False))
+    log.publish(0, b"b")
+    return log
+
+
+@pytest.mark.parametrize(("version", "wanted"), [(1, [b"a", b"b"]), (2, [b"a", b"w", b"b"])])
+def test_a_table_stays_of_the_version_that_it_was_made_with(
+    version: int, wanted: list[bytes]
+) -> None:
+    log, store = with_a_will(), MemoryStore()
+    Table.create(store, schema_version=version, at_ms=0)
+    filled(log, store, entries=1)
+    assert payloads(store) == wanted
+    compact(store, files_min=2)
+    assert Table.open(store).state.schema_version == version
+    verdict = verify(log, store)
+    assert (verdict.is_equal, verdict.is_whole) == (True, True)
+    assert payloads(store) == wanted
+
+
+def test_a_table_of_a_later_release_is_left_alone() -> None:
+    store = MemoryStore()
+    Table.create(store, schema_version=3, at_ms=0)
+    with pytest.raises(UnknownSchemaVersion):
+        filled(with_a_will(), store)
+    assert Table.open(store).state.version == 0

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from io import BytesIO
 from pathlib import Path
 
 import fastavro
 import pytest
 
+from quantum.lake.jobs.backfill import Backfilled, backfill
+from quantum.lake.jobs.compact import compact
 from quantum.lake.jobs.errors import BadView
+from quantum.lake.jobs.ingest import IngestSettings, plan_batch, proposal_of, write_task
+from quantum.lake.jobs.verify import verify
 from quantum.lake.jobs.views import Misfit, View, checked, decoder_of, read_views
-from quantum.lake.table import FileKind
+from quantum.lake.table import FileKind, Table, encode_commit
 from tests.quantum.lake.jobs.logs import MemorySource
 from tests.quantum.lake.jobs.tables import filled, payloads, rows
 from tests.quantum.lake.table.stores import MemoryStore
@@ -54,6 +59,96 @@ def test_payloads_that_fit_and_those_that_do_not() -> None:
     assert dead[0]["payload"] == b"not json"
     assert "temperature is no double" in dead[1]["reason"]
     assert not any("_views" in name or "_dead" in name for name in store.plain())
+
+
+def typed(store: MemoryStore) -> list[tuple[int, float]]:
+    return [
+        (row["raft_index"], row["temperature"]) for row in rows(store, FileKind.TYPED, "readings")
+    ]
+
+
+def letters(store: MemoryStore) -> list[tuple[str, bytes]]:
+    return [(row["view"], row["payload"]) for row in rows(store, FileKind.DEAD)]
+
+
+def some_readings(log: MemorySource, *numbers: int) -> None:
+    for number in numbers:
+        log.publish(0, b'{"temperature": %d}' % number, b"?", topic="sensors/a/reading")
+
+
+OTHER = View("other", "sensors/#", "json", {"colour": "string"})
+
+
+@pytest.mark.parametrize("compacted", [False, True], ids=["as written", "compacted"])
+def test_a_view_that_comes_later_covers_what_is_there(compacted: bool) -> None:
+    """And goes on with what comes; a second run adds nothing."""
+    log, store = MemorySource(prg_count=2), MemoryStore()
+    some_readings(log, 1, 2, 3)
+    filled(log, store, entries=1)
+    if compacted:
+        compact(store, files_min=2)
+    assert typed(store) == []
+    some_readings(log, 4)
+    filled(log, store, entries=1, views=(READINGS,))
+    assert typed(store) == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0)]
+    assert letters(store) == [("readings", b"?")] * 4
+    version = Table.open(store).state.version
+    filled(log, store, views=(READINGS,))
+    assert Table.open(store).state.version == version
+    assert backfill(store, (READINGS,)) == Backfilled()
+
+
+@pytest.mark.parametrize("compacted", [False, True], ids=["as written", "compacted"])
+def test_a_view_that_was_left_out_of_a_run_is_made_whole(compacted: bool) -> None:
+    log, store = MemorySource(prg_count=1), MemoryStore()
+    for number, views in enumerate([(READINGS,), (), (OTHER,), (READINGS, OTHER)], 1):
+        some_readings(log, number)
+        filled(log, store, views=views)
+    if compacted:
+        compact(store, files_min=2)
+    some_readings(log, 5)
+    filled(log, store, views=())
+    some_readings(log, 6)
+    filled(log, store, entries=1, views=(OTHER, READINGS))
+    assert typed(store) == [(n, float(n)) for n in range(1, 7)]
+    assert Counter(letters(store)) == {
+        ("readings", b"?"): 6,
+        ("other", b"?"): 6,
+        **{("other", b'{"temperature": %d}' % n): 1 for n in range(1, 7)},
+    }
+    assert len(payloads(store)) == 12
+
+
+def test_a_view_that_is_described_anew_is_written_anew() -> None:
+    log, store = MemorySource(prg_count=1), MemoryStore()
+    some_readings(log, 1, 2)
+    filled(log, store, views=(READINGS, OTHER))
+    strict = View(
+        "readings", "sensors/+/reading", "json", {"temperature": "double", "unit": "string"}
+    )
+    filled(log, store, views=(strict, OTHER))
+    assert typed(store) == [], "no unit"
+    assert sum(view == "readings" for view, _ in letters(store)) == 4
+    assert sum(view == "other" for view, _ in letters(store)) == 4
+    filled(log, store, views=(READINGS,))
+    assert typed(store) == [(1, 1.0), (2, 2.0)]
+
+
+def test_a_table_of_an_older_release_says_nothing_of_its_views() -> None:
+    """Its views are written anew, not twice."""
+    log, store = MemorySource(prg_count=1), MemoryStore()
+    some_readings(log, 1, 2)
+    table = Table.create(store, schema_version=1, at_ms=0)
+    settings = IngestSettings(views=(READINGS,))
+    batch = plan_batch(log, table.state, settings)
+    written = [write_task(log, store, settings, {}, 1, (task, True)) for task in batch.tasks]
+    commit = table.commit(proposal_of(table.state, batch.ranges, written), at_ms=0)
+    assert b'"views"' not in encode_commit(commit)
+    assert typed(store) == [(1, 1.0), (2, 2.0)]
+    filled(log, store, views=(READINGS,))
+    assert typed(store) == [(1, 1.0), (2, 2.0)]
+    assert len(letters(store)) == 2
+    assert verify(log, store).is_equal
 
 
 def test_avro_payloads() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from quantum.lake.table import Stored
+from quantum.lake.table import Stored, TableStore
 
 
 class Crash(BaseException):
@@ -66,7 +66,7 @@ class MemoryStore:
 class DyingStore:
     """Passes calls on, and dies before or after the n-th change."""
 
-    def __init__(self, below: MemoryStore, *, at_step: int, after: bool) -> None:
+    def __init__(self, below: TableStore, *, at_step: int, after: bool) -> None:
         self._below = below
         self._left = at_step
         self._after = after

@@ -1,0 +1,61 @@
+"""A node's word about itself: what it runs, what it hosts, how full it is."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from typing import TYPE_CHECKING, Final
+
+from clustor.control import (
+    Feature,
+    NodeLoad,
+    ReportNode,
+    WriterMode,
+    utilization_of,
+)
+
+if TYPE_CHECKING:
+    from clustor.runtime.node import Node
+
+LOOK_SECONDS: Final = 1.0
+
+BUILD_FEATURES: Final = (
+    Feature.LEADER_LEASES,
+    Feature.INCREMENTAL_SNAPSHOTS,
+    Feature.OBSERVER_ADMISSION,
+    Feature.PID_AUTO_TUNER,
+    Feature.GROUP_FSYNC,
+)
+"""What the code can do; whether it does is a gate's and a profile's to say."""
+
+
+def build_version() -> str:
+    """Return the version that is installed, or that of a bare source tree."""
+    try:
+        return importlib.metadata.version("quantum")
+    except importlib.metadata.PackageNotFoundError:
+        return "source"
+
+
+def report_of(node: Node, version: str) -> ReportNode:
+    """Gather what the node would say now, of all its groups at once."""
+    return ReportNode(
+        node_id=int(node.node_id),
+        version=version,
+        io_writer_mode=WriterMode[node.disk.mode.name],
+        features=tuple(sorted(each.value for each in BUILD_FEATURES)),
+        load=_load(node),
+    )
+
+
+def _load(node: Node) -> NodeLoad | None:
+    room = node.read_room(node.data_root)
+    if room is None:
+        return None
+    disk_bytes, free_bytes = room
+    return NodeLoad(
+        utilization=utilization_of(disk_bytes, free_bytes),
+        disk_bytes=disk_bytes,
+        disk_free_bytes=free_bytes,
+        groups_hosted=len(node.groups),
+        groups_led=sum(group.replica.leads for group in node.groups.values()),
+    )

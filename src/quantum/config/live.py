@@ -1,0 +1,132 @@
+"""The keys of the control plane's configuration that brokers act on, and when each takes effect.
+
+A key that is set there wins over flag, environment and file: those are the bootstrap. A value
+that is not allowed changes nothing, and the API refuses it before it is written down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from quantum.config import kinds
+from quantum.config.kinds import Kind, Value
+from quantum.config.settings import about, kind_of
+
+
+class Takes(StrEnum):
+    """When a broker takes a value up."""
+
+    LIVE = "live"
+    NEW_CONNECTIONS = "live, for connections from now on"
+    RESTART = "after the next start of each node"
+    NEVER = "no broker takes it from here"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveKey:
+    """A key, where it may be set, and what it does."""
+
+    kind: Kind
+    takes: Takes
+    about: str
+    of_tenant: bool = False
+    """Whether it may be set for one tenant; else for the cluster and for a node."""
+    of_cluster: bool = True
+    """Whether it may be set for the whole cluster."""
+
+
+def _setting(name: str, takes: Takes) -> tuple[str, LiveKey]:
+    return name, LiveKey(kind_of(name), takes, about(name))
+
+
+def _rate(name: str, of: str) -> tuple[str, LiveKey]:
+    kind = kinds.count(0, 2**53 - 1)
+    return name, LiveKey(kind, Takes.LIVE, f"{of} a second; 0: no bound", of_tenant=True)
+
+
+_COUNTED: Final = {
+    "publishes": "publishes",
+    "publish_bytes": "bytes of publishes",
+    "subscribes": "subscriptions",
+    "connects": "connections",
+}
+
+LIVE_KEYS: Final[Mapping[str, LiveKey]] = dict(
+    [
+        *(
+            _setting(name, Takes.NEW_CONNECTIONS)
+            for name in (
+                "packet_bytes_max",
+                "connect_bytes_max",
+                "keep_alive_seconds_max",
+                "session_expiry_seconds_max",
+                "receive_maximum",
+                "topic_alias_maximum",
+            )
+        ),
+        *(
+            _setting(name, Takes.RESTART)
+            for name in ("connections_max", "connections_per_second", "first_packet_seconds")
+        ),
+        *(_rate(f"rates.{each}", f"of a tenant: {of}") for each, of in _COUNTED.items()),
+        *(
+            _rate(f"connection_rates.{each}", f"of a connection: {of}")
+            for each, of in _COUNTED.items()
+        ),
+        (
+            "tenant_mqtt",
+            LiveKey(
+                kinds.address(plaintext=True),
+                Takes.LIVE,
+                "a tenant's own plaintext door, in development; node N adds 10 (N - 1) to the port",
+                of_tenant=True,
+                of_cluster=False,
+            ),
+        ),
+        (
+            "tenant_prg_count",
+            LiveKey(
+                kinds.count(1, 512), Takes.LIVE, "partitions of a tenant's ring", of_tenant=True
+            ),
+        ),
+    ]
+)
+TENANT_KEYS: Final = frozenset(name for name, key in LIVE_KEYS.items() if key.of_tenant)
+NODE_KEYS: Final = frozenset(LIVE_KEYS) - TENANT_KEYS
+
+
+def read_value(key: str, raw: object) -> Value:
+    """Read a value; raises ValueError with a sentence for what is not allowed."""
+    found = LIVE_KEYS[key]
+    try:
+        return found.kind.read(raw)
+    except ValueError:
+        raise ValueError(f"{key} must be {found.kind.allowed}, not {raw!r}") from None
+
+
+def effects(document: Mapping[str, object], *, of_tenant: bool) -> dict[str, str]:
+    """Say of each key of a document when brokers take it up."""
+    return {name: takes(name, of_tenant=of_tenant).value for name in sorted(document)}
+
+
+def takes(key: str, *, of_tenant: bool) -> Takes:
+    """Say when brokers take a key up that is set for a tenant, or else for cluster or node."""
+    found = LIVE_KEYS.get(key)
+    if found is None or not (found.of_tenant if of_tenant else found.of_cluster):
+        return Takes.NEVER
+    return found.takes
+
+
+def mistakes(document: Mapping[str, object]) -> list[str]:
+    """Return a sentence for each value that no broker could take."""
+    found = []
+    for key, raw in sorted(document.items()):
+        if key in LIVE_KEYS:
+            try:
+                read_value(key, raw)
+            except ValueError as error:
+                found.append(str(error))
+    return found

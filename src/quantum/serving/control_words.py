@@ -1,0 +1,301 @@
+"""What the control plane says of tenants, in the words of a broker. A store in, words out: pure.
+
+Who speaks. The files (`broker.json`, `tenants.toml`) are the bootstrap: what they describe holds
+until the control plane has a record of its own, and the record wins from then on, kind by kind:
+
+- whether a tenant is there: its `TenantSpec`; suspended, or gone while its ring stands: not served;
+- its quotas: a `QuotaPolicy` that somebody set (version 1 on), else the file's;
+- its access rules: an `AclPolicy`, else the file's;
+- its rings: the longer of both, as long as one continues the other;
+- its rates, its own door, its number of partitions: the configuration's keys (narrow before wide:
+  tenant, cluster), else the file's.
+
+A word that cannot be understood allows nothing: an unreadable rule that allows is left out, an
+unreadable one that denies denies everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from clustor.control import AclAction as ControlAction
+from clustor.control import (
+    AclEffect,
+    AclPolicy,
+    CertificateBundle,
+    ConfigHead,
+    ConfigVersion,
+    Placement,
+    Quarantine,
+    QuotaPolicy,
+    Reading,
+    RoutingMap,
+    Scope,
+    ScopeKind,
+    TenantSpec,
+    find,
+    scan,
+)
+from clustor.control import AclRule as ControlRule
+from clustor.control.configuration import Value
+from clustor.control.objects import key_of
+from quantum.config.live import TENANT_KEYS, Takes, read_value, takes
+from quantum.tenancy import (
+    AclRefusal,
+    AclRule,
+    Action,
+    CompiledAcl,
+    Effect,
+    InvalidQuota,
+    InvalidRule,
+    Principal,
+    Quotas,
+    RateLimit,
+    Rates,
+    TenantDescription,
+    compile_acl,
+)
+from quantum.topics import TopicError, check_topic_filter, matches
+
+EVERYBODY: Final = "*"
+_EVERYTHING: Final = b"#"
+_ACTIONS: Final = {
+    ControlAction.PUBLISH: Action.PUBLISH,
+    ControlAction.SUBSCRIBE: Action.SUBSCRIBE,
+    ControlAction.ANY: Action.BOTH,
+}
+_QUOTAS: Final = {
+    "connections": "connections_max",
+    "retained_bytes": "retained_bytes_max",
+    "session_bytes": "session_store_bytes_max",
+    "subscription_filters": "subscription_filters_max",
+    "shared_groups": "shared_groups_max",
+    "offline_bytes_per_session": "offline_queue_bytes_max",
+    "offline_messages_per_session": "offline_queue_messages_max",
+}
+_RATES: Final = ("publishes", "publish_bytes", "subscribes", "connects")
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectRules:
+    """Who may connect: a rule that denies wins, and one that allows is needed."""
+
+    rules: tuple[ControlRule, ...]
+
+    def allow(self, principal: str, client_id: bytes) -> bool:
+        """Decide about a client. A rule whose filter is none denies, and never allows."""
+        effects = {each.effect for each in self.rules if _concerns(each, principal, client_id)}
+        return effects == {AclEffect.ALLOW}
+
+
+def _concerns(rule: ControlRule, principal: str, client_id: bytes) -> bool:
+    if rule.principal not in (EVERYBODY, principal):
+        return False
+    pattern = rule.filter.encode()
+    try:
+        check_topic_filter(pattern)
+    except TopicError:
+        return rule.effect is AclEffect.DENY
+    return pattern == _EVERYTHING or matches(pattern, client_id)
+
+
+@dataclass(frozen=True, slots=True)
+class TenantWord:
+    """Everything that the control plane says of one tenant; equal words change nothing."""
+
+    name: str
+    is_known: bool = False
+    """Whether it has a record."""
+    is_deleted: bool = False
+    """Whether it had one: its ring stands without it."""
+    is_reborn: bool = False
+    """Whether it was made again under the name of one that was deleted: no file describes it."""
+    is_suspended: bool = False
+    server_name: str | None = None
+    partitions: tuple[int, ...] = ()
+    """Its groups, by slot."""
+    sizes: tuple[int, ...] = ()
+    """How many partitions each of its rings has; the newest is the last."""
+    founders: tuple[tuple[int, ...], ...] = ()
+    """With which voters each of its groups begins."""
+    quotas: QuotaPolicy | None = None
+    acl: AclPolicy | None = None
+    trust: CertificateBundle | None = None
+    settings: Mapping[str, Value] = field(default_factory=dict)
+    """The keys of the configuration that concern a tenant, those that can be read."""
+    mistakes: tuple[str, ...] = ()
+    """What could not be understood, a sentence each."""
+
+    @property
+    def is_served(self) -> bool:
+        """Whether clients may come, as far as the control plane says."""
+        return not (self.is_suspended or self.is_deleted)
+
+
+def tenant_word(store: Reading, name: str) -> TenantWord:
+    """Gather what stands about one tenant."""
+    spec, ring = find(store, TenantSpec, name), find(store, RoutingMap, name)
+    partitions = ring.partitions if ring is not None else ()
+    placements = [find(store, Placement, each) for each in partitions]
+    quotas = find(store, QuotaPolicy, name)
+    settings, mistakes = _settings(store, name)
+    acl = find(store, AclPolicy, name)
+    return TenantWord(
+        name,
+        is_known=spec is not None,
+        is_deleted=spec is None and ring is not None,
+        is_reborn=_is_reborn(store, name),
+        is_suspended=spec is not None and spec.suspended,
+        server_name=spec.sni if spec is not None else None,
+        partitions=partitions,
+        sizes=ring.grown if ring is not None else (),
+        founders=tuple(() if each is None else each.founding for each in placements),
+        quotas=quotas if quotas is not None and quotas.version else None,
+        acl=acl,
+        trust=find(store, CertificateBundle, name),
+        settings=settings,
+        mistakes=(*mistakes, *rule_mistakes(acl.rules if acl is not None else ())),
+    )
+
+
+def _is_reborn(store: Reading, name: str) -> bool:
+    """Say whether a ring is older than its tenant's record: the first record is always older."""
+    spec, ring = store.get(key_of(TenantSpec, name)), store.get(key_of(RoutingMap, name))
+    return spec is not None and ring is not None and ring.create_revision < spec.create_revision
+
+
+def known_tenants(store: Reading) -> Iterator[str]:
+    """Name the tenants that have a record."""
+    for spec in scan(store, TenantSpec):
+        yield spec.tenant_id
+
+
+def find_quarantine(store: Reading, partition: int, node: int) -> str:
+    """Say why a replica must not write; empty: it may."""
+    held = find(store, Quarantine, partition, node)
+    return "" if held is None else held.cause.value
+
+
+def settings_of(store: Reading, *scopes: Scope) -> dict[str, Value]:
+    """Merge the documents that are in force, from the widest scope to the narrowest."""
+    merged: dict[str, Value] = {}
+    for scope in scopes:
+        head = find(store, ConfigHead, scope.kind.value, scope.name)
+        if head is not None:
+            parts = (scope.kind.value, scope.name, head.version)
+            version = find(store, ConfigVersion, *parts)
+            merged |= version.document if version is not None else {}
+    return merged
+
+
+def _settings(store: Reading, name: str) -> tuple[dict[str, Value], list[str]]:
+    wide = settings_of(store, Scope(kind=ScopeKind.CLUSTER))
+    said = {key: value for key, value in wide.items() if takes(key, of_tenant=False) is Takes.LIVE}
+    said |= settings_of(store, Scope(kind=ScopeKind.TENANT, name=name))
+    good: dict[str, Value] = {}
+    mistakes: list[str] = []
+    for key in TENANT_KEYS & said.keys():
+        try:
+            read_value(key, said[key])
+        except ValueError as error:
+            mistakes.append(str(error))
+        else:
+            good[key] = said[key]
+    return good, sorted(mistakes)
+
+
+# What is in force.
+
+
+def describe(word: TenantWord, file: TenantDescription) -> TenantDescription:
+    """Lay the control plane's word over what the file says."""
+    policy = file.policy
+    names, acl, quotas, refusal = file.server_names, file.acl, policy.quotas, policy.acl_refusal
+    if word.server_name is not None:
+        names |= {word.server_name}
+    if word.acl is not None:
+        acl = compiled(word.acl)
+        disconnects = word.acl.disconnect_on_refusal
+        refusal = AclRefusal.DISCONNECT if disconnects else AclRefusal.REASON_CODE
+    rates = _rates("rates", word, policy.rates)
+    if word.quotas is not None:
+        quotas = quotas_of(word.quotas, quotas)
+        per_second = word.quotas.publish_rate_max
+        if per_second:
+            rates = replace(rates, publishes=RateLimit(per_second, per_second))
+    door = word.settings.get("tenant_mqtt", file.mqtt)
+    return replace(
+        file,
+        server_names=names,
+        mqtt=None if door is None or door == "off" else str(door),
+        acl=acl,
+        policy=replace(policy, acl_refusal=refusal, quotas=quotas, rates=rates),
+        connection_rates=_rates("connection_rates", word, file.connection_rates),
+    )
+
+
+def quotas_of(policy: QuotaPolicy, held: Quotas) -> Quotas:
+    """Translate quotas; one that is out of bounds leaves everything as it was."""
+    try:
+        return replace(held, **{ours: getattr(policy, name) for ours, name in _QUOTAS.items()})
+    except InvalidQuota:
+        return held
+
+
+def _rates(prefix: str, word: TenantWord, held: Rates) -> Rates:
+    found: dict[str, RateLimit | None] = {}
+    for name in _RATES:
+        value = word.settings.get(f"{prefix}.{name}")
+        if isinstance(value, int):
+            found[name] = RateLimit(value, value) if value else None
+    return replace(held, **found)
+
+
+def compiled(policy: AclPolicy) -> CompiledAcl:
+    """Compile the rules about topics, closed where one cannot be read."""
+    rules: list[AclRule] = []
+    for each in policy.rules:
+        if each.action is ControlAction.CONNECT:
+            continue
+        rule = _rule(each)
+        try:
+            compile_acl([rule])
+        except InvalidRule:
+            if rule.effect is Effect.ALLOW:
+                continue
+            rule = replace(rule, pattern=_EVERYTHING)
+        rules.append(rule)
+    return compile_acl(rules)
+
+
+def connect_rules(word: TenantWord) -> ConnectRules | None:
+    """Return who may connect; None: no rule is about it, and everybody may."""
+    rules = word.acl.rules if word.acl is not None else ()
+    found = tuple(each for each in rules if each.action is ControlAction.CONNECT)
+    return ConnectRules(found) if found else None
+
+
+def _rule(rule: ControlRule) -> AclRule:
+    whom = None if rule.principal == EVERYBODY else frozenset({Principal(rule.principal)})
+    effect = Effect.ALLOW if rule.effect is AclEffect.ALLOW else Effect.DENY
+    return AclRule(effect, _ACTIONS[rule.action], rule.filter.encode(), whom)
+
+
+def rule_mistakes(rules: Iterable[ControlRule]) -> Iterator[str]:
+    """Say which rules cannot be read, and why."""
+    for number, each in enumerate(rules, 1):
+        try:
+            if each.action is ControlAction.CONNECT:
+                check_topic_filter(each.filter.encode())
+            else:
+                compile_acl([_rule(each)])
+        except (InvalidRule, TopicError) as error:
+            yield f"rule {number} cannot be read: {error.reason}"
+
+
+def joined_sizes(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return the longer of two histories of a ring, if it continues the other; else None."""
+    short, long = sorted((one, other), key=len)
+    return long if long[: len(short)] == short else None

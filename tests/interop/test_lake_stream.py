@@ -1,0 +1,257 @@
+"""`readStream.format("quantum")` over a running cluster, through a real Spark.
+
+Micro-batches while clients publish and a broker is killed; what the cluster has compacted comes
+from its archive; where that is away, or nothing is left, the query says so and goes on afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from pyspark.errors.exceptions.base import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from clustor.runtime.cluster_file import CLUSTER_FILE, encode_cluster_file, read_cluster_file
+from clustor.runtime.development import prepare_cluster
+from clustor.runtime.pki import cluster_id, utc_now
+from quantum.cli.admin_client import AdminUnreachable, fetch
+from quantum.lake.archive import DirectoryKeys, PrgId, open_source
+from quantum.lake.errors import SourceUnreachable
+from quantum.lake.schema import GAP, LOGGED, MESSAGE
+from quantum.lake.session import spark_session
+from quantum.serving.broker_file import (
+    BROKER_FILE,
+    ArchiveEntry,
+    TenantEntry,
+    prepare_broker,
+    read_broker_file,
+)
+from tests.interop.cluster_process import ClusterProcess
+from tests.interop.test_mqtt_replay import Node
+from tests.quantum.lake.conftest import SMALL
+from tests.quantum.serving.client import connect
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # Spark's own, of its dependencies
+    pytest.mark.timeout(900),  # a minute on an idle machine, many on a crowded one
+]
+DEADLINE_SECONDS = 240
+PRG = PrgId("dev", 0)
+PADDING = bytes(8_000)
+CROWDED = "Python worker failed to connect back"
+"""Spark waits ten seconds for its worker to start, however crowded a machine is."""
+
+
+def small_logs(data: Path, base_port: int, archive: str) -> None:
+    """Describe a cluster whose logs rotate, snapshot and compact after a few messages."""
+    prepare_cluster(data, cluster_id("dev"), nodes=3, base_port=base_port, groups=1, now=utc_now())
+    path = data / CLUSTER_FILE
+    small = msgspec.structs.replace(
+        read_cluster_file(path), segment_bytes=64 << 10, snapshot_log_bytes=200 << 10
+    )
+    path.write_bytes(encode_cluster_file(small))
+    prepare_broker(data, TenantEntry("dev", 1))
+    described = msgspec.structs.replace(
+        read_broker_file(data), archive=ArchiveEntry(archive, flush_seconds=1)
+    )
+    (data / BROKER_FILE).write_bytes(msgspec.json.encode(described))
+
+
+def until(condition: Callable[[], bool], what: Callable[[], object]) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not is_so(condition):
+        assert time.monotonic() < deadline, what()
+        time.sleep(0.05)
+
+
+def is_so(condition: Callable[[], bool]) -> bool:
+    """Say whether it holds; a cluster that is between two leaders does not say so."""
+    try:
+        return condition()
+    except SourceUnreachable:
+        return False
+
+
+class Publisher:
+    """Publishes at QoS 1 through whichever node answers, and again what was not acknowledged."""
+
+    def __init__(self, ports: list[int]) -> None:
+        self._ports = ports
+        self.sent: Counter[bytes] = Counter()
+        self._connections = 0
+
+    def publish(self, names: list[bytes]) -> None:
+        waiting = list(names)
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while waiting:
+            assert time.monotonic() < deadline, "nobody takes messages"
+            self._connections += 1
+            port = self._ports[self._connections % len(self._ports)]
+            with (
+                contextlib.suppress(OSError, AssertionError, EOFError),
+                contextlib.ExitStack() as on,
+            ):
+                client = connect(Node(port), client_id=f"publisher-{self._connections}")
+                on.callback(client.cut)
+                while waiting:
+                    self.sent[waiting[0]] += 1
+                    client.publish(b"plant/1", waiting[0] + PADDING, 1)
+                    waiting.pop(0)
+                client.leave()
+
+
+@pytest.fixture
+def spark(tmp_path: Path) -> Iterator[SparkSession]:
+    scratch = str(tmp_path / "spark")
+    config = SMALL | {"spark.local.dir": scratch, "spark.sql.warehouse.dir": scratch}
+    session = spark_session("local[1]", config=config)
+    yield session
+    session.stop()
+
+
+def began(query: StreamingQuery) -> StreamingQuery:
+    """Wait until a query does something, or has failed."""
+    until(lambda: not query.isActive or query.lastProgress is not None, lambda: query)
+    return query
+
+
+class Stream:
+    """A query from a cluster into Parquet, by name: the same name goes on where it stopped."""
+
+    def __init__(self, spark: SparkSession, out: Path, **options: str) -> None:
+        self._spark = spark
+        self._out = out
+        self._options = options
+
+    def start(self, *, now: bool = False) -> StreamingQuery:
+        """Start it; where nothing but a slow start of Spark's own worker fails, again."""
+        while CROWDED in str((query := began(self._start(now=now))).exception()):
+            pass
+        return query
+
+    def _start(self, *, now: bool) -> StreamingQuery:
+        frame = self._spark.readStream.format("quantum").options(**self._options).load()
+        names = ("raft_index", "sub_index", "gap_through", "row_kind", "payload")
+        writer = (
+            frame.select(*names)
+            .writeStream.format("parquet")
+            .option("path", str(self._out / "rows"))
+            .option("checkpointLocation", str(self._out / "checkpoint"))
+        )
+        return (writer.trigger(availableNow=True) if now else writer).start()
+
+    def rows(self) -> list[tuple[int, int | None, int | None, str, bytes]]:
+        if not (self._out / "rows" / "_spark_metadata").exists():
+            return []
+        found = self._spark.read.parquet(str(self._out / "rows")).collect()
+        rows = [
+            (row[0], row[1], row[2], row[3], bytes(row[4] or b"").rstrip(b"\0")) for row in found
+        ]
+        return sorted(rows, key=lambda row: (row[0], row[1] or 0))
+
+    def names(self) -> Counter[bytes]:
+        return Counter(row[4] for row in self.rows() if row[3] != GAP)
+
+    def run(self) -> None:
+        """Read all there is now. Raises what Spark does."""
+        assert self.start(now=True).awaitTermination(DEADLINE_SECONDS), "still running"
+
+
+def leader_of(cluster: ClusterProcess) -> int:
+    found: int | None = None
+
+    def is_known() -> bool:
+        nonlocal found
+        with contextlib.suppress(AdminUnreachable):
+            code, answer = fetch(cluster.admin(1), "/broker/status")
+            found = answer["partitions"][0]["leader"] if code == 200 else None
+        return found is not None
+
+    cluster.until(is_known, "a leader")
+    assert found is not None
+    return found
+
+
+def numbered(word: bytes, count: int) -> list[bytes]:
+    return [b"%s-%04d" % (word, number) for number in range(count)]
+
+
+def agree(found: Counter[bytes], publisher: Publisher) -> bool:
+    """Each message has its row; more than one only where its client sent it again."""
+    return set(found) == set(publisher.sent) and all(
+        found[name] <= publisher.sent[name] for name in found
+    )
+
+
+def has_all(query: StreamingQuery, stream: Stream, publisher: Publisher) -> bool:
+    assert query.exception() is None
+    return agree(stream.names(), publisher)
+
+
+def test_a_stream_over_a_running_cluster(spark: SparkSession, tmp_path: Path) -> None:
+    data, archive = tmp_path / "var", (tmp_path / "archive").as_uri()
+    cluster = ClusterProcess(data, tenant_prgs=1, archive=archive)
+    small_logs(data, cluster.base_port, archive)
+    with cluster:
+        ports = [cluster.base_port + 10 * node + 2 for node in (1, 2, 3)]
+        cluster.until(lambda: all(Node(port).serves() for port in ports), "MQTT is served")
+        admins = ",".join(map(str, cluster.admins()))
+        keys = DirectoryKeys(str(data))
+        live = {"cluster": admins, "keys": f"directory:{data}"}
+        seen = tmp_path / "seen"  # where this reader has the archive mounted
+        seen.symlink_to(tmp_path / "archive")
+        both = {**live, "path": seen.as_uri(), "maxRecordsPerTrigger": "4"}
+        publisher, stream = Publisher(ports), Stream(spark, tmp_path / "both", **both)
+
+        # Micro-batches, while clients publish and brokers are killed.
+        query = stream.start()
+        publisher.publish(numbered(b"calm", 20))
+        until(lambda: has_all(query, stream, publisher), stream.names)
+        thread = threading.Thread(target=publisher.publish, args=(numbered(b"storm", 60),))
+        thread.start()
+        until(lambda: publisher.sent[b"storm-0010"] > 0, lambda: publisher.sent)
+        cluster.kill(leader_of(cluster))
+        thread.join(DEADLINE_SECONDS)
+        until(lambda: has_all(query, stream, publisher), stream.names)
+        assert query.isActive and query.exception() is None
+        sizes = [each.numInputRows for each in query.recentProgress if each.numInputRows]
+        assert len(sizes) > 3, "one batch is no stream"
+        query.stop()
+        read = max(row[0] for row in stream.rows())
+
+        # What was compacted meanwhile comes from the archive, and is judged by its snapshots.
+        publisher.publish(numbered(b"compacted", 90))
+        feed = open_source(f"cluster:{admins}", keys)
+        until(lambda: feed.bounds(PRG).first > read + 1, lambda: feed.bounds(PRG))
+        seen.unlink()
+        with pytest.raises(PySparkException) as caught:
+            stream.run()
+        assert "SourceUnreachable" in str(caught.value) and "dev/0" in str(caught.value)
+        rows_only = Stream(spark, tmp_path / "both", **both, onGap="row")
+        with pytest.raises(PySparkException, match="SourceUnreachable"):
+            rows_only.run()  # an archive that is away is no gap
+        seen.symlink_to(tmp_path / "archive")
+        stream.run()
+        assert agree(stream.names(), publisher)
+        assert {row[3] for row in stream.rows()} == {MESSAGE}
+
+        # Without an archive there is a gap.
+        with pytest.raises(PySparkException) as gone:
+            Stream(spark, tmp_path / "fail", **live).run()
+        assert "LogGone" in str(gone.value) and "prg=dev/0, index=1" in str(gone.value)
+        gaps = Stream(spark, tmp_path / "gaps", **live, onGap="row")
+        gaps.run()
+        (gap, *rest) = gaps.rows()
+        assert (gap[0], gap[3]) == (1, GAP)
+        assert gap[2] is not None and gap[2] > read
+        assert {row[3] for row in rest} == {LOGGED}
+        wanted = [row[4] for row in stream.rows() if row[0] > gap[2]]
+        assert [row[4] for row in rest] == wanted
