@@ -124,7 +124,7 @@ KEYS: Final = (
         "/v1/keys/deks",
         c.GrantDek,
         "keys grant-dek",
-        "--epoch 7 --wrapped HEX --kek-fingerprint HEX",
+        "--epoch 7 --wrapped 1f2e3d4c --kek-fingerprint 0123456789abcdef",
     ),
     call(
         "POST",

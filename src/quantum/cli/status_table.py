@@ -35,7 +35,7 @@ def _control_lines(nodes: list[tuple[int, dict[str, Any]]]) -> Iterator[str]:
     """Give the control plane's own group, and how old each node's copy of it is."""
     yield from _group_lines("Control plane", [(node_id, each["group"]) for node_id, each in nodes])
     yield from _folded("  copies", (_copy(node_id, each) for node_id, each in nodes))
-    newest = max((each for _, each in nodes), key=lambda each: each["revision"])
+    newest = max((each for _, each in nodes), key=lambda each: each.get("revision", 0))
     if newest.get("reports"):
         yield from _folded("  reports", map(_report, newest["reports"]))
 

@@ -94,3 +94,22 @@ def test_the_control_plane_stands_behind_the_groups_with_the_age_of_each_copy() 
     assert max(map(len, lines)) <= WIDTH
     start = next(at for at, line in enumerate(lines) if line.startswith("Control plane"))
     assert lines[start + 1 :].count("  copies  node 1 Fresh, 2 s  node 2 Expired, never heard") == 1
+
+
+def test_what_nodes_say_of_themselves_is_shown_with_its_age_where_it_counts_no_more() -> None:
+    found = cluster(replica("Leader"), replica("Follower"))
+    for at, revision in enumerate((4, 5)):
+        reports = [
+            {"node_id": 1, "age_ms": 900, "stale": False, "utilization": 414_000},
+            {"node_id": 2, "age_ms": 45_000, "stale": True, "utilization": 120_000},
+        ]
+        found["nodes"][at]["control"] = {
+            "group": replica("Leader" if at else "Follower", partition_id=10**9),
+            "cache_state": "Fresh",
+            "cache_age_ms": 1,
+            "revision": revision,
+            "reports": reports if revision == 5 else [],
+        }
+    lines = list(status_lines(found))
+    assert "  reports  node 1 41% full  node 2 12% full, stale: 45 s" in lines
+    assert max(map(len, lines)) <= WIDTH
