@@ -59,7 +59,7 @@ class Site:
 
     def __init__(self, cluster: ClusterProcess) -> None:
         self.cluster = cluster
-        self.first_door = free_base_port(3) + 10
+        self.first_door = 0
         self._turn = 0
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
@@ -83,7 +83,7 @@ class Site:
             assert time.monotonic() < deadline, told.body
 
     def create(self, name: str, **settings: object) -> None:
-        self.first_door += 1
+        self.first_door = free_base_port(3) + 11
         self.set(name, tenant_mqtt=f"127.0.0.1:{self.first_door}", **settings)
         self.ask("POST", "/v1/tenants", {"tenant_id": name, "sni": f"{name}.example"})
         count = int(str(settings.get("tenant_prg_count", 3)))
@@ -143,17 +143,39 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield Site(cluster)
 
 
+CLIENTS: list[StockClient] = []
+
+
+def tell(story: Callable[[str], Awaitable[None]]) -> None:
+    """Live through a story; where a leader went from under a client, begin it anew.
+
+    Which node leads is not what these stories are about, and a busy machine changes it.
+    """
+    for attempt in range(5):
+        CLIENTS.clear()
+        try:
+            asyncio.run(story(f"-{attempt}"))  # type: ignore[arg-type]
+        except (AssertionError, TimeoutError, Refused):
+            moved = [each for each in CLIENTS if each.end_reason in (SERVER_MOVED, None)]
+            if attempt == 4 or not any(each.ended.is_set() for each in moved):
+                raise
+        else:
+            return
+
+
 async def come(port: int, client_id: str, version: int = 5, **more: Any) -> StockClient:
     """Connect, as soon as the door is there and lets the client in."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     while True:
         try:
-            return await Paho().open(
-                Opening(port=port, client_id=client_id, version=version, **more)
-            )
+            opening = Opening(port=port, client_id=client_id, version=version, **more)
+            client = await Paho().open(opening)
         except (ConnectionError, Refused, OSError, TimeoutError):
             assert time.monotonic() < deadline, f"{client_id} never came in"
             await asyncio.sleep(0.02)
+        else:
+            CLIENTS.append(client)
+            return client
 
 
 async def listen(port: int, client_id: str, topic_filter: str, **more: Any) -> StockClient:
@@ -194,9 +216,12 @@ async def until_ended(client: StockClient) -> None:
 
 
 def test_a_new_tenant_is_connected_to_at_every_node_and_is_alone(site: Site) -> None:
-    async def story() -> None:
+    lives: list[str] = []
+
+    async def story(life: str) -> None:
+        lives.append(life)
         neighbour = await listen(site.cluster.base_port + 12, "neighbour", "#")
-        site.create("acme")
+        site.create("acme" + life)
         clients = [await listen(site.door(node), f"c{node}", "#") for node in NODES]
         assert await clients[0].publish("hello", b"acme", 1) == 0
         for client in clients:
@@ -208,14 +233,15 @@ def test_a_new_tenant_is_connected_to_at_every_node_and_is_alone(site: Site) -> 
         for client in (*clients, neighbour):
             await client.close()
 
-    asyncio.run(story())
+    tell(story)
     files = issue_client(site.cluster.data, "lamp", utc_now())
     mqtts = [site.cluster.base_port + 10 * node + 3 for node in NODES]
     deadline = time.monotonic() + DEADLINE_SECONDS
     for port in mqtts:
         while True:
             try:
-                client = connect(TlsDoor(port, files, "acme.example"), client_id="lamp")
+                name = f"acme{lives[-1]}.example"
+                client = connect(TlsDoor(port, files, name), client_id="lamp")
             except (OSError, AssertionError):  # refused, or its leader went before it answered
                 if time.monotonic() > deadline:
                     raise
@@ -226,14 +252,14 @@ def test_a_new_tenant_is_connected_to_at_every_node_and_is_alone(site: Site) -> 
 
 
 def test_rules_and_rates_are_in_force_soon_after_the_answer(site: Site) -> None:
-    async def story() -> None:
-        site.create("rules")
+    async def story(life: str) -> None:
+        site.create("rules" + life)
         port = site.door(2)
         reader = await listen(site.door(3), "reader", "secret/#")
         writer, old = await come(port, "writer"), await come(port, "old", version=4)
         assert await writer.publish("secret/x", b"before", 1) == 0
         assert (await reader.take())[0].payload == b"before"
-        site.acls("rules", ("Allow", "Any", "open/#"))
+        site.acls("rules" + life, ("Allow", "Any", "open/#"))
         answered = time.monotonic()
 
         async def refused() -> bool:
@@ -252,8 +278,8 @@ def test_rules_and_rates_are_in_force_soon_after_the_answer(site: Site) -> None:
 
         await until(ended, IN_FORCE_SECONDS, "the subscription")
         print(f"rules in force {time.monotonic() - answered:.2f} s after the answer")
-        site.acls("rules", ("Allow", "Any", "#"))
-        site.quotas("rules", connections_max=0)
+        site.acls("rules" + life, ("Allow", "Any", "#"))
+        site.quotas("rules" + life, connections_max=0)
 
         async def full() -> bool:
             try:
@@ -268,7 +294,7 @@ def test_rules_and_rates_are_in_force_soon_after_the_answer(site: Site) -> None:
             assert undisturbed(client), "a quota sends nobody away at once"
             await client.close()
 
-    asyncio.run(story())
+    tell(story)
 
 
 def leader_of(site: Site, name: str) -> tuple[int, int] | None:
@@ -324,7 +350,7 @@ def test_a_node_that_was_killed_holds_what_it_last_heard_without_the_control_pla
                     client = await Paho().open(opening)
                     assert await client.publish("open/x", b"", 1) in (0, 0x10)
                     assert await client.publish("closed/x", b"", 1) == NOT_AUTHORIZED
-                except (ConnectionError, Refused, OSError, TimeoutError):
+                except (ConnectionError, Refused, OSError, TimeoutError, AssertionError):
                     assert time.monotonic() < deadline, site.cluster.last_words()
                     continue
                 told = control(site.cluster, victim)
@@ -344,34 +370,34 @@ def test_a_node_that_was_killed_holds_what_it_last_heard_without_the_control_pla
 
 
 def test_a_suspended_tenant_s_clients_go_and_its_data_stays(site: Site) -> None:
-    async def story() -> None:
+    async def story(life: str) -> None:
         neighbour = await come(site.cluster.base_port + 22, "neighbour")
-        site.create("sleeper")
+        site.create("sleeper" + life)
         port = site.door(1)
         five = await listen(port, "five", "#", clean=False, expiry=3_600)
         four = await come(site.door(2), "four", version=4, clean=False)
         await five.publish("kept", b"retained", 1, retain=True)
-        site.suspend("sleeper", suspended=True)
+        site.suspend("sleeper" + life, suspended=True)
         await until_ended(five)
         await until_ended(four)
         assert five.end_reason == ADMINISTRATIVE
         assert four.end_reason is None
         other = await come(site.cluster.base_port + 12, "other")
         await other.close()
-        site.suspend("sleeper", suspended=False)
+        site.suspend("sleeper" + life, suspended=False)
         again = await come(port, "five", clean=False, expiry=3_600)
         assert again.session_present
         late = await listen(port, "late", "kept")
         assert (await late.take())[0].payload == b"retained"
-        site.suspend("sleeper", suspended=True)
+        site.suspend("sleeper" + life, suspended=True)
         await until_ended(late)
-        site.ask("DELETE", "/v1/tenants/sleeper")
+        site.ask("DELETE", f"/v1/tenants/sleeper{life}")
         kept = [each.name for each in site.cluster.data.glob("node-1/state/20*")]
         assert len(kept) >= 3, "the disks keep what they had"
         assert undisturbed(neighbour)
         await neighbour.close()
 
-    asyncio.run(story())
+    tell(story)
 
 
 def test_a_tenant_s_own_authority_is_believed_and_a_revoked_certificate_is_not(

@@ -17,7 +17,7 @@ from clustor.runtime.cluster_file import ADMIN_ROLE, LOOPBACK
 from clustor.runtime.node import Node
 from quantum.edge.ports import Transport
 from quantum.serving.archiving import closing, start_archiving
-from quantum.serving.broker_file import DEVELOPMENT_TENANT, read_broker_file
+from quantum.serving.broker_file import BROKER_FILE, DEVELOPMENT_TENANT, read_broker_file
 from quantum.serving.feeding import Feeding
 from quantum.serving.listeners import Door, Doors, Listeners
 from quantum.serving.policy import TenantsFile
@@ -43,7 +43,8 @@ async def serve_mqtt(node: Node, admin: AdminServer, cluster_file: Path) -> Call
     for ordinal, entry in enumerate(described.tenants):
         service.add_tenant(entry, ordinal)
     service.watch_rings(cluster_file.parent)
-    keeper = keep_tenants(node, service, described)
+    is_broker = (cluster_file.parent / BROKER_FILE).exists()
+    keeper = keep_tenants(node, service, described) if is_broker else None
     service.obey(TenantsFile(cluster_file.parent))
     archiving = start_archiving(node, service, described.archive)
     admin.pages = BrokerPages(service, archiving, Feeding(node, service))

@@ -84,6 +84,9 @@ class TenantKeeper:
         self._seen: int | None = None
         self._sentences: dict[str, tuple[str, ...]] = {}
         self._turns = 0
+        self._may_host = True
+        self._is_behind = False
+        """Whether a tenant waits for the next turn: opening its groups takes the loop's time."""
         self.is_fresh: Callable[[], bool] = lambda: True
         """Whether the copy may be acted on; what a start finds is in force whatever its age."""
         self.look: Callable[[], None] | None = None
@@ -131,11 +134,11 @@ class TenantKeeper:
         self._turns += 1
         if self._turns % _LOOK_TURNS == 0 and self.look is not None and self._is_growing():
             self.look()
-        if cache.tenants_revision == self._seen:
+        if cache.tenants_revision == self._seen and not self._is_behind:
             return
         if self._seen is not None and not self.is_fresh():
             return  # hot reloads are for a fresh copy alone (quantumqtt §15.3)
-        self._seen = cache.tenants_revision
+        self._seen, self._is_behind, self._may_host = cache.tenants_revision, False, True
         self._follow_limits()
         changed = Changed()
         names = [*self._entries, *known_tenants(cache), *self._service.tenants]
@@ -179,6 +182,8 @@ class TenantKeeper:
         before = self._in_force.get(word.name)
         if word == self._words.get(word.name) and description == before:
             return
+        if word.partitions and word.is_known and not self._has_room(word.name):
+            return
         changed.trust |= word.trust != self.word(word.name).trust
         self._words[word.name] = word
         for sentence in word.mistakes:
@@ -194,6 +199,14 @@ class TenantKeeper:
         tenant.obey(description, connect_rules(word))
         changed.doors |= (before.mqtt if before is not None else None) != description.mqtt
         self._open_or_shut(tenant, word)
+
+    def _has_room(self, name: str) -> bool:
+        """Say whether this turn may open a tenant's groups; the next one comes to it otherwise."""
+        if name in self._service.tenants:
+            return True
+        may_host, self._may_host = self._may_host, False
+        self._is_behind |= not may_host
+        return may_host
 
     def _open_or_shut(self, tenant: Tenant, word: TenantWord) -> None:
         if word.is_suspended and not tenant.shut:

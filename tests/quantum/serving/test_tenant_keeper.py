@@ -104,11 +104,15 @@ class ControlledLab(TenantLab):
         """Call, let the leader's plan be carried out, and let the node follow."""
         for command in commands:
             self.plane.done(command)
+        self.call_nobody()
+        self.tick(200)
+
+    def call_nobody(self) -> None:
+        """Let the leader's plan be carried out, and nobody follow."""
         plan = tenant_records(self.filed, lambda _p: Members(voters=(1, 2, 3)), self.is_settled)
         while missing := plan(self.plane.machine.kv):
             for command in missing:
                 self.plane.done(command)
-        self.tick(200)
 
     def is_settled(self, name: str) -> bool:
         tenant = self.service.tenants.get(name)
@@ -263,6 +267,18 @@ def test_limits_of_the_configuration_are_for_connections_from_then_on(lab: Contr
     lab.configure(node, 1)
     lab.configure(cluster, 1, receive_maximum="lots")
     assert lab.service.limits.receive_maximum == 1_024, "what cannot be read changes nothing"
+
+
+def test_many_tenants_are_opened_one_in_a_turn(lab: ControlledLab) -> None:
+    """Opening groups takes the loop's time, which is everybody's."""
+    for name in ("a", "b", "c"):
+        lab.plane.done(CreateTenant(tenant_id=name, sni=f"{name}.example"))
+    lab.call_nobody()
+    seen = []
+    for _ in range(4):
+        lab.keeper.follow()
+        seen.append(len(lab.service.tenants))
+    assert seen == [2, 3, 4, 4]
 
 
 def test_a_door_of_its_own_and_a_ring_that_grows(lab: ControlledLab) -> None:
