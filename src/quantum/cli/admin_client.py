@@ -49,6 +49,8 @@ def parse_address(text: str) -> Address:
 def fetch_status(address: Address) -> dict[str, Any]:
     """Return one node's status, or raise AdminUnreachable."""
     code, status = _ask(address, "GET", "/status", None)
+    if code in (401, 403):
+        raise AdminDoorShut(f"{address} refused us: {status.get('message', code)}")
     if code != 200:
         raise AdminUnreachable(f"{address} answered {code}")
     return status

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from typer.testing import CliRunner
 
-from clustor.control import OverrideScope
+from clustor.control import IssueBreakGlass, OverrideScope
 from clustor.runtime.cluster_file import CLUSTER_FILE
 from clustor.runtime.development import prepare_cluster
 from clustor.runtime.pki import (
@@ -109,6 +109,14 @@ async def test_what_does_not_fit_never_reaches_the_log(
 async def test_it_opens_nothing_else_and_names_no_other_token() -> None:
     certificate = glass(actor=OPERATOR)
     desk = Desk(quarantined())
+    order = IssueBreakGlass(
+        token_id=token_of(certificate),
+        scope=QUARANTINE,
+        actor_id=OPERATOR,
+        ticket_url="https://tickets/1",
+        ttl_ms=300_000,
+    )
+    desk.plane.done(order)
     for target in ("/v1/nodes", "/v1/cluster/state"):
         assert (await desk.ask("GET", target, certificate=certificate)).code == 403
         assert (await desk.ask("GET", target, certificate=certificate_of(OPERATOR))).code == 200
