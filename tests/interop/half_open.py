@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
 import resource
 import sys
 
 BEGINNINGS = (b"", b"\x10", b"\x10\x20\x00\x04MQ", b"\x10\xff\xff")
 AT_ONCE = 500
+SOURCE = (f"127.0.1.{os.getpid() % 250 + 2}", 0)
+"""An address of its own: ports of 127.0.0.1 are everybody's, and there are 28,000 of them."""
 
 
 async def open_one(port: int, beginning: bytes) -> asyncio.StreamWriter | None:
     with contextlib.suppress(OSError, TimeoutError):
         async with asyncio.timeout(30):
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            _, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=SOURCE)
             writer.write(beginning)
             return writer
     return None

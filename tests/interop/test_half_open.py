@@ -13,7 +13,7 @@ import pytest
 
 from tests.interop.broker_process import HOST, BrokerProcess
 from tests.interop.machine import slowness
-from tests.quantum.serving.client import SocketLine, connect
+from tests.quantum.serving.client import Client, SocketLine, connect
 
 LATENCY_SECONDS_MAX = 1.0
 RSS_BYTES_MAX = 128 << 20
@@ -43,47 +43,58 @@ def metric(broker: BrokerProcess, name: str) -> float:
     raise AssertionError(f"no {name}")
 
 
-def flood(broker: BrokerProcess, processes: int, count: int, waves: int) -> tuple[int, float]:
-    """Let processes open connections; return how many, and a good client's worst latency."""
-    good = connect(Port(broker.mqtt))
+@dataclass
+class Flood:
+    opened: int = 0
+    worst_seconds: float = 0.0
+    """A good client's worst wait for an acknowledgement."""
+    half_open_most: float = 0.0
+
+
+def publish(good: Client) -> float:
+    """Publish once; return how long the acknowledgement took."""
+    begin = time.monotonic()
+    assert not good.publish(b"good", b"still here", 1).is_failure
+    return time.monotonic() - begin
+
+
+def flood(broker: BrokerProcess, good: Client, processes: int, count: int, waves: int) -> Flood:
+    """Let processes open connections while a good client goes on publishing."""
     command = [sys.executable, "-m", "tests.interop.half_open", str(broker.mqtt)]
     running = [
         subprocess.Popen([*command, str(count), str(waves)], stdout=subprocess.PIPE)
         for _ in range(processes)
     ]
-    worst = 0.0
+    found = Flood()
     while any(each.poll() is None for each in running):
-        begin = time.monotonic()
-        assert not good.publish(b"good", b"still here", 1).is_failure
-        worst = max(worst, time.monotonic() - begin)
-        time.sleep(0.01)
-    opened = 0
+        for _ in range(50):
+            found.worst_seconds = max(found.worst_seconds, publish(good))
+        found.half_open_most = max(found.half_open_most, metric(broker, "quantum_half_open"))
     for each in running:
         assert each.stdout is not None
-        opened += int(each.stdout.read())
+        found.opened += int(each.stdout.read())
         each.stdout.close()
         each.wait()
-    begin = time.monotonic()
-    connect(Port(broker.mqtt)).cut()
-    worst = max(worst, time.monotonic() - begin)
-    good.cut()
-    return opened, worst
+    return found
 
 
 def check(broker: BrokerProcess, *, processes: int, count: int, waves: int, bound: int) -> None:
-    before = rss_bytes(broker.pid)
-    opened, worst = flood(broker, processes, count, waves)
+    good = connect(Port(broker.mqtt))
+    before, calm = rss_bytes(broker.pid), max(publish(good) for _ in range(100))
+    found = flood(broker, good, processes, count, waves)
     grown = rss_bytes(broker.pid) - before
+    good.cut()
+    connect(Port(broker.mqtt)).cut()  # others get in as ever
     crowded = metric(broker, 'quantum_door_total{what="crowded_out"}')
-    turned_away = metric(broker, 'quantum_door_total{what="turned_away"}')
-    print(f"{opened} opened, {crowded:.0f} crowded out, {turned_away:.0f} turned away")
-    print(f"worst latency {worst:.3f} s, {grown / (1 << 20):.1f} MiB more")
-    assert metric(broker, "quantum_half_open") <= bound
-    assert crowded + turned_away + bound >= opened - processes * count // 2
-    assert crowded > 0
+    late = metric(broker, 'quantum_door_total{what="late"}')
+    print(f"{found.opened} opened, {found.half_open_most:.0f} at once, {crowded:.0f} crowded out")
+    print(f"{late:.0f} late, worst wait {found.worst_seconds:.3f} s ({calm:.3f} s before)")
+    print(f"{grown / (1 << 20):.1f} MiB more")
+    assert found.opened == processes * count * waves
+    assert 0 < found.half_open_most <= bound and crowded > 0
     assert grown < RSS_BYTES_MAX
-    if worst >= LATENCY_SECONDS_MAX:  # unless the machine is busy with something else
-        assert worst < 2 * LATENCY_SECONDS_MAX * slowness()
+    if found.worst_seconds >= LATENCY_SECONDS_MAX:  # unless the machine is busy with another
+        assert found.worst_seconds < (LATENCY_SECONDS_MAX + 2 * calm) * 2 * slowness()
 
 
 def test_two_thousand_half_open_connections(
@@ -95,7 +106,10 @@ def test_two_thousand_half_open_connections(
 
 
 @pytest.mark.soak
-def test_a_hundred_thousand_half_open_connections(tmp_path: Path) -> None:
-    """5 processes, 20,000 each, in waves of 4,000."""
+def test_a_hundred_thousand_half_open_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """5 processes, 20,000 each, in waves of 4,000; a broker that lets 5,000 be half open."""
+    monkeypatch.setenv("QUANTUM_HALF_OPEN_MAX", "5000")
     with BrokerProcess(tmp_path / "var") as broker:
-        check(broker, processes=5, count=4_000, waves=5, bound=10_000)
+        check(broker, processes=5, count=4_000, waves=5, bound=5_000)

@@ -150,6 +150,7 @@ from clustor.control.key_grants import (
     ReportDekReady,
     grant_to_learn,
     plan_deks,
+    waits_for,
 )
 from clustor.control.machine import (
     ControlMachine,
@@ -514,4 +515,5 @@ __all__ = [
     "utilization_of",
     "verdicts_of",
     "verifies",
+    "waits_for",
 ]

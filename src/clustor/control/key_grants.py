@@ -28,6 +28,9 @@ from clustor.kv import Key
 ACTIVATE_AFTER_MS: Final = 10_000
 """From every node's word to the moment: all have read it by then."""
 
+WAIT_MS_MAX: Final = 60_000
+"""For so long nobody is told that nodes lack a granted key."""
+
 Hex = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{2,512}$(?!\n)")]
 MaybeHex = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{0,512}$(?!\n)")]
 Epoch = Annotated[int, msgspec.Meta(ge=1, le=2**32 - 1)]
@@ -211,6 +214,16 @@ def _forgettable(store: Reading, newest: DekGrant | None) -> ForgetDek | None:
         if grant != newest and nodes <= gone:
             return ForgetDek(epoch=grant.epoch)
     return None
+
+
+def waits_for(store: Reading, now_ms: int) -> tuple[int, list[int]] | None:
+    """Name a granted key that has waited too long, and the nodes that lack it: they are down."""
+    newest = newest_grant(scan(store, DekGrant))
+    if newest is None or newest.activates_at is not None:
+        return None
+    lacking = lacking_nodes(scan(store, NodeSpec), scan(store, DekReady), newest.epoch)
+    is_late = now_ms - newest.granted_at >= WAIT_MS_MAX
+    return (newest.epoch, lacking) if lacking and is_late else None
 
 
 def grant_to_learn(store: Reading, known_epoch: int) -> DekGrant | None:

@@ -27,6 +27,7 @@ from clustor.control import (
     key_of,
     report_is_due,
     scan,
+    waits_for,
 )
 from clustor.log.errors import LogError
 from clustor.runtime.control_desk import Desk
@@ -103,6 +104,9 @@ class Rounds:
         except (LogError, SecurityError, OSError) as error:
             self._complain(f"the keys are left as they are: {error}")
             return
+        late = waits_for(state, _wall_ms()) if leads else None
+        if late is not None:
+            self._complain(f"key epoch {late[0]} waits for nodes {late[1][:8]}: they lack it")
         for report in reports:
             await self._call_for_node(report)
         for command in (*told, *([due] if due is not None else [])):

@@ -151,7 +151,10 @@ class Steering:
         """Begin a change that is placed, or return what must be told: it counts as under way."""
         partition = group.partition_id
         placement = find(store, Placement, partition)
-        if placement is None or partition in self._under_way:
+        if placement is None:
+            return None
+        if partition in self._under_way:
+            self.unsettled.add(partition)  # what is said now may come to nothing
             return None
         step = self._step(group, placement, store)
         if isinstance(step, MembershipRequest):

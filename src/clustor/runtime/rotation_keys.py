@@ -440,6 +440,24 @@ def _snapshot_epoch(file: Path) -> int:
         raise RotationRefused("a snapshot's key cannot be told", file=str(file)) from error
 
 
+def _catch_up(root: Path, nodes: list[Path]) -> None:
+    """Give the cluster's own store the keys that its nodes were granted meanwhile.
+
+    A new key must have an epoch above all of theirs. The registry is begun anew: it belongs to
+    the ring that was there.
+    """
+    newest = max(nodes, key=_newest_epoch, default=root)
+    if _newest_epoch(newest) > _newest_epoch(root):
+        write_durably(root / KEYRING_FILE, (newest / KEYRING_FILE).read_bytes())
+        (root / REGISTRY_FILE).unlink(missing_ok=True)
+        sync_directory(root)
+
+
+def _newest_epoch(directory: Path) -> int:
+    ring = decode_keyring((directory / KEYRING_FILE).read_bytes())
+    return max(each.epoch for each in ring.deks)
+
+
 def _check_free(directory: Path, file: StagedFile) -> None:
     """Refuse to put a key in the place of another one: some node may encrypt with it already."""
     there = read_staged(directory)
@@ -456,6 +474,7 @@ def rotate_everywhere(
     encrypts. `root` is the cluster's own store, from which new nodes get theirs: it comes last,
     so that an interrupted rotation goes on with the same key.
     """
+    _catch_up(root, nodes)
     keeper = KeyKeeper(root, None, in_use)
     keeper.look()
     if read_staged(root) is None:

@@ -47,6 +47,8 @@ ABOUT: Final = {
     "load": "units of load that each member carries; of a report, how full the node is",
     "location": "where the archived segment is",
     "logger": "which part of the node: clustor, quantum, slipstream, or one below",
+    "mac_epoch": "the epoch of the key that seals segments; 0: it stays the same",
+    "mac_wrapped": "that key, wrapped, as hex",
     "members": "who carries it: {voters, learners, observers}, each a list of nodes",
     "membership_digest": "the digest of the members that the group has",
     "mode": "Strict, or Group-Fsync",

@@ -192,6 +192,12 @@ class StoreFull(_Item, tag=18):
     full: bool
 
 
+class MovedTurnedAway(_Item, tag=19):
+    """Publishers that were refused and cannot be told: their topics may be the receiver's now."""
+
+    clients: list[tuple[bytes, QosLevel, Stamp]]
+
+
 Item: TypeAlias = (
     Forward
     | Deliver
@@ -211,6 +217,7 @@ Item: TypeAlias = (
     | MovedSubscriptions
     | MovedDeliveries
     | StoreFull
+    | MovedTurnedAway
 )
 
 _decoder: msgspec.msgpack.Decoder[Item] = msgspec.msgpack.Decoder(Item)

@@ -14,6 +14,7 @@ from quantum.broker.items import (
     MovedRetained,
     MovedSession,
     MovedSubscriptions,
+    MovedTurnedAway,
 )
 from quantum.broker.message import Message
 from quantum.broker.move import Move
@@ -46,6 +47,19 @@ def hand_over_some(state: State, move: Move) -> bool:
     _hand_over_retained(state, move.topics)
     _hand_over_sessions(state)
     return not move.topics and not state.leaving
+
+
+def hand_over_turned_away(state: State, stream: int) -> None:
+    """Tell a fresh partition whom nothing is taken from until they begin anew.
+
+    What such a client sent behind a refused publish may be on its way there, by the new ring.
+    """
+    for page in _pages(state.turned_away.frozen(), _client_weight):
+        send_item(state, stream, MovedTurnedAway(page))
+
+
+def _client_weight(client: tuple[bytes, int, int]) -> int:
+    return len(client[0]) + _ITEM_BYTES
 
 
 def _hand_over_retained(state: State, topics: list[bytes]) -> None:

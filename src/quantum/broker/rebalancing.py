@@ -14,7 +14,7 @@ from quantum.broker.items import Began, Flushed, HandedOver, Interest, Settled
 from quantum.broker.limiting import tell_store
 from quantum.broker.membership import member_item
 from quantum.broker.move import Move
-from quantum.broker.moving import hand_over_some, moving_topics
+from quantum.broker.moving import hand_over_some, hand_over_turned_away, moving_topics
 from quantum.broker.replaying import extend_replays
 from quantum.broker.state import State
 from quantum.broker.types import TRANSFER
@@ -199,6 +199,8 @@ def _cut(state: State, move: Move) -> None:
     drop_congestion(state)
     _forget_exact_filters(state)
     move.topics = moving_topics(state)
+    for prg in range(move.old_count, state.prg_count):
+        hand_over_turned_away(state, prg + TRANSFER)
     state.note_ring()
 
 

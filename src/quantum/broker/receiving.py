@@ -26,6 +26,7 @@ from quantum.broker.items import (
     MovedRetained,
     MovedSession,
     MovedSubscriptions,
+    MovedTurnedAway,
     Pressure,
     Returned,
     Settled,
@@ -128,6 +129,9 @@ def _on_item(state: State, origin: int, item: Item) -> None:
             on_handed_over(state, origin, item)
         case Settled():
             on_settled(state, origin, item)
+        case MovedTurnedAway():
+            if not state.is_open:
+                state.turned_away.take_in(item.clients)
         case MovedRetained() | MovedSession() | MovedSubscriptions() | MovedDeliveries():
             if not state.is_open:
                 _take_in(state, item)

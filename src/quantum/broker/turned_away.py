@@ -52,6 +52,12 @@ class TurnedAway:
             return False
         return (client_id, qos) in self._since_ms
 
+    def take_in(self, moved: list[tuple[bytes, int, int]]) -> None:
+        """Take over who was refused where topics of this partition come from."""
+        everyone = [*self.frozen(), *moved]
+        everyone.sort(key=lambda each: (each[2], each[0], each[1]))  # the oldest first
+        self.restore(everyone[-CLIENTS_MAX:])
+
     def frozen(self) -> list[tuple[bytes, int, int]]:
         """Say it all, for a snapshot; `restore` is the inverse."""
         return [(client_id, qos, since) for (client_id, qos), since in self._since_ms.items()]

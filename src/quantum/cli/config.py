@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from quantum.cli.credentials import speaking
 from quantum.cli.exits import Exit, fail
 from quantum.config import NAMES, Configuration, ConfigurationError, about, load
 
@@ -40,6 +41,7 @@ def show(
 
 
 @app.command("explain")
+@speaking
 def explain_key(
     key: Annotated[str, typer.Argument(help="A setting, or a key of the control plane.")],
     *,

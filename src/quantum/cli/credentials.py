@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -54,6 +55,15 @@ def speak_as(credentials: Credentials) -> None:
     """Speak so from now on: one process is one command."""
     global _chosen  # noqa: PLW0603  # as the arguments of the process are
     _chosen = credentials
+
+
+def tell_children() -> None:
+    """Let the processes that this one starts speak as it does: Spark's workers."""
+    named = (CERTIFICATE_VARIABLE, KEY_VARIABLE, AUTHORITY_VARIABLE)
+    given = (_chosen.certificate, _chosen.key, _chosen.authority)
+    for name, path in zip(named, given, strict=True):
+        if path is not None:
+            os.environ[name] = str(path)
 
 
 def speaking(command: Callable[..., None]) -> Callable[..., None]:

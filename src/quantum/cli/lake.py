@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from quantum.cli.credentials import speaking, tell_children
 from quantum.cli.exits import Exit, fail
 from quantum.cli.lake_running import (
     progress_of,
@@ -81,10 +82,12 @@ def where_of(cluster: str | None, archive: str | None, data: str | None) -> str:
     if cluster is None:
         assert archive is not None
         return archive if "://" in archive else Path(archive).absolute().as_uri()
+    tell_children()
     return f"cluster:{cluster}" + (f"+{archive}" if archive else "")
 
 
 @app.command()
+@speaking
 def ingest(  # noqa: PLR0917  # typer
     table: TablePath,
     cluster: Cluster = None,
@@ -180,6 +183,7 @@ def ingest(  # noqa: PLR0917  # typer
 
 
 @app.command()
+@speaking
 def verify(  # noqa: PLR0917  # typer
     table: TablePath,
     cluster: Cluster = None,
@@ -238,6 +242,7 @@ def verify(  # noqa: PLR0917  # typer
 
 
 @app.command()
+@speaking
 def replay(  # noqa: PLR0917  # typer
     cluster: Cluster = None,
     archive: Archive = None,

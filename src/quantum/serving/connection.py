@@ -377,10 +377,12 @@ class Connection:
         self._permit = Permit(self, self.home)
         self._end_forbidden()
 
-    def forget_owners(self) -> None:
-        """The ring changed: topics may have other owners."""
+    def ring_grew(self, fresh: list[Prg]) -> None:
+        """Topics may have other owners from now on, these partitions too."""
         if self._permit is not None:
             self._permit.owners.clear()
+        if self._conversation is not None:
+            self._conversation.inbound.ring_grew(fresh)
 
     def _end_forbidden(self) -> None:
         prg = self.prg

@@ -96,6 +96,14 @@ class Inbound:
         self._begun.add((owner, qos))
         return mark_record(record, BEGINS)
 
+    def ring_grew(self, fresh: list[Prg]) -> None:
+        """What goes to these partitions goes on what went to others: it does not begin anew.
+
+        A publish before it may have been refused where its topic was; what follows that one is
+        refused where the topic is now, until the client's next connection (`turned_away`).
+        """
+        self._begun |= {(prg, qos) for prg in fresh for qos in (1, 2)}
+
     def _log(self, owner: Prg, run: Run, records: list[bytes]) -> None:
         prg = self._connection.prg
         assert prg is not None

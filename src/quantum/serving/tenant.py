@@ -93,11 +93,11 @@ class Tenant:
         count = min(count, len(self.prgs))
         if count <= self.prg_count:
             return
-        self.prg_count = count
+        fresh, self.prg_count = self.prgs[self.prg_count : count], count
         self.owners.clear()
         for prg in self.prgs:
             for connection in prg.connections.values():
-                connection.forget_owners()
+                connection.ring_grew(fresh)
         self.ask_again()
 
     def opened(self, prg: Prg) -> None:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from quantum.sim.run import run_broker_scenario, run_broker_seed, run_growing_seed
+from quantum.sim.run import run_broker_scenario, run_broker_seed, run_growing_seed, run_sickly_seed
 
-__all__ = ["run_broker_scenario", "run_broker_seed", "run_growing_seed"]
+__all__ = ["run_broker_scenario", "run_broker_seed", "run_growing_seed", "run_sickly_seed"]

@@ -47,12 +47,20 @@ def run_growing_seed(seed: int) -> SeedReport:
     return run_broker_scenario(grown, prgs=scenario.groups)
 
 
-def run_broker_scenario(scenario: Scenario, prgs: int | None = None) -> SeedReport:
+def run_sickly_seed(seed: int) -> SeedReport:
+    """Run the same while partitions may not take part in exchanges, now and then."""
+    scenario = broker_scenario(seed)
+    return run_broker_scenario(replace(scenario, groups=2 + seed % 2), is_sickly=True)
+
+
+def run_broker_scenario(
+    scenario: Scenario, prgs: int | None = None, *, is_sickly: bool = False
+) -> SeedReport:
     """Run one. Whatever is raised is a violation. `prgs`: the ring grows from so many."""
     report = SeedReport(scenario.seed, scenario=scenario, flags="--broker ")
     world: BrokerWorld | None = None
     try:
-        world = BrokerWorld(scenario, prgs)
+        world = BrokerWorld(scenario, prgs, is_sickly=is_sickly)
         world.run_until(scenario.duration)
         _come_to_rest(world)
         _judge(world)

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from clustor.raft.control_plane import CacheState
+from clustor.raft.fallback import BlockingReason
+from clustor.raft.reads import FailedClause
 from clustor.raft.types import ReplicaId
 from clustor.replica import ReplicaOutput
 from clustor.runtime.pki import NodeId
@@ -20,6 +23,7 @@ from quantum.broker import Broker, BrokerSettings
 from quantum.mqtt import ProtocolVersion
 from quantum.serving.broker_file import DEVELOPMENT_TENANT, Ring, TenantEntry
 from quantum.serving.replaying import broker_settings
+from quantum.serving.standing import HEALTHY, Standing
 from quantum.serving.tenant_pages import is_settled
 from quantum.sim.clients import SimClient, SimPublisher, SimSubscriber
 from quantum.sim.links import Links
@@ -28,7 +32,15 @@ from quantum.sim.wire import ClientEnd, Line
 
 if TYPE_CHECKING:
     from clustor.replica import StateMachine
+    from quantum.serving.prg import Prg
 
+FRESH, EXPIRED = CacheState.FRESH, CacheState.EXPIRED
+
+_SICK = (
+    Standing(FRESH, BlockingReason.PROOF_MISSING, FailedClause.STRICT_FALLBACK),
+    Standing(FRESH, BlockingReason.NONE, FailedClause.NONE, "Integrity"),
+    Standing(EXPIRED, BlockingReason.CACHE_EXPIRED, FailedClause.CONTROL_PLANE_CACHE_EXPIRED),
+)
 _VERSIONS = (ProtocolVersion.V311, ProtocolVersion.V311, ProtocolVersion.V5)
 
 
@@ -53,8 +65,15 @@ class WatchedBroker(Broker):
 class BrokerWorld(SimCluster):
     """Everything of one run. Nothing here knows what is right."""
 
-    def __init__(self, scenario: Scenario, prgs: int | None = None) -> None:
-        """`prgs`: how many of the groups are the ring's at first; it grows to all of them."""
+    def __init__(
+        self, scenario: Scenario, prgs: int | None = None, *, is_sickly: bool = False
+    ) -> None:
+        """`prgs`: how many of the groups are the ring's at first; it grows to all of them.
+
+        `is_sickly`: partitions fall into quarantine, strict fallback and outages of the control
+        plane, and recover (quantumqtt §4.6.1).
+        """
+        self._standings: dict[int, Standing] | None = {} if is_sickly else None
         rng = Random(f"broker {scenario.seed}")  # noqa: S311  # chosen for repetition
         self.tenant = TenantEntry(
             DEVELOPMENT_TENANT,
@@ -85,10 +104,28 @@ class BrokerWorld(SimCluster):
             for number in range(scenario.clients)
         ]
         self.later(400 * MS, self._disturb)
+        if is_sickly:
+            self._sickness = self._rng("sickness")
+            self.later(300 * MS, self._sicken)
         self.is_growing = prgs is not None
         if self.is_growing:
             self._growth = self._rng("growth")
             self.later(self._growth.randint(500 * MS, scenario.duration), self._grow)
+
+    def _sicken(self) -> None:
+        """Let one partition stand otherwise, until the faults are over."""
+        standings = self._standings
+        assert standings is not None
+        if self.injection.over:
+            standings.clear()
+            return
+        number = self._sickness.randrange(self.scenario.groups)
+        standings[number] = self._sickness.choice((HEALTHY, *_SICK))
+        self.later(self._sickness.randint(20 * MS, 400 * MS), self._sicken)
+
+    def _standing(self, prg: Prg) -> Standing:
+        sick = {} if self.injection.over or self._standings is None else self._standings
+        return sick.get(prg.number, HEALTHY)
 
     def _grow(self) -> None:
         """Write a larger ring down; each node reads it when it does."""
@@ -139,6 +176,8 @@ class BrokerWorld(SimCluster):
 
     def on_start(self, node: SimNode) -> None:
         broker = self.brokers[node.id] = BrokerNode(self, node, self.tenant)
+        if self._standings is not None:
+            broker.service.standing = self._standing
         self._lines[broker] = []
         self.links.dial(node)
 

@@ -16,8 +16,10 @@ from clustor.control import (
     find,
     grant_to_learn,
     plan_deks,
+    waits_for,
 )
 from clustor.control.key_epochs import KeyEpochs
+from clustor.control.key_grants import WAIT_MS_MAX
 from tests.clustor.control.plane import OBSERVER, Plane, node_identity
 
 FACTS = DekFacts(epoch=1, activated_at_ms=0, period_ms=1_000)
@@ -78,6 +80,16 @@ def test_who_may_not_grant_keys() -> None:
 def test_the_first_grant_is_due_a_period_after_the_ring_was_made(now_ms: int, due: bool) -> None:
     found = plan_deks(cluster().machine.kv, FACTS, now_ms, grant)
     assert found == (grant(2) if due else None)
+
+
+def test_a_key_that_waits_for_a_node_is_noticed_after_a_minute() -> None:
+    plane = cluster()
+    plane.done(grant(2))
+    ready(plane, 2, 1, 3)
+    assert waits_for(plane.machine.kv, plane.now_ms + WAIT_MS_MAX - 1) is None
+    assert waits_for(plane.machine.kv, plane.now_ms + WAIT_MS_MAX) == (2, [2])
+    ready(plane, 2, 2)
+    assert waits_for(plane.machine.kv, plane.now_ms + WAIT_MS_MAX) is None
 
 
 def test_a_node_learns_what_it_missed_in_order() -> None:

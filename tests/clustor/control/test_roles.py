@@ -34,6 +34,7 @@ CALLERS = {
 }
 OPERATOR_ONLY = "Operator"
 TABLE = {
+    "ActivateDek": OPERATOR_ONLY,
     "AdminResumePartition": "",  # break-glass alone
     "AdvanceKeyEpochs": OPERATOR_ONLY,
     "ArmBarrier": OPERATOR_ONLY,
@@ -45,6 +46,8 @@ TABLE = {
     "DefineActivate": OPERATOR_ONLY,
     "DeleteTenant": OPERATOR_ONLY,
     "DrainNode": OPERATOR_ONLY,
+    "ForgetDek": OPERATOR_ONLY,
+    "GrantDek": OPERATOR_ONLY,
     "IndexAudit": "Operator Node",
     "IssueBootstrapToken": OPERATOR_ONLY,
     "IssueBreakGlass": OPERATOR_ONLY,
@@ -55,11 +58,13 @@ TABLE = {
     "PublishFeatureManifest": OPERATOR_ONLY,
     "PublishProofs": "Node",
     "PublishRbacManifest": OPERATOR_ONLY,
+    "RecordDurabilityMode": "Node",
     "RecordMembership": "Node",
     "RecordOverride": "",  # break-glass alone
     "RegisterKey": OPERATOR_ONLY,
     "RegisterNode": OPERATOR_ONLY,
     "RemoveNode": OPERATOR_ONLY,
+    "ReportDekReady": "Node",
     "ReportNode": "Node",
     "ReportQuarantine": "Operator Node",
     "ReportWarmup": "Node",

@@ -288,6 +288,20 @@ def test_an_operators_rotation_never_takes_the_place_of_a_granted_key(
     assert world.epochs() == [2, 2, 2]
 
 
+def test_an_operators_rotation_goes_on_from_what_was_granted(
+    tmp_path: Path, writes: Writes
+) -> None:
+    world = due_world(tmp_path, writes)
+    world.run(30)
+    root = tmp_path / "keys"
+    assert int(load_keyring(root).dek_epoch) == 1
+    epoch, _ = rotate_everywhere(root, [node.directory for node in world.nodes], dict)
+    assert epoch == 3
+    staged = {node.directory: read_staged(node.directory) for node in world.nodes}
+    assert {each.epoch for each in staged.values() if each is not None} == {3}
+    assert int(load_keyring(root).dek_epoch) == 3
+
+
 def test_a_node_with_another_key_of_that_epoch_does_not_say_that_it_is_ready(
     tmp_path: Path, writes: Writes
 ) -> None:

@@ -343,6 +343,9 @@ class Partition:
         if packet.first > cursor + 1:
             return
         fresh = packet.items[cursor + 1 - packet.first :]
+        # A link has one order: what was sent behind a QoS 0 message that waits came behind it.
+        waits_at = [place for origin, place, _ in self.held if origin == packet.origin]
+        fresh = fresh[: min((at - cursor for at in waits_at if at > cursor), default=len(fresh))]
         self.commit()  # what was begun before comes before
         if not fresh:
             self.world.send(Taken(packet.origin, self.number, cursor))

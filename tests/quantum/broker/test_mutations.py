@@ -14,27 +14,35 @@ import pytest
 
 from quantum.broker import (
     Attach,
+    Part,
     SendPubrec,
     attaching,
     congestion,
     delivering,
     interest,
+    limiting,
     outbound,
     publishing,
     receiving,
     restoring,
+    shares,
     sharing,
+    subscribing,
 )
 from quantum.broker.channels import Channels, Forwarded, Outbox
 from quantum.broker.errors import BrokerError
+from quantum.broker.holdings import Holdings
 from quantum.broker.items import Item
 from quantum.broker.outbound import Delivery, Outbound
+from quantum.broker.parts import Parts
 from quantum.broker.routes import Routes
 from quantum.broker.session import ACCEPTED, Session
 from quantum.broker.shares import Member, ShareGroup
 from quantum.broker.state import State
 from tests.quantum.broker import (
     test_fuzz,
+    test_holdings,
+    test_parts,
     test_queues,
     test_sessions,
     test_shares,
@@ -270,7 +278,51 @@ def retained_messages_come_all_at_once(patch: Patch) -> None:
     patch.setattr("quantum.broker.replaying.room_for_retained", lambda state, session: 1 << 30)
 
 
+def a_quota_is_only_advice(patch: Patch) -> None:
+    for room in (attaching, subscribing, limiting):
+        patch.setattr(room, "judge", lambda state, nth, amount: 0)
+
+
+def sessions_that_ended_weigh_on(patch: Patch) -> None:
+    patch.setattr(Outbound, "leave", lambda outbound: None)
+
+
+def full_stores_are_not_told(patch: Patch) -> None:
+    patch.setattr(limiting, "send_item", lambda state, prg, item: 0)
+
+
+def a_grace_that_snapshots_forget(patch: Patch) -> None:
+    restore = Holdings.restore
+
+    def forgetful(holdings: Holdings, shares: Any, ceilings: Any, graces: Any) -> None:
+        restore(holdings, shares, ceilings, [(-1, -1)] * len(graces))
+
+    patch.setattr(Holdings, "restore", forgetful)
+
+
+def keys_belong_to_whoever_came_first(patch: Patch) -> None:
+    patch.setattr(shares, "owner_of_key", lambda members, key: members[len(key) % len(members)])
+
+
+def parts_outlive_their_leader(patch: Patch) -> None:
+    def take(parts: Parts, part: Part) -> bytes | None:
+        parts.add(part.data)
+        if part.number + 1 < part.count:
+            return b""
+        whole, parts.pieces = b"".join(parts.pieces), []
+        return whole
+
+    patch.setattr(Parts, "take", take)
+    patch.setattr(Parts, "forget", lambda parts: None)
+
+
 MUTATIONS = [
+    a_quota_is_only_advice,
+    sessions_that_ended_weigh_on,
+    full_stores_are_not_told,
+    a_grace_that_snapshots_forget,
+    keys_belong_to_whoever_came_first,
+    parts_outlive_their_leader,
     an_item_counts_twice,
     a_passed_on_publish_counts_twice,
     a_repeated_publish_is_answered_with_success,
@@ -301,6 +353,8 @@ MUTATIONS = [
 ]
 
 TABLES = (
+    test_holdings,
+    test_parts,
     test_streams,
     test_shares,
     test_queues,

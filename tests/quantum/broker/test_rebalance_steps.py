@@ -20,6 +20,7 @@ from quantum.broker import (
     SendPubrec,
     SubscriptionSpec,
     WillSpec,
+    decode_refusals,
     encode_publishes,
     encode_record,
     waits_for,
@@ -37,10 +38,12 @@ from quantum.broker.items import (
     MovedRetained,
     MovedSession,
     MovedSubscriptions,
+    MovedTurnedAway,
     Settled,
     encode_item,
 )
-from quantum.broker.reasons import SESSION_GONE
+from quantum.broker.message import BEFORE_V5, BEGINS, mark_record
+from quantum.broker.reasons import QUOTA_EXCEEDED, SESSION_GONE
 from quantum.broker.snapshot import NAME
 from quantum.broker.types import MOVE_GRACE_MS, TRANSFER
 from tests.quantum.broker.desk import THERE, Desk, message, record, spec
@@ -284,3 +287,47 @@ def test_a_snapshot_of_the_version_before_is_read() -> None:
     restored = Broker(desk.settings)
     restored.restore([len(body).to_bytes(4, "little") + body + rest])
     assert restored.digest() == desk.leader.digest()
+
+
+def refused_before_v5(desk: Desk) -> None:
+    """Let a client before MQTT 5 be refused: somebody's queue is full."""
+    desk.attach(b"sleeper")
+    desk.subscribe(spec(TOPIC), client_id=b"sleeper")
+    desk.detach(b"sleeper")
+    desk.to_there()
+    assert desk.publish(TOPIC, b"fills") == 0
+    assert publish_before_v5(desk, BEGINS) == QUOTA_EXCEEDED
+
+
+def publish_before_v5(desk: Desk, flags: int = 0) -> int:
+    data = mark_record(record(TOPIC, b"p", publisher=b"old one"), BEFORE_V5 | flags)
+    refused = decode_refusals(
+        desk.apply(encode_publishes(desk.now_ms, OWN_ORIGIN, 0, 0, [data]))[0]
+    )
+    assert refused is not None
+    return refused[0][1] if refused else 0
+
+
+def test_who_was_refused_where_a_topic_was_is_refused_where_it_is_now() -> None:
+    """What stood behind the refused publish must not get in at the new owner before it."""
+    desk = Desk(queue_messages_max=1)
+    refused_before_v5(desk)
+    begin(desk)
+    cut(desk)
+    (moved,) = [each for each in transfer(desk) if isinstance(each, MovedTurnedAway)]
+    assert moved.clients == [(b"old one", 1, desk.now_ms)]
+    fresh = Desk(prg=FRESH, prg_count=2)
+    for origin in (0, 1):
+        items: list[Item] = [Began(1, 2, 3), *([moved] if origin == 0 else []), HandedOver(1)]
+        fresh.do(
+            ChannelItems(
+                fresh.now_ms,
+                origin + TRANSFER,
+                list(range(1, len(items) + 1)),
+                [encode_item(each) for each in items],
+            )
+        )
+    assert fresh.leader.state.is_open
+    assert publish_before_v5(fresh) == QUOTA_EXCEEDED
+    assert publish_before_v5(fresh, BEGINS) == 0
+    assert publish_before_v5(fresh) == 0

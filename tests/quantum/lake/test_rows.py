@@ -26,6 +26,7 @@ from quantum.broker import (
     encode_command,
     encode_publishes,
     encode_record,
+    split_command,
 )
 from quantum.broker.items import Forward, encode_item
 from quantum.broker.message import BEFORE_V5, FROM_V5, RETAIN, decode_record
@@ -291,6 +292,24 @@ def test_batches_are_cut_and_nothing_is_lost_between_them() -> None:
     found += builder.take().column(0).to_pylist()
     assert found == list(range(1, 21))
     assert batches == 2
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_message_larger_than_an_entry_is_one_row_where_it_ended(exact: bool) -> None:
+    large = encode_record(b"t", bytes(3 << 20), 1, b"", 0, b"c", 1, 1)
+    small = encode_publishes(
+        NOW_MS, OWN_ORIGIN, 0, 0, [encode_record(b"t", b"s", 1, b"", 0, b"c", 1, 2)]
+    )
+    parts = split_command(encode_publishes(NOW_MS, OWN_ORIGIN, 0, 0, [large]))
+    judge = ReplayJudge(SETTINGS) if exact else LooseJudge(0, None)
+    builder = RowBuilder(PRG, judge, ["raft_index", "payload"])
+    builder.learn(entry(1, parts[0]))
+    for index, part in enumerate(parts[1:], 2):
+        builder.add(entry(index, small, part))
+    rows = builder.take().to_pylist()
+    last = len(parts)
+    sizes = [(row["raft_index"], len(row["payload"])) for row in rows]
+    assert sizes == [*((index, 1) for index in range(2, last + 1)), (last, 3 << 20)]
 
 
 def test_entries_of_other_kinds_have_no_rows() -> None:

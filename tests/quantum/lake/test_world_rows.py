@@ -167,3 +167,18 @@ def test_without_the_state_nothing_is_lost(name: str, seed: int) -> None:
             assert all(row[4] == 2 for row in missing), (seed, partition.number, missing)
             again = Counter(row[3] for row in loose)
             assert all(again[row[3]] for row in missing), (seed, partition.number, missing)
+
+
+@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("seed", range(2))
+def test_where_nobody_knows_the_ring_everything_is_shown(name: str, seed: int) -> None:
+    """A partition may have been closed when a message came first: it is shown wherever it came."""
+    world = run_world(seed, PLANS[name])
+    for partition in world.partitions:
+        exact = rows_of(partition, ReplayJudge(partition.settings))
+        for first in (1, len(partition.log) // 2):
+            loose = {
+                row[:2] for row in rows_of(partition, LooseJudge(partition.number, None), first)
+            }
+            wanted = {row[:2] for row in exact if row[0] >= first and row[-1] == MESSAGE}
+            assert wanted <= loose, (seed, partition.number)

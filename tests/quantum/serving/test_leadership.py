@@ -6,9 +6,9 @@ import pytest
 
 from quantum.mqtt import Connack, Connect, Pingreq, Pingresp, ProtocolVersion, ReasonCode
 from quantum.mqtt.types import ClientId
-from quantum.serving.limits import MqttLimits
 from tests.quantum.serving.client import V5, V31, V311, connect, dial, topic, unique
-from tests.quantum.serving.lab import Lab, LabLine
+from tests.quantum.serving.lab import Lab
+from tests.quantum.serving.tenant_lab import TenantLab, TenantLine
 
 ALL = pytest.mark.parametrize("version", [V31, V311, V5], ids=["3.1", "3.1.1", "5"])
 
@@ -36,17 +36,22 @@ def test_a_client_does_not_wait_for_ever(lab: Lab, version: ProtocolVersion) -> 
     client.expect_refusal(ReasonCode.SERVER_UNAVAILABLE)
 
 
-def test_who_sends_much_while_it_waits_is_ended() -> None:
-    lab = Lab(MqttLimits(packet_bytes_max=10_000))
+def test_who_sends_much_while_it_waits_is_left_unread() -> None:
+    lab = TenantLab({"blue": {}})
     lab.lead(leads=False)
-    client = dial(lab)
+    client = dial(lab.door("blue"))
     client.send(Connect(V5, ClientId(unique("client"))))
     line = client.line
-    assert isinstance(line, LabLine)
-    for _ in range(11):
-        assert not line.is_closed
-        client.send(b"\xc0\0" * 500)
-    client.expect_end()
+    assert isinstance(line, TenantLine)
+    pings = b"\xc0\0" * (64 << 10)
+    for _ in range(12):
+        client.send(pings)
+    assert line.is_paused and not line.is_closed
+    assert line.unread, "what is not read waits in the network"
+    lab.lead(leads=True)
+    lab.tick(1_000)
+    assert isinstance(client.receive(), Connack)
+    assert line.unread == b""
 
 
 @ALL

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from clustor.runtime.errors import DataDirectoryRefused
+from quantum.broker.message import BEFORE_V5
 from quantum.mqtt import (
     Connack,
     Connect,
@@ -265,3 +266,21 @@ def test_a_broker_starts_again_with_the_ring_that_it_has(data: Path) -> None:
     assert prepare_broker(data, TenantEntry(TENANT, 5)).tenants == (grown,)
     with pytest.raises(DataDirectoryRefused):
         prepare_broker(data, TenantEntry(TENANT, 4))
+
+
+def test_behind_a_refused_publish_nothing_gets_in_where_its_topic_is_now(
+    lab: Lab, data: Path
+) -> None:
+    """The old owner refused a client before MQTT 5; what follows came to the new one."""
+    tenant = lab.service.tenants[TENANT]
+    writer = lasting(lab, V311, STAYING_CLIENT)
+    assert not writer.publish(STAYING_TOPIC, b"earlier", 1).is_failure
+    owner = tenant.prgs[tenant.topic_partition(MOVED_TOPIC)]
+    turned_away = owner.broker.state.turned_away
+    turned_away.note(STAYING_CLIENT.encode(), 1, BEFORE_V5, owner.broker.state.now_ms)
+    grow(lab, data)
+    assert tenant.topic_partition(MOVED_TOPIC) >= OLD
+    writer.send(Publish(TopicName(MOVED_TOPIC), b"behind it", 1, packet_id=PacketId(77)))
+    writer.expect_end()
+    again = lasting(lab, V311, STAYING_CLIENT)
+    assert not again.publish(MOVED_TOPIC, b"all of it again", 1).is_failure

@@ -63,12 +63,7 @@ class FallThroughSource:
         try:
             yield from self.archive.entries(IndexRange(gone.prg, gone.first, gone.last))
         except BadAddress as error:
-            raise SourceUnreachable(
-                "the cluster has compacted this, and no archive of it is where one was named",
-                prg=gone.prg,
-                index=gone.first,
-                cause=error.reason,
-            ) from error
+            raise _away(gone.prg, gone.first) from error
         except LogGone as missing:
             after = missing.readable_from
             if after is None and missing.last >= gone.last:
@@ -91,10 +86,24 @@ class FallThroughSource:
         return None
 
     def snapshots(self, prg: PrgId) -> list[SnapshotRef]:
-        return [] if self._archived(prg) is None else self.archive.snapshots(prg)
+        """Return the archive's: a reader that has none while there are some would judge loosely."""
+        if self._archived(prg) is not None:
+            return self.archive.snapshots(prg)
+        first = self.live.bounds(prg).first
+        if first > 1:
+            raise _away(prg, first - 1)
+        return []
 
     def open_snapshot(self, ref: SnapshotRef) -> Iterator[bytes]:
         return self.archive.open_snapshot(ref)
+
+
+def _away(prg: PrgId, index: int) -> SourceUnreachable:
+    return SourceUnreachable(
+        "the cluster has compacted this, and no archive of it is where one was named",
+        prg=prg,
+        index=index,
+    )
 
 
 def _cut(piece: Piece, last: int) -> Piece:
