@@ -9,6 +9,7 @@ extra `lake`, starts a broker of its own, and leaves everything in the directory
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import json
 import math
@@ -40,6 +41,7 @@ command = [sys.executable, "-c", "from quantum.cli import main; main()", "up"]
 command += ["--data", str(home / "var"), "--mqtts", "off", "--ws", "off"]
 command += ["--mqtt", f"127.0.0.1:{mqtt}", "--admin", f"127.0.0.1:{admin}"]
 broker = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+atexit.register(broker.kill)  # whatever goes wrong below
 
 
 # %% Publish: a day of temperatures from three sensors, and one that talks nonsense.

@@ -68,7 +68,7 @@ class BrokerProcess:
         while not self._serves():
             assert self._process.poll() is None, f"it ended by itself\n{self.last_words()}"
             assert time.monotonic() < deadline, f"never served\n{self.last_words()}"
-            time.sleep(0.01)
+            time.sleep(0.05)
 
     def _serves(self) -> bool:
         try:

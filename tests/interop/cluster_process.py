@@ -202,12 +202,14 @@ class ClusterProcess:
     def until(self, condition: Callable[[], bool], what: str) -> None:
         """Return as soon as the condition holds; fail with the nodes' last words otherwise.
 
-        A node that does not answer within the two seconds of a call is asked again.
+        A node that does not answer within the two seconds of a call is asked again. Each question
+        takes a port of the machine's for a minute: whoever waits long asks less often.
         """
-        deadline = time.monotonic() + DEADLINE_SECONDS
+        deadline, pause = time.monotonic() + DEADLINE_SECONDS, 0.005
         while not is_so(condition):
             assert time.monotonic() < deadline, f"never: {what}\n{self.last_words()}"
-            time.sleep(0.005)
+            time.sleep(pause)
+            pause = min(0.1, 1.2 * pause)
 
     def last_words(self) -> str:
         logs = sorted(self.data.glob("node-*.log"))

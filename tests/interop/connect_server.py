@@ -18,7 +18,7 @@ from tests.clustor.runtime.waiting import free_base_port
 from tests.interop.lake_process import QUICK_START
 
 HOST = "127.0.0.1"
-DEADLINE_SECONDS = 240.0
+DEADLINE_SECONDS = 600.0
 
 
 class ConnectServer:

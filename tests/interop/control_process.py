@@ -57,10 +57,11 @@ def insist(cluster: ClusterProcess, command: Command, request_id: str) -> dict[s
             code, answer = call_once(cluster.admin(turn % cluster.nodes + 1), command, request_id)
         except AdminUnreachable as error:
             problem = str(error)
-            continue
-        if code == 200:
-            return answer
-        problem = str(answer)
+        else:
+            if code == 200:
+                return answer
+            problem = str(answer)
+        time.sleep(0.02)
     raise AssertionError(f"{request_id} was never answered: {problem}\n{cluster.last_words()}")
 
 

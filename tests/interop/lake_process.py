@@ -13,7 +13,7 @@ from typing import Self
 
 from quantum.lake.table import NoTable, Table, TableState, open_store
 
-DEADLINE_SECONDS = 200.0
+DEADLINE_SECONDS = 600.0
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a JVM that lives for seconds."""
 _COMMAND = "from quantum.cli.lake import app; app()"

@@ -76,6 +76,7 @@ def insist(api: AdminApi, method: str, path: str, body: object = None, key: str 
             told = api.ask(method, path, body=body, headers=headers)
             if told.code not in (429, 503, 504):
                 return told
+        time.sleep(0.05)
     raise AssertionError(f"never decided: {method} {path}")
 
 

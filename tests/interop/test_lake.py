@@ -124,13 +124,13 @@ class Publishers:
         )
 
 
-@pytest.mark.timeout(1200)  # two JVMs start in it, on whatever else runs here
+@pytest.mark.timeout(1800)  # two JVMs start in it, on whatever else runs here
 def test_the_table_holds_exactly_what_was_acknowledged(tmp_path: Path) -> None:
     survive(tmp_path, "local[2,8]", LakeProcess.kill_worker)
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_the_same_on_a_cluster_whose_executors_are_killed(tmp_path: Path) -> None:
     from tests.quantum.lake.standalone import StandaloneSpark
 
@@ -249,7 +249,7 @@ def change_a_file(copy: Path, change: Change) -> tuple[str, int]:
     return str(file.stream), file.first
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(1800)
 def test_the_example_runs(tmp_path: Path) -> None:
     """`examples/lake_notebook.py`: publish, ingest, SQL, a plot."""
     example = Path(__file__).parents[2] / "examples" / "lake_notebook.py"

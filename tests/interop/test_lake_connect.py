@@ -18,7 +18,7 @@ from tests.interop.connect_server import ConnectServer
 from tests.quantum.lake.jobs.test_audit import write, write_keys
 from tests.quantum.lake.messages import fill
 
-pytestmark = pytest.mark.timeout(900)  # a minute on an idle machine, many on a crowded one
+pytestmark = pytest.mark.timeout(1800)  # a minute on an idle machine, many on a crowded one
 JOBS = ("ingest", "verify", "replay", "compact", "usage", "audit", "simulate", "report")
 
 

@@ -12,7 +12,7 @@ from tests.quantum.lake.standalone import StandaloneSpark
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # Spark's own, of its dependencies
-    pytest.mark.timeout(900),  # seconds on an idle machine, minutes on a crowded one
+    pytest.mark.timeout(1800),  # seconds on an idle machine, minutes on a crowded one
 ]
 
 
@@ -25,7 +25,7 @@ def test_two_workers_read_what_was_shipped_to_them(tmp_path: Path) -> None:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.shuffle.partitions": "2",
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-        "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "600s",
     }
     with StandaloneSpark(tmp_path) as cluster:
         assert cluster.alive_workers() == 2

@@ -41,9 +41,9 @@ from tests.quantum.serving.client import connect
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # Spark's own, of its dependencies
-    pytest.mark.timeout(900),  # a minute on an idle machine, many on a crowded one
+    pytest.mark.timeout(1800),  # a minute on an idle machine, many on a crowded one
 ]
-DEADLINE_SECONDS = 240
+DEADLINE_SECONDS = 600
 PRG = PrgId("dev", 0)
 PADDING = bytes(8_000)
 CROWDED = "Python worker failed to connect back"

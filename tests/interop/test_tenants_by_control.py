@@ -81,6 +81,7 @@ class Site:
                 assert told.code == 200, (method, path, told.body)
                 return told.body
             assert time.monotonic() < deadline, told.body
+            time.sleep(0.05)
 
     def create(self, name: str, **settings: object) -> None:
         self.first_door = free_base_port(3) + 11

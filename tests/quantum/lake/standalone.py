@@ -19,7 +19,7 @@ from quantum.lake.java import java_home
 from tests.clustor.runtime.waiting import free_base_port
 
 HOST = "127.0.0.1"
-DEADLINE_SECONDS = 120.0
+DEADLINE_SECONDS = 600.0
 _PR_SET_PDEATHSIG = 1
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
@@ -104,7 +104,7 @@ class StandaloneSpark:
         """Ask the master how many workers it has."""
         try:
             address = f"http://{HOST}:{self._web_port}/json/"
-            with urllib.request.urlopen(address, timeout=2) as answer:
+            with urllib.request.urlopen(address, timeout=20) as answer:
                 status: dict[str, Any] = json.load(answer)
         except (OSError, ValueError):
             return 0
