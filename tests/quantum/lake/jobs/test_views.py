@@ -10,7 +10,7 @@ from pathlib import Path
 import fastavro
 import pytest
 
-from quantum.lake.jobs.backfill import Backfilled, backfill
+from quantum.lake.jobs.backfill import Backfilled, backfill, digests_of
 from quantum.lake.jobs.compact import compact
 from quantum.lake.jobs.errors import BadView
 from quantum.lake.jobs.ingest import IngestSettings, plan_batch, proposal_of, write_task
@@ -149,6 +149,36 @@ def test_a_table_of_an_older_release_says_nothing_of_its_views() -> None:
     assert typed(store) == [(1, 1.0), (2, 2.0)]
     assert len(letters(store)) == 2
     assert verify(log, store).is_equal
+
+
+def one_batch(log: MemorySource, store: MemoryStore, *views: View) -> None:
+    """Commit as a driver does that looked for what is missing before another one came."""
+    table, settings = Table.open(store), IngestSettings(views=views)
+    batch = plan_batch(log, table.state, settings)
+    written = [
+        write_task(log, store, settings, batch.states, batch.version, (task, True))
+        for task in batch.tasks
+    ]
+    table.commit(proposal_of(table.state, batch.ranges, written, digests_of(views)), at_ms=0)
+
+
+@pytest.mark.parametrize("compacted", [False, True], ids=["as written", "compacted"])
+def test_a_hole_that_another_driver_made_is_filled(compacted: bool) -> None:
+    """Also where a file of the view has rows on both sides of it."""
+    log, store = MemorySource(prg_count=1), MemoryStore()
+    filled(log, store)
+    for number, views in enumerate([(READINGS,), (), (READINGS,)], 1):
+        some_readings(log, number)
+        one_batch(log, store, *views)
+    assert typed(store) == [(1, 1.0), (3, 3.0)]
+    if compacted:
+        compact(store, files_min=2)
+        (both,) = Table.open(store).state.of_kind(FileKind.TYPED, "readings")
+        assert (both.first, both.last) == (1, 3)
+    assert backfill(store, (READINGS,)).rows >= 2
+    assert typed(store) == [(1, 1.0), (2, 2.0), (3, 3.0)]
+    assert letters(store) == [("readings", b"?")] * 3
+    assert backfill(store, (READINGS,)) == Backfilled()
 
 
 def test_avro_payloads() -> None:
