@@ -21,16 +21,20 @@ NOTHING_LOST: Final = frozenset(
         "test_catch_up",
         "test_cluster",
         "test_control_plane",
+        "test_durability_mode",
         "test_lake",
         "test_lake_rows",
+        "test_lake_stream",
         "test_members",
         "test_mqtt_failover",
         "test_mqtt_replay",
         "test_mqtt_restart",
         "test_mqtt_torture",
         "test_partitions",
+        "test_placed_moves",
         "test_rebalance",
         "test_rotation",
+        "test_rotation_due",
     }
 )
 """What counts acknowledged messages is never asked twice: one loss in a thousand runs is a loss."""

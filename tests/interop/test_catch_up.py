@@ -18,7 +18,7 @@ from clustor.runtime.cluster_file import CLUSTER_FILE, encode_cluster_file
 from clustor.runtime.development import prepare_cluster
 from clustor.runtime.kv_client import KvClient
 from clustor.runtime.pki import cluster_id, utc_now
-from tests.interop.cluster_process import ClusterProcess
+from tests.interop.cluster_process import PATIENT, ClusterProcess
 from tests.interop.test_members import command, voters
 from tests.interop.test_node_process import node_command
 
@@ -37,6 +37,7 @@ def prepared(data: Path, *, snapshot_bytes_per_second: int) -> None:
         segment_bytes=2 * MIB,
         snapshot_log_bytes=2 * MIB,
         snapshot_bytes_per_second=snapshot_bytes_per_second,
+        patience=PATIENT,
     )
     (data / CLUSTER_FILE).write_bytes(encode_cluster_file(small))
 

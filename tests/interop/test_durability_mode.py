@@ -14,7 +14,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from clustor.control import ModeName, SetDurabilityMode, TenantTier, UpdateTenant
 from clustor.raft.profiles import CONSISTENCY_PROFILE, THROUGHPUT
 from quantum.cli.admin_client import AdminUnreachable, fetch
-from tests.interop.cluster_process import DEADLINE_SECONDS, ClusterProcess
+from tests.interop.cluster_process import DEADLINE_SECONDS, PATIENT, ClusterProcess
 from tests.interop.control_process import all_healthy, insist, prepared
 
 HOST = "127.0.0.1"
@@ -148,7 +148,7 @@ def in_force(cluster: ClusterProcess, mode: ModeName, epoch: int) -> bool:
 
 def test_a_mode_is_switched_on_and_off_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
     data = tmp_path / "cluster"
-    prepared(data, profile_name=THROUGHPUT.name)
+    prepared(data, profile_name=THROUGHPUT.name, patience=PATIENT)
     with ClusterProcess(data, tenant_prgs=1) as cluster:
         cluster.until(lambda: all_healthy(cluster, groups=3), "every group is proven")
         ports = [cluster.base_port + 10 * node + 2 for node in (1, 2, 3)]
@@ -179,7 +179,7 @@ def test_a_mode_is_switched_on_and_off_and_nothing_acknowledged_is_lost(tmp_path
 
 def test_a_profile_without_it_refuses_by_name_and_strict_takes_it_back(tmp_path: Path) -> None:
     data = tmp_path / "cluster"
-    prepared(data, profile_name=CONSISTENCY_PROFILE.name)
+    prepared(data, profile_name=CONSISTENCY_PROFILE.name, patience=PATIENT)
     with ClusterProcess(data, tenant_prgs=1) as cluster:
         cluster.until(lambda: all_healthy(cluster, groups=3), "every group is proven")
         allow(cluster)

@@ -34,7 +34,7 @@ from quantum.serving.broker_file import (
     prepare_broker,
     read_broker_file,
 )
-from tests.interop.cluster_process import ClusterProcess
+from tests.interop.cluster_process import PATIENT, ClusterProcess
 from tests.interop.test_mqtt_replay import Node
 from tests.quantum.lake.conftest import SMALL
 from tests.quantum.serving.client import connect
@@ -55,7 +55,10 @@ def small_logs(data: Path, base_port: int, archive: str) -> None:
     prepare_cluster(data, cluster_id("dev"), nodes=3, base_port=base_port, groups=1, now=utc_now())
     path = data / CLUSTER_FILE
     small = msgspec.structs.replace(
-        read_cluster_file(path), segment_bytes=64 << 10, snapshot_log_bytes=200 << 10
+        read_cluster_file(path),
+        segment_bytes=64 << 10,
+        snapshot_log_bytes=200 << 10,
+        patience=PATIENT,
     )
     path.write_bytes(encode_cluster_file(small))
     prepare_broker(data, TenantEntry("dev", 1))

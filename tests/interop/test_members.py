@@ -17,7 +17,7 @@ from clustor.runtime.kv_client import KvClient
 from quantum.cli.cluster import app
 from quantum.cli.exits import Exit
 from tests.clustor.runtime.waiting import until
-from tests.interop.cluster_process import DEADLINE_SECONDS, ClusterProcess
+from tests.interop.cluster_process import DEADLINE_SECONDS, PATIENT, ClusterProcess
 from tests.interop.test_cluster import WORKERS, Load
 
 PATIENTLY = ("--timeout", "180")
@@ -68,7 +68,7 @@ async def goes_on(load: Load) -> None:
 
 async def test_nodes_join_lead_die_and_leave_under_load(tmp_path: Path) -> None:
     data = tmp_path / "cluster"
-    with ClusterProcess(data, tenant_prgs=1, spare_nodes=1) as cluster:
+    with ClusterProcess(data, tenant_prgs=1, spare_nodes=1, patience=PATIENT) as cluster:
         cluster.wait_for_leader()
         async with loaded(cluster) as load:
             added = await asyncio.to_thread(command, cluster, "add-node")
@@ -104,7 +104,7 @@ async def last_lines(cluster: ClusterProcess, about: str) -> list[str]:
 
 
 async def test_a_lost_disk_rejoins_as_a_learner(tmp_path: Path) -> None:
-    with ClusterProcess(tmp_path / "cluster") as cluster:
+    with ClusterProcess(tmp_path / "cluster", patience=PATIENT) as cluster:
         leader = cluster.wait_for_leader()
         lost = min({1, 2, 3} - {leader})
         async with loaded(cluster) as load:
@@ -125,7 +125,7 @@ async def test_a_lost_disk_rejoins_as_a_learner(tmp_path: Path) -> None:
 
 
 async def test_a_group_is_not_shrunk_below_what_survives_without_a_word(tmp_path: Path) -> None:
-    with ClusterProcess(tmp_path / "cluster") as cluster:
+    with ClusterProcess(tmp_path / "cluster", patience=PATIENT) as cluster:
         cluster.wait_for_leader()
         command(cluster, "remove-node", "3", code=Exit.FAILED)
         cluster.until(lambda: listed(cluster) == [[1, 2, 3]], "all are there still")

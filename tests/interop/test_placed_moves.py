@@ -12,7 +12,7 @@ from clustor.control import Members, PlacePartition
 from clustor.runtime.control_records import CONTROL_PARTITION
 from clustor.runtime.kv_client import KvClient, KvUnavailable
 from quantum.cli.admin_client import AdminUnreachable, fetch, post
-from tests.interop.cluster_process import ClusterProcess
+from tests.interop.cluster_process import PATIENT, ClusterProcess
 from tests.interop.control_process import all_healthy, everybody, insist, prepared
 from tests.interop.test_members import command, goes_on, loaded
 
@@ -71,7 +71,7 @@ async def test_clients_wait_until_the_control_plane_has_recorded_the_members(
 ) -> None:
     """Clustor §9.9: nothing is served under a membership that is not acknowledged."""
     data = tmp_path / "cluster"
-    prepared(data, nodes=4, fault_injection=True)
+    prepared(data, nodes=4, fault_injection=True, patience=PATIENT)
     with ClusterProcess(data, nodes=4) as cluster:
         cluster.until(lambda: all_healthy(cluster, groups=2), "the control plane is there")
         place(cluster, "away", 1, 2, 3)
@@ -103,7 +103,7 @@ async def test_clients_wait_until_the_control_plane_has_recorded_the_members(
 async def test_a_placement_moves_a_group_through_the_deaths_of_its_coordinators(
     tmp_path: Path,
 ) -> None:
-    with ClusterProcess(tmp_path / "cluster", spare_nodes=1) as cluster:
+    with ClusterProcess(tmp_path / "cluster", spare_nodes=1, patience=PATIENT) as cluster:
         cluster.until(lambda: all_healthy(cluster, groups=2), "the control plane is there")
         await asyncio.to_thread(command, cluster, "add-node")
         cluster.nodes = 4

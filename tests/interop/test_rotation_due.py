@@ -11,7 +11,7 @@ from clustor.runtime.rotation_keys import REGISTRY_FILE
 from clustor.runtime.signer_keys import REGISTRY_FILE as SIGNERS_FILE
 from clustor.runtime.signer_keys import WISH_PREFIX
 from clustor.security import KeyState, KeyUse, decode_registry
-from tests.interop.cluster_process import ClusterProcess
+from tests.interop.cluster_process import PATIENT, ClusterProcess
 from tests.interop.control_process import all_healthy, everybody, prepared
 from tests.interop.test_members import goes_on, loaded
 
@@ -40,7 +40,7 @@ def signs_with(cluster: ClusterProcess, node: int) -> int:
 
 async def test_a_due_key_reaches_all_nodes_though_the_leader_is_killed(tmp_path: Path) -> None:
     data = tmp_path / "cluster"
-    prepared(data, dek_period_ms=PERIOD_MS)
+    prepared(data, dek_period_ms=PERIOD_MS, patience=PATIENT)
     with ClusterProcess(data) as cluster:
         cluster.until(lambda: all_healthy(cluster, groups=2), "the control plane is there")
         async with loaded(cluster) as load:
