@@ -444,9 +444,11 @@ def _catch_up(root: Path, nodes: list[Path]) -> None:
     """Give the cluster's own store the keys that its nodes were granted meanwhile.
 
     A new key must have an epoch above all of theirs. The registry is begun anew: it belongs to
-    the ring that was there.
+    the ring that was there. A rotation of the store's own that was interrupted goes on instead.
     """
-    newest = max(nodes, key=_newest_epoch, default=root)
+    newest, staged_here = max(nodes, key=_newest_epoch, default=root), read_staged(root)
+    if staged_here is not None and staged_here.epoch >= _newest_epoch(newest):
+        return
     if _newest_epoch(newest) > _newest_epoch(root):
         write_durably(root / KEYRING_FILE, (newest / KEYRING_FILE).read_bytes())
         (root / REGISTRY_FILE).unlink(missing_ok=True)
@@ -463,6 +465,9 @@ def _check_free(directory: Path, file: StagedFile) -> None:
     there = read_staged(directory)
     if there is not None and (there.epoch, there.wrapped) != (file.epoch, file.wrapped):
         raise RotationRefused("another key is on its way", epoch=there.epoch, at=str(directory))
+    for key in decode_keyring((directory / KEYRING_FILE).read_bytes()).deks:
+        if key.epoch == file.epoch and key.wrapped != file.wrapped:  # wrapping is deterministic
+            raise RotationRefused("another key has its epoch", epoch=key.epoch, at=str(directory))
 
 
 def rotate_everywhere(

@@ -309,6 +309,17 @@ def _known(store: Path) -> set[int]:
     return {*ring.dek_epochs(), *ring.staged_dek_epochs()}
 
 
+def test_an_epoch_that_another_key_has_is_not_given_again(root: Path) -> None:
+    """A node got a key of its own while the cluster's was on its way."""
+    stores = cluster_keys(root)
+    KeyKeeper(root / KEYS_DIRECTORY, None, dict).stage()
+    rotate_everywhere(stores[0], [], dict, after_ms=0)
+    before = (stores[0] / KEYRING_FILE).read_bytes()
+    with pytest.raises(RotationRefused, match="another key has its epoch"):
+        rotate_everywhere(root / KEYS_DIRECTORY, stores, dict)
+    assert (stores[0] / KEYRING_FILE).read_bytes() == before
+
+
 def test_a_node_that_joins_meanwhile_gets_the_new_key_too(root: Path) -> None:
     rotate_everywhere(root / KEYS_DIRECTORY, cluster_keys(root), dict)
     entry = prepare_node(root, utc_now())
