@@ -13,7 +13,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -41,6 +41,7 @@ from clustor.replica import (
 from clustor.runtime.admission import FlowNumbers
 from clustor.runtime.audit_desk import AuditDesk
 from clustor.runtime.cluster_file import ClusterFile, NodeEntry
+from clustor.runtime.control_records import CONTROL_PARTITION
 from clustor.runtime.data_directory import DataDirectory, read_room
 from clustor.runtime.disk import Disk
 from clustor.runtime.disk_policy import DiskRoom
@@ -208,7 +209,7 @@ class Node:
             Configuration(voters=voters) if mine in voters else None,
             os.urandom,
             self.now_ms(),
-            flow=self.settings.flow,
+            flow=self._flow_of(partition),
             rejoin_epoch=self._rejoin_epochs.get(partition),
         )
         for finding in group.replica.findings:
@@ -216,6 +217,15 @@ class Node:
         self.groups[partition] = group
         self._by_number |= dict.fromkeys(group.numbers(), group)
         return group
+
+    def _flow_of(self, partition: PartitionId) -> FlowNumbers:
+        """Return how a group's writes are bounded. An operator's hard block is not the control
+        plane's: without it no proof stands, and nobody could be told why nothing goes on.
+        """
+        flow = self.settings.flow
+        if partition == CONTROL_PARTITION:
+            return replace(flow, structural_hard_block=False)
+        return flow
 
     def _replica_settings(self, new_machine: NewMachine) -> ReplicaSettings:
         return ReplicaSettings(
