@@ -30,6 +30,7 @@ from quantum.serving import link
 from quantum.serving.authentication import Authenticator
 from quantum.serving.backpressure import TurnShare
 from quantum.serving.broker_file import BrokerFile, RingsFile, TenantEntry
+from quantum.serving.client_wire import ClientWire
 from quantum.serving.connection import Connection
 from quantum.serving.groups import Seat, grown_seats, seats_of
 from quantum.serving.large_packets import LargePackets
@@ -79,7 +80,7 @@ class BrokerService:
         self.tenants: dict[str, Tenant] = {}
         self._by_group: dict[HostedGroup, Prg] = {}
         self._touched: dict[Prg, None] = {}
-        self._dirty: dict[Connection, None] = {}
+        self._dirty: dict[ClientWire, None] = {}
         self._slices: list[set[Connection]] = [set() for _ in range(_CHECK_SLICES)]
         self._next_slice = 0
         self._leaders: dict[Prg, int | None] = {}
@@ -342,7 +343,7 @@ class BrokerService:
         self._touched[prg] = None
         self._node.touch(prg.group)
 
-    def dirty(self, connection: Connection) -> None:
+    def dirty(self, connection: ClientWire) -> None:
         """Let a connection be written at the end of this turn."""
         if not self._dirty:
             self._node.turn_soon()
