@@ -1,9 +1,9 @@
 """A real cluster of real processes, started by the real command, for tests and benchmarks.
 
 Which node leads which group is luck, and no test may depend on it. `QUANTUM_TEST_LEADER=2` lets
-node 2 lead every group of a new cluster before a test's body begins; `QUANTUM_TEST_LEADER=3,1,2` gives the groups,
-in the order of their numbers, to these nodes in turn. What fails under one of them and passes
-under another states more than is promised.
+node 2 lead every group of a new cluster before a test's body begins; with `3,1,2` these nodes lead
+the groups in turn, in the order of their numbers. What fails under one value and passes under
+another states more than is promised.
 """
 
 from __future__ import annotations
