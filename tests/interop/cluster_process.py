@@ -1,9 +1,6 @@
 """A real cluster of real processes, started by the real command, for tests and benchmarks.
 
-Which node leads which group is luck, and no test may depend on it. `QUANTUM_TEST_LEADER=2` lets
-node 2 lead every group of a new cluster before a test's body begins; with `3,1,2` these nodes lead
-the groups in turn, in the order of their numbers. What fails under one value and passes under
-another states more than is promised.
+Who leads can be varied: see `leader_luck`.
 """
 
 from __future__ import annotations
@@ -23,19 +20,17 @@ from typing import Any, Self
 
 import msgspec
 
-from clustor.runtime.cluster_file import CLUSTER_FILE, encode_cluster_file
+from clustor.runtime.cluster_file import CLUSTER_FILE, encode_cluster_file, read_cluster_file
 from clustor.runtime.development import prepare_cluster
 from clustor.runtime.pki import cluster_id, utc_now
 from clustor.runtime.transport import Address
 from quantum.cli.admin_client import AdminUnreachable, fetch_status
-from quantum.cli.group_changes import GroupChanges
 from tests.clustor.runtime.waiting import free_base_port
+from tests.interop import leader_luck
 
 DEADLINE_SECONDS = 180.0
 PATIENT = 20
 """Elections after three to six seconds instead of 150 to 300 ms."""
-SEATS = [int(node) for node in os.environ.get("QUANTUM_TEST_LEADER", "").split(",") if node]
-"""Whom a test is to find leading; nobody in particular where it is empty."""
 _NODE_LINE = re.compile(r"node (\d+) pid=(\d+) peer=(\S+) admin=(\S+)")
 _COMMAND = "from quantum.cli.cluster import app; app()"
 
@@ -72,12 +67,13 @@ class ClusterProcess:
         self.lines: list[str] = []
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
+        self._roaming: leader_luck.Roaming | None = None
 
     def __enter__(self) -> Self:
         is_new = not any(self.data.glob("node-*/state"))
         self.start()
         if is_new:
-            self.seat()
+            self._vary_luck()
         return self
 
     def __exit__(
@@ -101,15 +97,15 @@ class ClusterProcess:
         self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
         self._reader.start()
 
-    def seat(self) -> None:
-        """Let the nodes lead that the environment names, where it names any."""
-        if not SEATS or max(SEATS) > self.nodes:
+    def _vary_luck(self) -> None:
+        """Let those lead whom the environment names, where it names any that are here."""
+        if self.nodes == 1 or not (leader_luck.ROAMS or leader_luck.SEATS):
             return
-        self.until(lambda: all(map(self.status, range(1, self.nodes + 1))), "all nodes answer")
-        changes = GroupChanges(self.admins(), DEADLINE_SECONDS)
-        self.until(lambda: changes.leading().keys() == changes.partitions(), "leaders of all")
-        for turn, partition in enumerate(sorted(changes.partitions())):
-            changes.transfer(partition, SEATS[turn % len(SEATS)])
+        self.until(lambda: leader_luck.has_leaders(self.admins()), "all are there, and led")
+        if leader_luck.ROAMS and read_cluster_file(self.data / CLUSTER_FILE).patience == 1:
+            self._roaming = leader_luck.Roaming(self.admins)
+        elif leader_luck.SEATS and max(leader_luck.SEATS) <= self.nodes:
+            leader_luck.seat(self.admins())
 
     def _prepare(self) -> None:
         made = prepare_cluster(
@@ -128,6 +124,9 @@ class ClusterProcess:
         process = self._process
         if process is None:
             return 0
+        if self._roaming is not None:
+            self._roaming.stop()
+            self._roaming = None
         if process.poll() is None:
             process.terminate()
         code = process.wait(120)
