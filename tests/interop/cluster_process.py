@@ -1,6 +1,6 @@
 """A real cluster of real processes, started by the real command, for tests and benchmarks.
 
-Who leads can be varied: see `leader_luck`.
+Who leads and who is slow can be varied: see `luck`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from clustor.runtime.pki import cluster_id, utc_now
 from clustor.runtime.transport import Address
 from quantum.cli.admin_client import AdminUnreachable, fetch_status
 from tests.clustor.runtime.waiting import free_base_port
-from tests.interop import leader_luck
+from tests.interop import luck
 
 DEADLINE_SECONDS = 180.0
 PATIENT = 20
@@ -67,7 +67,7 @@ class ClusterProcess:
         self.lines: list[str] = []
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
-        self._roaming: leader_luck.Roaming | None = None
+        self._meddlers: list[luck.Meddler] = []
 
     def __enter__(self) -> Self:
         is_new = not any(self.data.glob("node-*/state"))
@@ -98,14 +98,17 @@ class ClusterProcess:
         self._reader.start()
 
     def _vary_luck(self) -> None:
-        """Let those lead whom the environment names, where it names any that are here."""
-        if self.nodes == 1 or not (leader_luck.ROAMS or leader_luck.SEATS):
+        """Meddle as the environment says, where it says anything."""
+        if self.nodes == 1 or not (luck.ROAMS or luck.SEATS or luck.SLOW):
             return
-        self.until(lambda: leader_luck.has_leaders(self.admins()), "all are there, and led")
-        if leader_luck.ROAMS and read_cluster_file(self.data / CLUSTER_FILE).patience == 1:
-            self._roaming = leader_luck.Roaming(self.admins)
-        elif leader_luck.SEATS and max(leader_luck.SEATS) <= self.nodes:
-            leader_luck.seat(self.admins())
+        self.until(lambda: luck.has_leaders(self.admins()), "all are there, and led")
+        is_patient = read_cluster_file(self.data / CLUSTER_FILE).patience > 1
+        if luck.SEATS and max(luck.SEATS) <= self.nodes:
+            luck.seat(self.admins())
+        if luck.ROAMS and not is_patient:
+            self._meddlers.append(luck.Roaming(self.admins))
+        if luck.SLOW and is_patient:
+            self._meddlers.append(luck.Slowing(lambda: self.pids.get(luck.SLOW)))
 
     def _prepare(self) -> None:
         made = prepare_cluster(
@@ -124,9 +127,9 @@ class ClusterProcess:
         process = self._process
         if process is None:
             return 0
-        if self._roaming is not None:
-            self._roaming.stop()
-            self._roaming = None
+        for meddler in self._meddlers:
+            meddler.stop()
+        self._meddlers.clear()
         if process.poll() is None:
             process.terminate()
         code = process.wait(120)
