@@ -1,10 +1,10 @@
 """Who leads and who hears of something first is luck, and no test may depend on it: here luck does
 as it is told.
 
-`QUANTUM_TEST_LEADER=2` lets node 2 lead every group of a new cluster before a test's body begins;
+`LUCK_LEADER=2` lets node 2 lead every group of a new cluster before a test's body begins;
 with `3,1,2` these nodes lead the groups in turn, in the order of their numbers. `roam` moves a
 leader every second or two, as a slow machine does, in every cluster that is not patient.
-`QUANTUM_TEST_SLOW=2` lets node 2 run for a fifth of the time only, in patient clusters: it hears of
+`LUCK_SLOW=2` lets node 2 run for a fifth of the time only, in patient clusters: it hears of
 everything last. What fails under one of them and passes under another states more than is promised.
 (Tests that stop nodes themselves are not for the last one.)
 """
@@ -24,10 +24,10 @@ from clustor.runtime.transport import Address
 from quantum.cli.admin_client import AdminUnreachable, post
 from quantum.cli.group_changes import GroupChanges
 
-WISH: Final = os.environ.get("QUANTUM_TEST_LEADER", "")
+WISH: Final = os.environ.get("LUCK_LEADER", "")
 ROAMS: Final = WISH == "roam"
 SEATS: Final = [] if ROAMS else [int(node) for node in WISH.split(",") if node]
-SLOW: Final = int(os.environ.get("QUANTUM_TEST_SLOW", "0"))
+SLOW: Final = int(os.environ.get("LUCK_SLOW", "0"))
 PACE_SECONDS: Final = 1.5
 STANDS_SECONDS, RUNS_SECONDS = 0.4, 0.1
 DEADLINE_SECONDS: Final = 180.0
