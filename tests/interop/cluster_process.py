@@ -1,4 +1,7 @@
-"""A real cluster of real processes, started by the real command, for tests and benchmarks."""
+"""A real cluster of real processes, started by the real command, for tests and benchmarks.
+
+Who leads and who is slow can be varied: see `luck`.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,13 @@ from typing import Any, Self
 
 import msgspec
 
-from clustor.runtime.cluster_file import CLUSTER_FILE, encode_cluster_file
+from clustor.runtime.cluster_file import CLUSTER_FILE, encode_cluster_file, read_cluster_file
 from clustor.runtime.development import prepare_cluster
 from clustor.runtime.pki import cluster_id, utc_now
 from clustor.runtime.transport import Address
 from quantum.cli.admin_client import AdminUnreachable, fetch_status
 from tests.clustor.runtime.waiting import free_base_port
+from tests.interop import luck
 
 DEADLINE_SECONDS = 180.0
 PATIENT = 20
@@ -63,9 +67,13 @@ class ClusterProcess:
         self.lines: list[str] = []
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
+        self._meddlers: list[luck.Meddler] = []
 
     def __enter__(self) -> Self:
+        is_new = not any(self.data.glob("node-*/state"))
         self.start()
+        if is_new:
+            self._vary_luck()
         return self
 
     def __exit__(
@@ -89,6 +97,19 @@ class ClusterProcess:
         self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
         self._reader.start()
 
+    def _vary_luck(self) -> None:
+        """Meddle as the environment says, where it says anything."""
+        if self.nodes == 1 or not (luck.ROAMS or luck.SEATS or luck.SLOW):
+            return
+        self.until(lambda: luck.has_leaders(self.admins()), "all are there, and led")
+        is_patient = read_cluster_file(self.data / CLUSTER_FILE).patience > 1
+        if luck.SEATS and max(luck.SEATS) <= self.nodes:
+            luck.seat(self.admins())
+        if luck.ROAMS and not is_patient:
+            self._meddlers.append(luck.Roaming(self.admins))
+        if luck.SLOW and is_patient:
+            self._meddlers.append(luck.Slowing(lambda: self.pids.get(luck.SLOW)))
+
     def _prepare(self) -> None:
         made = prepare_cluster(
             self.data,
@@ -106,6 +127,9 @@ class ClusterProcess:
         process = self._process
         if process is None:
             return 0
+        for meddler in self._meddlers:
+            meddler.stop()
+        self._meddlers.clear()
         if process.poll() is None:
             process.terminate()
         code = process.wait(120)

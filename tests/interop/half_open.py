@@ -1,7 +1,7 @@
 """Open connections that never finish a CONNECT: `-m tests.interop.half_open PORT COUNT WAVES`.
 
 Each wave leaves the sockets of the one before it open until the server closes them, or the next
-but one begins. Prints one line when all waves are through.
+but one begins. Prints one line when all waves are through, and holds the last until its input ends.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ async def main(port: int, count: int, waves: int) -> None:
             writer.transport.abort()
         held = fresh
     print(opened, flush=True)
+    await asyncio.to_thread(sys.stdin.read)
     for writer in held:
         writer.transport.abort()
 

@@ -95,8 +95,13 @@ def test_any_node_takes_a_call_and_every_node_shows_it_at_once(cluster: ClusterP
     states = [insist(api, "GET", "/v1/cluster/state").body for api in apis(cluster)]
     assert {state["access"]["identity"] for state in states} == {operator_of(CLUSTER).identity}
     assert all(state["access"]["development"] for state in states)
-    nodes = [[node["node_id"] for node in state["nodes"]] for state in states]
-    assert nodes == [["1", "2", "3"]] * 3
+
+    def recorded() -> bool:
+        """Who leads the control plane writes down what the files say, one call behind another."""
+        found = [insist(api, "GET", "/v1/cluster/state").body["nodes"] for api in apis(cluster)]
+        return [[node["node_id"] for node in nodes] for nodes in found] == [["1", "2", "3"]] * 3
+
+    cluster.until(recorded, "all nodes are recorded, and every node says so")
 
 
 def test_the_trail_of_calls_is_the_same_on_every_node(cluster: ClusterProcess) -> None:
@@ -121,9 +126,14 @@ def test_every_node_says_why_its_replica_does_not_lead(cluster: ClusterProcess) 
     told = [insist(api, "GET", "/v1/groups/1/why/WhyNotLeader") for api in apis(cluster)]
     assert [each.code for each in told] == [200, 200, 200], told[0].body
     assert all(each.body["answer"] for each in told)
-    shown = insist(apis(cluster)[0], "GET", "/v1/groups/1").body
-    assert shown["local"]["partition_id"] == "1"
-    assert shown["placement"]["members"]["voters"] == ["1", "2", "3"]
+
+    def placed() -> bool:
+        shown = insist(apis(cluster)[0], "GET", "/v1/groups/1").body
+        assert shown["local"]["partition_id"] == "1"
+        placement = shown["placement"]
+        return placement is not None and placement["members"]["voters"] == ["1", "2", "3"]
+
+    cluster.until(placed, "its placement is recorded")
 
 
 def test_a_call_survives_the_leaders_death_and_is_carried_out_once(cluster: ClusterProcess) -> None:

@@ -260,6 +260,11 @@ def test_a_cluster_archives_on_whoever_leads_it(tmp_path: Path, s3_archive: str)
         row = answer["partitions"][0] if code == 200 else {"leads": False}
         return row["leads"] and row["behind"] == 0 < row["archived_index"]
 
+    def tells_all(live: LogSource) -> bool:
+        """A follower hears of what is committed a bit later."""
+        told = commands(live)
+        return all(message in told for message in messages)
+
     def led_among(*nodes: int) -> int:
         found: set[int | None] = set()
 
@@ -286,6 +291,7 @@ def test_a_cluster_archives_on_whoever_leads_it(tmp_path: Path, s3_archive: str)
         cluster.until(lambda: caught_up(new), "the new one goes on")
         for node in alive:
             live = open_source(f"cluster:{cluster.admin(node)}", keys)
+            cluster.until(lambda live=live: tells_all(live), f"node {node} tells of everything")  # type: ignore[misc]
             found = commands(live)
             assert all(found.count(message) == 1 for message in messages), node
         other = next(node for node in alive if node != new)
@@ -308,7 +314,8 @@ def test_a_cluster_archives_on_whoever_leads_it(tmp_path: Path, s3_archive: str)
     assert all(found.count(message) == 1 for message in messages)
     verified = verify_prg(open_objects(s3_archive), prg, keys.keyring(prg))
     assert verified.sound
-    assert len({row.log_id for row in verified.listing.segments}) == 2, "two nodes wrote it"
+    wrote = {row.log_id for row in verified.listing.segments}
+    assert len(wrote) >= 2, "both leaders wrote it; the third node, where it was elected at last"
     stopped = open_source(str(data), keys)
     span = IndexRange(prg, 1, verified.listing.last)
     assert list(open_source(s3_archive, keys).entries(span)) == list(stopped.entries(span))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import subprocess
 import sys
 import time
@@ -58,23 +59,30 @@ def publish(good: Client) -> float:
     return time.monotonic() - begin
 
 
+def has_spoken(flooding: subprocess.Popen[bytes]) -> bool:
+    """Say whether a process has opened all; it holds the last of them until its input ends."""
+    assert flooding.stdout is not None
+    return flooding.poll() is not None or bool(select.select([flooding.stdout], [], [], 0)[0])
+
+
 def flood(broker: BrokerProcess, good: Client, processes: int, count: int, waves: int) -> Flood:
     """Let processes open connections while a good client goes on publishing."""
     command = [sys.executable, "-m", "tests.interop.half_open", str(broker.mqtt)]
     running = [
-        subprocess.Popen([*command, str(count), str(waves)], stdout=subprocess.PIPE)
+        subprocess.Popen(
+            [*command, str(count), str(waves)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
         for _ in range(processes)
     ]
     found = Flood()
-    while any(each.poll() is None for each in running):
+    while not all(has_spoken(each) for each in running):
         for _ in range(50):
             found.worst_seconds = max(found.worst_seconds, publish(good))
         found.half_open_most = max(found.half_open_most, metric(broker, "quantum_half_open"))
+    found.half_open_most = max(found.half_open_most, metric(broker, "quantum_half_open"))
     for each in running:
-        assert each.stdout is not None
-        found.opened += int(each.stdout.read())
-        each.stdout.close()
-        each.wait()
+        said, _ = each.communicate()
+        found.opened += int(said)
     return found
 
 

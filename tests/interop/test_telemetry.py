@@ -221,14 +221,12 @@ def test_idle_groups_prove_themselves_and_no_machine_notices(cluster: ClusterPro
         name: tuple[str, tuple[tuple[str, str], ...]] = ("clustor_raft_canaries_total", ())
         return float(sum(metrics(cluster, node)[name] for node in NODES))
 
-    for _ in range(20):
-        (terms, digests), written = look(), canaries()
+    for _ in range(20):  # who was elected a moment ago may have more to say than its first word
+        before, written = look(), canaries()
         cluster.until(lambda at=written: canaries() >= at + 4, "canaries of all four groups")  # type: ignore[misc]
-        after = look()
-        if after[0] == terms:
-            assert after[1] == digests
+        if look() == before:
             return
-    raise AssertionError("leaders changed all the time")
+    raise AssertionError("machines notice canaries, or leaders changed all the time")
 
 
 def test_the_scrape_counts_what_clients_did(cluster: ClusterProcess) -> None:
