@@ -15,6 +15,7 @@ import msgspec
 from clustor.raft.profiles import CONSISTENCY_PROFILE, PROFILES, Profile
 from clustor.runtime.admission import FlowNumbers
 from clustor.runtime.errors import DataDirectoryRefused
+from clustor.runtime.hardening import Hardening
 from clustor.runtime.pki import ClusterId, NodeId
 from clustor.runtime.transport import Address
 from clustor.security.key_registry import DEK_PERIOD_MS
@@ -75,6 +76,7 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     profile_name: str = CONSISTENCY_PROFILE.name  # of clustor §5.2
     dek_period_ms: int = DEK_PERIOD_MS  # data keys: a week at the most (clustor §12.2)
     fault_injection: bool = False  # whether groups can be told to hang: tests and drills only
+    hardening: Hardening = Hardening.REPORT  # whether a start needs all of it (quantumqtt §9.7)
     # How many times longer than the profile's its nodes wait for each other and for their disks,
     # for a machine that does much else. Longer only: a lease never outlives an election by it.
     patience: Annotated[int, msgspec.Meta(ge=1)] = 1

@@ -130,9 +130,16 @@ class Office:
 
     def sign(self, purpose: KeyPurpose, content: object) -> Signature:
         """Sign what a control plane record or a release manifest holds, with the key in force."""
-        entry = self._in_force(KeyUse(purpose.value))
-        signed = self._device.sign(_label(entry), signed_bytes(purpose, content))
-        return Signature(key_id=self.key_id(entry), signature=signed)
+        key_id, signed = self.sign_bytes(KeyUse(purpose.value), signed_bytes(purpose, content))
+        return Signature(key_id=key_id, signature=signed)
+
+    def sign_bytes(self, use: KeyUse, content: bytes) -> tuple[str, bytes]:
+        """Sign with the key in force; return its name and the signature."""
+        entry = self._in_force(use)
+        return self.key_id(entry), self._device.sign(_label(entry), content)
+
+    def public_key(self, entry: KeyEntry) -> bytes:
+        return self._device.public_key(_label(entry))
 
     def glass_authority(self, lifetime: timedelta) -> Authority | None:
         """Return who signs break-glass certificates of this lifetime; None: nobody was made."""

@@ -46,7 +46,13 @@ from clustor.security.signer_rotation import OFFICE_USES, SIGNER_USES
 from quantum.cli.admin_asking import ADMIN_DEFAULT, Admin
 from quantum.cli.credentials import speaking
 from quantum.cli.exits import Exit, exit_of, fail
-from quantum.cli.keys_office import Content, rotate_office, sign_content, tend_office
+from quantum.cli.keys_office import (
+    Content,
+    rotate_office,
+    sign_content,
+    sign_release,
+    tend_office,
+)
 from quantum.cli.node_exits import exit_of_node
 
 app = typer.Typer(help="Keys: which there are, and new ones.", no_args_is_help=True)
@@ -89,6 +95,19 @@ def sign(
     with _reported():
         signed = sign_content(data, content, file)
     typer.echo(json.dumps(signed))
+
+
+@app.command("sign-release")
+def sign_files(data: Data = Path("var"), *, as_json: AsJson = False) -> None:
+    """Sign the files that this command runs from with the ReleaseAutomationKey.
+
+    From then on each node of the cluster starts from these very files, or does not start. Give it
+    again after every upgrade, before the nodes are started. Exit code 3: no cluster. 4: no key.
+    """
+    with _reported():
+        done = sign_release(data)
+    text = "  ".join(f"{name}={value}" for name, value in done.items())
+    typer.echo(json.dumps(done) if as_json else text)
 
 
 @app.command("list")

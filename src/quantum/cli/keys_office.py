@@ -13,6 +13,7 @@ from clustor.control import Command, KeyPurpose, RegisterKey, RetireKey, Signing
 from clustor.control.features import ManifestContent
 from clustor.control.overrides import OverrideContent
 from clustor.runtime.audit_once import command_event, record_now
+from clustor.runtime.audit_writer import wall_ms
 from clustor.runtime.break_glass_ca import GlassCertificates
 from clustor.runtime.cluster_file import CLUSTER_FILE, read_cluster_file
 from clustor.runtime.control_reports import build_version
@@ -21,6 +22,7 @@ from clustor.runtime.key_device import FileKeyDevice
 from clustor.runtime.keystore import KEYS_DIRECTORY
 from clustor.runtime.office_keys import OFFICE_DIRECTORY, Office
 from clustor.runtime.pki import GLASS_FILE, PKI_DIRECTORY, Authority, load_authority, replace_file
+from clustor.runtime.release import RELEASE_FILE, RELEASE_KEYS_FILE, release_here
 from clustor.security import AuditEvent, KeyUse
 from clustor.security.signer_rotation import SignerStep
 from quantum.cli.admin_api import AdminApi, Told
@@ -157,3 +159,23 @@ def sign_content(data: Path, content: Content, file: Path) -> dict[str, Any]:
     record_now(data, [*kept.events, event])
     signed: dict[str, Any] = msgspec.to_builtins(signature)
     return signed
+
+
+def sign_release(data: Path) -> dict[str, Any]:
+    """Describe and sign what this command runs from, and give it to every node.
+
+    A node that has it starts from these very files only.
+    """
+    kept = _Collected()
+    office = open_office(data, kept)
+    release, keys = release_here(office, build_version(), wall_ms())
+    cluster = read_cluster_file(data / CLUSTER_FILE)
+    for entry in cluster.nodes:
+        pki = node_directory(data, entry.id) / PKI_DIRECTORY
+        if pki.exists():  # the release first: keys without one let nobody start
+            replace_file(pki / RELEASE_FILE, msgspec.json.encode(release) + b"\n", 0o644)
+            replace_file(pki / RELEASE_KEYS_FILE, msgspec.json.encode(keys) + b"\n", 0o644)
+    facts = {"version": release.manifest.version, "files": str(len(release.manifest.files))}
+    event = command_event("ReleaseSigned", "Done", release.key_id, facts)
+    record_now(data, [*kept.events, event])
+    return {"key_id": release.key_id, **facts}

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from clustor.control import IssueBreakGlass, KeyPurpose, OverrideScope, SigningKey, scan
 from clustor.runtime.development import prepare_cluster
 from clustor.runtime.pki import GLASS_FILE, cluster_id, load_certificates, utc_now
+from clustor.runtime.release import check_release
 from clustor.runtime.transport import Address
 from clustor.security import signer_rotation
 from quantum.cli import admin, keys
@@ -133,3 +134,13 @@ def test_what_the_control_plane_did_not_hear_is_finished_later(place: Place) -> 
     place.host.reachable = True
     assert place.ask("tend").exit_code == 0
     assert [row["state"] for row in place.rows()] == ["Active"]
+
+
+def test_a_signed_release_is_what_nodes_verify(place: Place) -> None:
+    assert place.run("sign-release").exit_code == 4
+    assert place.ask("rotate", "--use", "ReleaseAutomationKey").exit_code == 0
+    told = place.run("sign-release", "--json")
+    assert told.exit_code == 0, told.output
+    for node in (1, 2):
+        pki = place.data / f"node-{node}" / "pki"
+        assert check_release(pki) == json.loads(told.output)["version"]
