@@ -193,7 +193,7 @@ async def serve_node(
     node.audit = signers.audit = open_desk(data, active_partitions=cluster.groups)
     node.transport.on_refused = node.audit.peer_refused
     node.audit.node_did("NodeStarted", node_id)
-    trust = NodeTrust(node.transport, data.pki, node.audit, node.now_ms)
+    trust = NodeTrust(node.transport, data.pki, node.audit, node.now_ms, cluster.ocsp_url)
     keeper = KeyKeeper(
         data.keys,
         settings.keys,
