@@ -17,6 +17,7 @@ from cryptography import x509
 
 from clustor.runtime.errors import CertificateUnusable
 from clustor.runtime.pki import REVOCATION_FILE
+from clustor.runtime.tls_suites import is_permitted, restrict_suites
 from clustor.runtime.trust import ChainReader, Shown, Trust, read_trust, trust_in
 from quantum.edge.errors import (
     CertificatesUnusable,
@@ -24,6 +25,7 @@ from quantum.edge.errors import (
     ClientCertificateRevoked,
     ClientRefused,
     ClientUntrusted,
+    SuiteRefused,
     TenantUnknown,
 )
 
@@ -170,6 +172,7 @@ class ServerCertificates:
     def _context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
+        restrict_suites(context)
         context.verify_mode = ssl.CERT_REQUIRED
         # A resumed session is not asked for its certificate again, so it could outlive it.
         context.num_tickets = 0
@@ -242,6 +245,8 @@ class TlsSession:
             raise (choice.refusal or refusal_of(error)) from error
         finally:
             context.sni_callback = None
+        if not is_permitted(self._tls):
+            raise SuiteRefused("it agreed on another suite than quantumqtt §9.2 names")
         self.established = True
 
     def _begin_again(

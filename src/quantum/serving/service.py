@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from clustor.control.command_gates import CommandGate, lacking_nodes
 from clustor.raft.types import ReplicaId
 from clustor.replica import ReplicaOutput
 from clustor.runtime.audit_desk import AuditDesk
@@ -480,6 +481,11 @@ class BrokerService:
                 if prg is not None and prg.leading:
                     prg.items_taken(said.prg, said.through)
 
+    def _knows(self, peer: int, gate: CommandGate) -> bool:
+        """Say whether a node's build knows a word; without a control plane all are one build."""
+        control = self._node.control
+        return control is None or not lacking_nodes(control.state(), gate, (peer,))
+
     def _prg(self, tenant_name: str, number: int) -> Prg | None:
         tenant = self._by_life.get(tenant_name)
         if tenant is None or not 0 <= number < len(tenant.prgs):
@@ -490,7 +496,7 @@ class BrokerService:
         prg = self._prg(said.tenant, said.owner)
         if prg is None or not prg.leading:
             return  # its sender sends again when it knows who leads
-        if prg.held:
+        if prg.held and self._knows(peer, CommandGate.FORWARDS_HELD):
             self.say(peer, link.ForwardsHeld(said.tenant, said.origin, said.owner, prg.held), 64)
 
         def done(first: int, through: int, refused: list[tuple[int, int]]) -> None:

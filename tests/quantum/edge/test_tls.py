@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from clustor.runtime import tls_suites
 from clustor.runtime.pki import utc_now
 from quantum.edge import Lobby
 from quantum.edge.errors import CertificatesUnusable
@@ -350,3 +351,29 @@ async def test_the_handshake_may_come_byte_by_byte(tmp_path: Path) -> None:
         await drip()
         incoming.write(await reader.read(65_536))
         assert tls.read() == b"HELLO"
+
+
+@pytest.mark.parametrize(
+    ("suites", "agreed"),
+    [
+        ("TLS_AES_128_GCM_SHA256", "TLS_AES_128_GCM_SHA256"),
+        ("TLS_CHACHA20_POLY1305_SHA256:TLS_AES_128_GCM_SHA256", "TLS_AES_128_GCM_SHA256"),
+        ("TLS_CHACHA20_POLY1305_SHA256:TLS_AES_256_GCM_SHA384", "TLS_AES_256_GCM_SHA384"),
+        ("TLS_CHACHA20_POLY1305_SHA256", None),
+    ],
+)
+async def test_two_suites_are_agreed_on_and_no_other(
+    tmp_path: Path, suites: str, agreed: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Quantumqtt §9.2."""
+    client = issue_client(tmp_path, "lamp-7", NOW)
+    async with serving(tmp_path, Handlers()) as (_, connect):
+        context = client_context(tmp_path, client)
+        monkeypatch.setattr(tls_suites, "SUITES", tuple(suites.split(":")))
+        assert tls_suites.restrict_suites(context)
+        monkeypatch.undo()
+        if agreed is None:
+            await refused(connect, context)
+            return
+        _, writer = await connect(ssl=context, server_hostname="localhost")
+        assert writer.get_extra_info("cipher")[0] == agreed
