@@ -33,7 +33,7 @@ from clustor.runtime.errors import (
     PeerUntrusted,
     PeerWithoutIdentity,
 )
-from clustor.runtime.tls_suites import restrict_suites
+from clustor.runtime.tls_suites import prefer_own_suites
 
 PrivateKey: TypeAlias = ec.EllipticCurvePrivateKey | Ed25519PrivateKey
 PublicKey: TypeAlias = ec.EllipticCurvePublicKey | Ed25519PublicKey
@@ -378,7 +378,7 @@ def refusal_of(error: ssl.SSLError) -> PeerRefused:
 def _context(directory: Path, protocol: int) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    restrict_suites(context)
+    prefer_own_suites(context)
     context.check_hostname = False  # the SPIFFE URI is the name; see `check_peer`
     context.verify_mode = ssl.CERT_REQUIRED
     try:

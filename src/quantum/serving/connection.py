@@ -31,7 +31,7 @@ from quantum.mqtt.hot import SLOW, Row, scan
 from quantum.serving.authentication import Accepted, Challenge, Refused, Talk
 from quantum.serving.conversation import Conversation
 from quantum.serving.entrance import Entrance
-from quantum.serving.large_packets import LARGE_BYTES
+from quantum.serving.large_packets import LARGE_BYTES, whole_within_ms
 from quantum.serving.permit import Permit
 from quantum.serving.phase import Phase
 from quantum.serving.session_client import SessionClient
@@ -61,6 +61,7 @@ class Connection(SessionClient):
         "_ends_ms",
         "_entrance",
         "_holds",
+        "_incomplete",
         "_is_large",
         "_is_paused",
         "_keep_alive_ms",
@@ -87,6 +88,8 @@ class Connection(SessionClient):
         """When the client's authentication ends, in Unix milliseconds."""
         self.entered = False
         """Whether it is counted among its tenant's connections."""
+        self._incomplete = (0, 0)
+        """How many reads brought whole packets, and since when none did while one is not whole."""
         self._is_large = False  # a large packet is on its way, or waits for that
         self._holds = 0  # for how many reasons it is not read
         self._is_paused = False
@@ -173,7 +176,7 @@ class Connection(SessionClient):
         self._end_forbidden()
         if self._holds:
             self.let_go()
-        elif self.reader.buffered_bytes:
+        elif self.reader.buffered_bytes and self.phase is Phase.LIVE:
             self._pull()
 
     # What comes in.
@@ -198,8 +201,7 @@ class Connection(SessionClient):
                 if self.home.share is not None:
                     self.home.share.bring(end - start)
         except PeerFault as fault:
-            self.service.count_fault(fault)
-            self.home.count_fault(fault)
+            self.count_fault(fault)
             self.disconnect(fault.reason_code, fault.reason)
 
     def _open_rows(
@@ -352,11 +354,22 @@ class Connection(SessionClient):
 
     def note_refused(self, what: str, why: str, about: bytes = b"") -> None:
         """Tell the audit log what this client may not."""
-        client = self.client_id.decode(errors="replace")
-        who = f"{self.identity or '-'} {client}"
-        tenant = self.tenant.name if self.tenant is not None else ""
         target = about.decode(errors="replace")
+        who, tenant = self._named()
         self.service.note_refused(what, who=who, why=why, target=target, tenant=tenant)
+
+    def count_fault(self, fault: PeerFault) -> None:
+        """Count what is wrong with what the client sent, and tell the audit log whose it was."""
+        self.service.count_fault(fault, *self._named())
+        if self.tenant is not None:
+            self.tenant.count_fault(fault)
+
+    def _named(self) -> tuple[str, str]:
+        """Return who the client is, as far as that is known, and its tenant."""
+        if self.tenant is None:
+            return "" if self.peer is None else self.peer.address, ""
+        client = self.client_id.decode(errors="replace")
+        return f"{self.identity or '-'} {client}", self.tenant.name
 
     # Ends.
 
@@ -372,6 +385,19 @@ class Connection(SessionClient):
             and not self._holds
         ):
             self.disconnect(ReasonCode.KEEP_ALIVE_TIMEOUT, "keep alive timeout")
+        elif self.reader.buffered_bytes and self.phase is Phase.LIVE:
+            self._check_whole(now_ms)
+
+    def _check_whole(self, now_ms: int) -> None:
+        """End a client whose packet drips: slower than any network, or never whole."""
+        reads, since_ms = self._incomplete
+        if reads != self.reader.reads or self._holds:
+            self._incomplete = (self.reader.reads, now_ms)
+        elif now_ms - since_ms > whole_within_ms(self.reader.awaited_bytes):
+            why = "a packet is not whole in time"
+            fault = ProtocolViolation(ReasonCode.QUOTA_EXCEEDED, why)
+            self.count_fault(fault)
+            self.disconnect(fault.reason_code, fault.reason)
 
     def taken_over(self) -> None:
         """Another connection has the client's id ([MQTT-3.1.4-3]); no will then (§10.3)."""

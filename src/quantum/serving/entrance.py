@@ -92,7 +92,9 @@ class Entrance:
         if self.connect is not None:
             self.refuse(ReasonCode.SERVER_UNAVAILABLE, self._closed or "no leader in time")
         else:
-            self._connection.drop("no CONNECT in time")
+            fault = ProtocolViolation(ReasonCode.PROTOCOL_ERROR, "no CONNECT in time")
+            self._connection.count_fault(fault)
+            self._connection.drop(fault.reason)
         return True
 
     def refuse(self, reason: ReasonCode, why: str) -> None:
@@ -134,7 +136,7 @@ class Entrance:
     def _on_bad_connect(self, fault: PeerFault) -> None:
         """Say why where the client can hear it ([MQTT-3.1.4-1], 4.13.1)."""
         connection = self._connection
-        connection.service.count_fault(fault)
+        connection.count_fault(fault)
         if isinstance(fault, UnsupportedProtocol):
             if fault.protocol_name in (b"MQTT", b"MQIsdp"):
                 connection.speak(
@@ -288,7 +290,7 @@ class Entrance:
                     raise ProtocolViolation(ReasonCode.PROTOCOL_ERROR, why)
                 self._on_verdict(talk, talk.on_auth(packet))
         except PeerFault as fault:
-            connection.service.count_fault(fault)
+            connection.count_fault(fault)
             self.refuse(fault.reason_code, fault.reason)
 
     def _on_verdict(self, talk: Talk, verdict: Verdict) -> None:

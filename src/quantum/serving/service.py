@@ -378,9 +378,9 @@ class BrokerService:
         self.connections -= 1
         self._slices[id(connection) // 16 % _CHECK_SLICES].discard(connection)
 
-    def count_fault(self, fault: PeerFault) -> None:
+    def count_fault(self, fault: PeerFault, who: str, tenant: str) -> None:
         self.faults[fault.reason] = self.faults.get(fault.reason, 0) + 1
-        self.note_refused("MalformedPacket", who="", why=fault.reason)
+        self.note_refused("MalformedPacket", who=who, why=fault.reason, tenant=tenant)
 
     def note_refused(
         self, what: str, *, who: str, why: str, target: str = "", tenant: str = ""
