@@ -73,7 +73,8 @@ class QuantumDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse_options(self.options)
-        return QuantumReader(options, _names(schema, options))
+        kind = NarrowingReader if options.pushes_down else QuantumReader
+        return kind(options, _names(schema, options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's
         options = parse_options(self.options)
@@ -144,10 +145,6 @@ class QuantumReader(DataSourceReader):
         self._names = names
         self._filters = options.filters
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  # Spark's
-        self._filters, left = push(self._options.filters, filters)
-        return left
-
     def partitions(self) -> Sequence[InputPartition]:
         options, filters = self._options, self._filters
         logs = _Logs(options)
@@ -158,6 +155,18 @@ class QuantumReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition, self._names, self._filters, self._options)
+
+
+class NarrowingReader(QuantumReader):
+    """A batch of which a WHERE reads less, by option `pushdown`.
+
+    Spark up to 4.3 keeps one plan for a DataFrame: what the last WHERE made of it is what every
+    other scan of the same frame reads, without a word. So this is for frames that are read once.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  # Spark's
+        self._filters, left = push(self._options.filters, filters)
+        return left
 
 
 class QuantumStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
