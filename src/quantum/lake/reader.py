@@ -16,7 +16,7 @@ from clustor.snapshot.errors import SnapshotError
 from quantum.archive.types import IndexRange, PrgId
 from quantum.broker import SnapshotUnusable
 from quantum.lake.archive import LogSource
-from quantum.lake.errors import LogGone
+from quantum.lake.errors import LogGone, while_reading
 from quantum.lake.filters import NO_FILTERS, Filters
 from quantum.lake.judging import PARTS_ENTRIES_MAX, Judge, LooseJudge, ReplayJudge
 from quantum.lake.known_states import KnownStates
@@ -58,7 +58,8 @@ def read_task(  # noqa: PLR0917  # what it needs
         confirm_gone(source, task)
         yield gap_row(task.prg, task.first, task.last, names, version)
         return
-    entries, judge = _warmed(source, task, broker, known, filters)
+    with while_reading(task.prg, task.first):
+        entries, judge = _warmed(source, task, broker, known, filters)
     builder = RowBuilder(task.prg, judge, names, filters, version)
     last: Entry | None = None
     for last in entries:
