@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 from clustor.log.types import EntryKind
 from clustor.replica import decode_batch
+from clustor.runtime.keystore import create_keyring
 from quantum.archive.types import PrgId
 from quantum.broker import OWN_ORIGIN, encode_publishes
 from quantum.cli import lake
@@ -319,3 +320,30 @@ def test_without_its_packages_it_says_what_to_install(monkeypatch: pytest.Monkey
     assert result.exit_code == 1
     assert "not installed: pyspark" in result.output and "quantum-mq[lake]" in result.output
     assert CliRunner().invoke(lake.app, ["--help"]).exit_code == 0
+
+
+def test_a_mistake_names_the_partition_and_the_index(tmp_path: Path) -> None:
+    """What is wrong with an archive, from where on a job wanted to read it; then it goes on."""
+    var = write_story(tmp_path / "var", archive=tmp_path / "archive")
+    archive = ["--archive", (tmp_path / "archive").as_uri(), "--table", tmp_path / "table"]
+    create_keyring(tmp_path / "other")
+    for keys in ("other", "nothing"):
+        named = f"directory:{tmp_path / keys}"
+        done = run("ingest", *archive, "--keys", named, "--once", *INLINE)
+        assert done.exit_code == Exit.WRONG_KEY, done.output
+        assert "prg=dev/0, index=1" in " ".join(done.output.split())
+    mine = ["--keys", f"directory:{var}", *INLINE]
+    assert run("ingest", *archive, "--once", *mine).exit_code == 0
+    assert run("verify", *archive, *mine).exit_code == 0
+    with LogDirectory(var, prgs=2) as logs:
+        last = logs.append(1, [[]])
+        logs.archive(1, (tmp_path / "archive").as_uri())
+    newest = max((tmp_path / "archive" / "dev" / "1" / "segments").iterdir())
+    kept = newest.read_bytes()
+    newest.unlink()
+    done = run("ingest", *archive, "--once", *mine)
+    assert done.exit_code == Exit.NOT_FOUND
+    assert f"prg=dev/1, index={last}" in " ".join(done.output.split())
+    newest.write_bytes(kept)
+    assert run("ingest", *archive, "--once", *mine).exit_code == 0
+    assert run("verify", *archive, *mine).exit_code == 0
