@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from quantum.archive.types import PrgId
 from quantum.lake.archive import KeyProvider, LogSource
+from quantum.lake.columns import gap_row
 from quantum.lake.errors import SourceUnreachable, while_reading
 from quantum.lake.jobs.backfill import backfill, digests_of
 from quantum.lake.jobs.errors import SparkFailed, StateUnknown
@@ -34,7 +35,6 @@ from quantum.lake.judging import ReplayJudge
 from quantum.lake.offsets import Offsets
 from quantum.lake.planner import Cutting, Limits, Offer, OnGap, Task, admit, cut
 from quantum.lake.reader import confirm_gone
-from quantum.lake.rows import gap_row
 from quantum.lake.schema import NAMES, SCHEMA_VERSION, check_version
 from quantum.lake.table import (
     EMPTY_ROOT,
