@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -69,6 +70,7 @@ def exit_of_lake(error: Exception) -> Exit:
     """Choose the exit code of an error."""
     from quantum.lake import errors as lake
     from quantum.lake import table
+    from quantum.lake.jobs.errors import StateTaken
     from quantum.lake.refusals import BadOption
 
     by_kind: tuple[tuple[type[Exception], Exit], ...] = (
@@ -80,6 +82,7 @@ def exit_of_lake(error: Exception) -> Exit:
         (lake.NotPermitted, Exit.WRONG_KEY),
         (lake.UnknownFormat, Exit.UNSUPPORTED),
         (lake.SourceUnreachable, Exit.UNREACHABLE),
+        (StateTaken, Exit.CONFLICT),
         (table.NoTable, Exit.NOT_FOUND),
         (table.TableDamaged, Exit.QUARANTINED),
         (table.RangeTaken, Exit.CONFLICT),
@@ -122,6 +125,31 @@ def until_told() -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in kept.items():
             signal.signal(number, handler)
+
+
+def repeat(work: Callable[[], None], once: bool, every: float | None) -> None:
+    """Do it once, or again and again until told to stop; an absent source is looked for again."""
+    from quantum.lake.errors import SourceUnreachable
+    from quantum.lake.jobs.errors import SparkFailed
+
+    if once and every is not None:
+        fail("either --once or --every", Exit.USAGE)
+    if every is None:
+        work()
+        return
+    with until_told() as told:
+        while not told():
+            try:
+                work()
+            except (SourceUnreachable, SparkFailed) as error:
+                errors.print(f"quantum: trying again: {error}", markup=False, highlight=False)
+            _pause(every, told)
+
+
+def _pause(seconds: float, told: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + seconds
+    while not told() and (left := deadline - time.monotonic()) > 0:
+        time.sleep(min(0.2, left))
 
 
 def say(document: dict[str, Any], as_json: bool, sentence: str) -> None:

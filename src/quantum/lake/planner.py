@@ -279,7 +279,7 @@ def gone(bounds: Bounds, first: int, last: int) -> LogGone:
         first=first,
         last=last,
         readable_from=last + 1 if last < bounds.last else None,
-        hint="onGap=row writes a row in their place and goes on",
+        hint="onGap=row (--gap-rows) writes a row in their place and goes on",
     )
 
 

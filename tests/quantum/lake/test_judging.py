@@ -29,7 +29,8 @@ from quantum.broker import (
 from quantum.broker.items import Deliver, Forward, Interest, encode_item
 from quantum.broker.parts import PART_BYTES_MAX, split_command
 from quantum.lake.filters import NO_FILTERS, Filters
-from quantum.lake.judging import Judge, LooseJudge, ReplayJudge
+from quantum.lake.judging import Judge, ReplayJudge
+from quantum.lake.loose_judging import LooseJudge
 from quantum.lake.planner import Task
 from quantum.lake.reader import read_task
 from quantum.lake.refusals import EntryUnreadable

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Final
 
 from quantum.archive.types import PrgId
 from quantum.lake.archive import KeyProvider, LogSource
-from quantum.lake.errors import SourceUnreachable
+from quantum.lake.columns import gap_row
+from quantum.lake.errors import SourceUnreachable, while_reading
 from quantum.lake.jobs.backfill import backfill, digests_of
 from quantum.lake.jobs.errors import SparkFailed, StateUnknown
 from quantum.lake.jobs.log_reading import batches_of, judge_of, offer_with
@@ -34,7 +35,6 @@ from quantum.lake.judging import ReplayJudge
 from quantum.lake.offsets import Offsets
 from quantum.lake.planner import Cutting, Limits, Offer, OnGap, Task, admit, cut
 from quantum.lake.reader import confirm_gone
-from quantum.lake.rows import gap_row
 from quantum.lake.schema import NAMES, SCHEMA_VERSION, check_version
 from quantum.lake.table import (
     EMPTY_ROOT,
@@ -212,7 +212,8 @@ def plan_batch(source: LogSource, state: TableState, settings: IngestSettings) -
         saved = state.state_of(stream_of(prg))
         if saved is not None:
             states[prg] = saved
-        offers[prg] = offer_with(source, prg, saved)
+        with while_reading(prg, following or 1):
+            offers[prg] = offer_with(source, prg, saved)
         if following is None and settings.from_earliest:
             following = offers[prg].bounds.first
         through[prg] = (following or 1) - 1
@@ -249,7 +250,8 @@ def write_task(  # noqa: PLR0917
         sink.write(gap_row(task.prg, task.first, task.last, NAMES, version))
         return Written(task.prg, 1, tuple(sink.finish()))
     views = ViewWriter(store, task.prg, settings.views)
-    judge = judge_of(source, task, _saved(store, states.get(task.prg), task.anchor))
+    with while_reading(task.prg, task.first):
+        judge = judge_of(source, task, _saved(store, states.get(task.prg), task.anchor))
     rows = 0
     for batch in batches_of(source, task, judge, version):
         sink.write(batch)
