@@ -26,6 +26,8 @@ _CAP_VERSION_3: Final = 0x2008_0522
 NET_BIND_SERVICE, IPC_LOCK = 10, 14
 KEPT: Final = 1 << NET_BIND_SERVICE | 1 << IPC_LOCK
 """To bind low ports; and for a disk whose registered buffers are locked memory."""
+DAC_OVERRIDE: Final = 1
+"""To write where another user owns the data directory: a mounted volume, say."""
 _CAPABILITIES_MAX: Final = 64
 _SETPCAP: Final = 8
 
@@ -58,7 +60,7 @@ class Standing:
         return not self.problem
 
 
-def harden(secrets: Iterable[Path]) -> tuple[Standing, ...]:
+def harden(data: Path, secrets: Iterable[Path]) -> tuple[Standing, ...]:
     """Give up what can be given up; `secrets` are directories with keys. Called once, at a start.
 
     Before any thread is started: capabilities are each thread's own. In this order: the capability
@@ -69,7 +71,7 @@ def harden(secrets: Iterable[Path]) -> tuple[Standing, ...]:
         (Measure.NOT_ROOT, _look_who),
         (Measure.SECRETS, lambda: open_secrets(secrets)),
         (Measure.NO_NEW_PRIVILEGES, _refuse_privileges),
-        (Measure.CAPABILITIES, _drop_capabilities),
+        (Measure.CAPABILITIES, lambda: _drop_capabilities(data)),
         (Measure.SYSTEM_CALLS, _filter_calls),
     )
     return tuple(Standing(measure, _tried(step)) for measure, step in steps)
@@ -118,20 +120,21 @@ def _refuse_privileges() -> str:
     return ""
 
 
-def _drop_capabilities() -> str:
-    """Keep two, where they were there."""
+def _drop_capabilities(data: Path) -> str:
+    """Keep two, where they were there; and what it takes to write into another's directory."""
     held = effective_capabilities()
+    kept = KEPT if data.stat().st_uid == os.geteuid() else KEPT | 1 << DAC_OVERRIDE
     if held >> _SETPCAP & 1:
         for number in range(_CAPABILITIES_MAX):
-            if not KEPT >> number & 1:
+            if not kept >> number & 1:
                 try:
                     _prctl(_PR_CAPBSET_DROP, number)
                 except OSError:  # the kernel knows no more of them
                     break
     _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
-    _capset(held & KEPT)
+    _capset(held & kept)
     left = effective_capabilities() & ~KEPT
-    return f"capabilities are left: {left:x}" if left else ""
+    return f"{data} is another user's, so DAC_OVERRIDE is kept" if left else ""
 
 
 def effective_capabilities() -> int:

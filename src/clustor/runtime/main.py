@@ -139,7 +139,7 @@ def _run(arguments: argparse.Namespace, extend: Extend | None) -> None:
 
 def _harden(cluster: ClusterFile, data: DataDirectory, release: str | None) -> None:
     """Go on with no more rights than a broker needs; raises where the cluster requires it."""
-    standings = harden((data.keys, data.pki))
+    standings = harden(data.root, (data.keys, data.pki))
     if cluster.hardening is Hardening.REQUIRE:
         if release is None:
             raise ReleaseUnverified("the cluster requires a signed release", directory=data.pki)

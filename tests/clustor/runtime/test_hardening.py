@@ -8,11 +8,19 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from clustor.runtime.errors import HardeningRefused
-from clustor.runtime.hardening import KEPT, Measure, Standing, open_secrets, require
+from clustor.runtime.hardening import (
+    DAC_OVERRIDE,
+    KEPT,
+    Measure,
+    Standing,
+    open_secrets,
+    require,
+)
 from clustor.runtime.seccomp import (
     ALLOW,
     ALLOWED,
@@ -79,7 +87,8 @@ PROBE = """
 import ctypes, json, os, resource, threading
 from pathlib import Path
 from clustor.runtime.hardening import effective_capabilities, harden
-standings = harden([Path(os.environ["SECRETS"])])
+standings = harden(Path(os.environ["DATA"]), [Path(os.environ["SECRETS"])])
+Path(os.environ["DATA"], "written").write_bytes(b"")
 def number(call, *arguments):
     try:
         call(*arguments)
@@ -108,16 +117,32 @@ print(json.dumps({
 """
 
 
-@pytest.mark.skipif(not is_possible(), reason="the filter is for x86-64 Linux")
-def test_a_process_that_hardened_itself_has_nothing_left_to_give(tmp_path: Path) -> None:
-    secrets = tmp_path / "keys"
-    secrets.mkdir(mode=0o700)
-    environment = {**os.environ, "SECRETS": str(secrets)}
+def probe(data: Path, secrets: Path) -> dict[str, Any]:
+    environment = {**os.environ, "DATA": str(data), "SECRETS": str(secrets)}
     done = subprocess.run(
         [sys.executable, "-c", PROBE], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not is_possible(), reason="only root owns others' files")
+def test_root_goes_on_writing_into_a_directory_of_another_user(tmp_path: Path) -> None:
+    data = tmp_path / "volume"
+    data.mkdir(mode=0o755)
+    os.chown(data, 1_000, 1_000)
+    told = probe(data, tmp_path / "none")
+    assert (data / "written").exists()
+    assert told["capabilities"] & ~KEPT == 1 << DAC_OVERRIDE
+    assert Measure.CAPABILITIES.value in told["missing"]
+
+
+@pytest.mark.skipif(not is_possible(), reason="the filter is for x86-64 Linux")
+def test_a_process_that_hardened_itself_has_nothing_left_to_give(tmp_path: Path) -> None:
+    secrets = tmp_path / "keys"
+    secrets.mkdir(mode=0o700)
+    told = probe(tmp_path, secrets)
     assert set(told["missing"]) <= {Measure.NOT_ROOT.value}
     assert told["capabilities"] & ~KEPT == 0
     assert (told["core"], told["dumpable"]) == ([0, 0], 0)
