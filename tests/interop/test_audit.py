@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from clustor.runtime.development import node_directory
 from clustor.runtime.pki import NodeId
 from quantum.cli import audit
-from tests.interop.cluster_process import ClusterProcess
+from tests.interop.cluster_process import PATIENT, ClusterProcess
 from tests.interop.control_process import insist
 from tests.interop.test_control_plane import tenant
 
@@ -27,7 +27,7 @@ def told(data: Path, node: int, what: str) -> dict[str, str]:
 
 def test_every_node_tells_of_a_call_and_of_a_refused_one(tmp_path: Path) -> None:
     data = tmp_path / "cluster"
-    with ClusterProcess(data) as cluster:
+    with ClusterProcess(data, patience=PATIENT) as cluster:
         insist(cluster, tenant(1), "r-1")
         insist(cluster, tenant(1), "r-2")  # it is there already
         expected = {"r-1": "Done", "r-2": "AlreadyExists"}

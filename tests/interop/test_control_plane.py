@@ -46,7 +46,7 @@ async def held(client: KvClient, kind: type[ControlObject], *parts: str | int) -
 
 
 async def test_a_new_cluster_is_recorded_proven_and_watchable(tmp_path: Path) -> None:
-    with ClusterProcess(tmp_path / "cluster", tenant_prgs=2) as cluster:
+    with ClusterProcess(tmp_path / "cluster", tenant_prgs=2, patience=PATIENT) as cluster:
         cluster.until(lambda: all_healthy(cluster, groups=4), "every group is proven")
         cluster.until(lambda: gates_are_open(cluster, groups=4), "and its gate is open")
         async with control_client(cluster) as client:
@@ -218,7 +218,7 @@ async def test_one_replica_that_hangs_costs_nothing_and_two_cost_calls_only(
     tmp_path: Path,
 ) -> None:
     data = tmp_path / "cluster"
-    prepared(data, fault_injection=True)
+    prepared(data, fault_injection=True, patience=PATIENT)
     with ClusterProcess(data) as cluster:
         cluster.until(lambda: all_healthy(cluster, groups=2), "the control plane is there")
         leaders: list[int] = []
@@ -251,7 +251,7 @@ def is_refused(cluster: ClusterProcess, node: int) -> bool:
 def test_a_node_that_starts_alone_goes_on_from_its_copy(tmp_path: Path) -> None:
     """Nobody confirms anything, but the copy on its disk is minutes from being old."""
     data = tmp_path / "cluster"
-    with ClusterProcess(data) as cluster:
+    with ClusterProcess(data, patience=PATIENT) as cluster:
         cluster.until(lambda: all_healthy(cluster, groups=2), "the control plane is there")
     process = subprocess.Popen(node_command(data), stderr=subprocess.DEVNULL)
     answers: list[dict[str, Any]] = []
@@ -274,7 +274,7 @@ def test_a_node_that_starts_alone_goes_on_from_its_copy(tmp_path: Path) -> None:
 
 async def test_a_directory_from_before_the_control_plane_gets_one(tmp_path: Path) -> None:
     data = tmp_path / "cluster"
-    with ClusterProcess(data) as cluster:
+    with ClusterProcess(data, patience=PATIENT) as cluster:
         cluster.until(lambda: all_healthy(cluster, groups=2), "every node is there")
         async with KvClient(cluster.admins(), timeout_seconds=180) as client:
             await client.put(b"old", b"data")
@@ -307,7 +307,7 @@ def test_no_group_hangs_on_demand_unless_the_cluster_allows_it(tmp_path: Path, p
 
 async def test_a_node_that_joins_is_placed_and_proves_what_it_leads(tmp_path: Path) -> None:
     data = tmp_path / "cluster"
-    with ClusterProcess(data, spare_nodes=1) as cluster:
+    with ClusterProcess(data, spare_nodes=1, patience=PATIENT) as cluster:
         cluster.until(lambda: all_healthy(cluster, groups=2), "the control plane is there")
         await asyncio.to_thread(command, cluster, "add-node")
         cluster.nodes = 4

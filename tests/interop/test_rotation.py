@@ -197,7 +197,7 @@ async def test_a_revoked_client_is_refused_at_the_door_and_its_new_certificate_i
 
 async def test_a_new_data_key_under_writes_and_a_node_that_starts_again(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    with ClusterProcess(data) as cluster:
+    with ClusterProcess(data, patience=PATIENT) as cluster:
         await until(lambda: cluster.leader() is not None, "a leader", cluster)
         client = KvClient(cluster.admins(), timeout_seconds=180)
         acknowledged: dict[bytes, bytes] = {}

@@ -333,7 +333,8 @@ def test_an_unknown_client_and_an_unknown_group(cluster: ClusterProcess) -> None
 
 
 def test_no_leader_is_named_for_the_client_and_for_the_group(tmp_path: Path) -> None:
-    with ClusterProcess(tmp_path / "cluster", tenant_prgs=3, restart=False) as cluster:
+    data = tmp_path / "cluster"
+    with ClusterProcess(data, tenant_prgs=3, restart=False, patience=PATIENT) as cluster:
         cluster.until(lambda: all(is_ready(cluster, node) for node in NODES), "all are ready")
 
         def connected() -> bool:
