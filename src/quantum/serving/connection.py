@@ -109,6 +109,7 @@ class Connection:
     __slots__ = (
         "_arrived",
         "_attachment",
+        "_auth_epoch",
         "_closed",
         "_connect",
         "_conversation",
@@ -171,6 +172,7 @@ class Connection:
         self.last_seen_ms = 0
         self._deadline_ms = _NEVER_MS
         self._ends_ms = _NEVER_MS
+        self._auth_epoch: int | None = None  # of the token it came by (quantumqtt §10.4)
         """When the client's authentication ends, in Unix milliseconds."""
         self._early = b""  # the CONNECT packet, for the node that will serve it
         self._out: list[bytes] = []
@@ -424,6 +426,7 @@ class Connection:
     def _identify(self, verdict: Accepted) -> bool:
         """Go on as whom a method of authentication says the client is."""
         self._ends_ms = _NEVER_MS if verdict.ends_ms is None else verdict.ends_ms
+        self._auth_epoch = verdict.auth_epoch
         if self.phase is Phase.LIVE:
             if verdict.identity in (None, self.identity):
                 return True
@@ -826,6 +829,9 @@ class Connection:
                 self._drop("no CONNECT in time")
         elif self._ends_ms != _NEVER_MS and self.now_ms() >= self._ends_ms:
             self.expelled("its token has ended")
+        elif self._auth_epoch is not None and self._auth_epoch < self.home.auth_epoch:
+            self.note_refused("TOKEN_EPOCH_OLD", "the tenant asks for newer tokens")
+            self.expelled("the tenant asks for newer tokens")
         elif (
             0 < self._keep_alive_ms < now_ms - self.last_seen_ms
             and self._relay is None
