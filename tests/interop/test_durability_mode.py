@@ -84,8 +84,8 @@ def kept(port: int, wanted: set[int]) -> set[int]:
     client = paho.Client(CallbackAPIVersion.VERSION2, "reader", protocol=paho.MQTTv311)
     client.on_message = lambda _c, _d, message: found.add(int(message.payload))
     client.on_connect = lambda c, *_more: c.subscribe(f"{TOPICS}/#", qos=1)
-    client.connect(HOST, port)
     deadline = time.monotonic() + DEADLINE_SECONDS
+    client.connect_async(HOST, port)  # the node that was killed may still be on its way back
     while not wanted <= found and time.monotonic() < deadline:
         if client.loop(0.05) != paho.MQTT_ERR_SUCCESS:  # its leader went: it asks again
             with suppress(OSError):
