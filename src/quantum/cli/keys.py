@@ -115,9 +115,9 @@ def list_keys(data: Data = Path("var"), *, as_json: AsJson = False) -> None:
     """List the keys of every node: their epochs, states and times. Exit code 3: no cluster."""
     with _reported():
         stores = {path.name: _rows(path / KEYS_DIRECTORY) for path in _nodes(data)}
-        stores[OFFICE] = [
-            _row(each) for each in read_office(data / KEYS_DIRECTORY).registry.entries
-        ]
+        office = read_office(data / KEYS_DIRECTORY).registry.entries
+        if office:
+            stores[OFFICE] = [_row(each) for each in office]
     if as_json:
         typer.echo(json.dumps(stores))
         return

@@ -57,6 +57,7 @@ class Connection(SessionClient):
     """A handler for the listeners; see the module."""
 
     __slots__ = (
+        "_auth_epoch",
         "_conversation",
         "_ends_ms",
         "_entrance",
@@ -86,6 +87,7 @@ class Connection(SessionClient):
         self._keep_alive_ms = 0
         self._ends_ms = _NEVER_MS
         """When the client's authentication ends, in Unix milliseconds."""
+        self._auth_epoch: int | None = None  # of the token it came by (quantumqtt §10.4)
         self.entered = False
         """Whether it is counted among its tenant's connections."""
         self._incomplete = (0, 0)
@@ -154,9 +156,10 @@ class Connection(SessionClient):
         self._permit = Permit(self, self.home)
         return self._permit
 
-    def believe_until(self, ends_ms: int | None) -> None:
-        """Note when the client's authentication ends, if it does."""
-        self._ends_ms = _NEVER_MS if ends_ms is None else ends_ms
+    def believe(self, verdict: Accepted) -> None:
+        """Note for how long the client is who it says it is."""
+        self._ends_ms = _NEVER_MS if verdict.ends_ms is None else verdict.ends_ms
+        self._auth_epoch = verdict.auth_epoch
 
     def become_relayed(self, prg: Prg, node: int, assigned: bytes, data: bytes) -> None:
         """Let another node serve the client; `data` is all that it sent."""
@@ -270,7 +273,7 @@ class Connection(SessionClient):
             self._on_refused_again(verdict)
 
     def _on_accepted_again(self, talk: Talk, verdict: Accepted) -> None:
-        self.believe_until(verdict.ends_ms)
+        self.believe(verdict)
         if verdict.identity in (None, self.identity):
             self.send(talk.success())
             return
@@ -379,6 +382,9 @@ class Connection(SessionClient):
             return
         if self._ends_ms != _NEVER_MS and self.now_ms() >= self._ends_ms:
             self.expelled("its token has ended")
+        elif self._auth_epoch is not None and self._auth_epoch < self.home.auth_epoch:
+            self.note_refused("TOKEN_EPOCH_OLD", "the tenant asks for newer tokens")
+            self.expelled("the tenant asks for newer tokens")
         elif (
             0 < self._keep_alive_ms < now_ms - self.last_seen_ms
             and self._relay is None

@@ -314,7 +314,7 @@ class Entrance:
         """Go on as whom a method of authentication says the client is."""
         connection, connect = self._connection, self.connect
         assert connect is not None and connection.peer is not None
-        connection.believe_until(verdict.ends_ms)
+        connection.believe(verdict)
         if verdict.identity is not None:
             connection.peer = replace(connection.peer, identity=verdict.identity)
         return self._check_rules(connect)

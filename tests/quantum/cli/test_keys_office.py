@@ -39,7 +39,9 @@ class Place:
         return self.run(*given, "--admin", str(self.address), app=app)
 
     def rows(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(self.run("list", "--json").output)["office"]
+        found: list[dict[str, Any]] = json.loads(self.run("list", "--json").output).get(
+            "office", []
+        )
         return found
 
 
