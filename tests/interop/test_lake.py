@@ -124,14 +124,9 @@ class Publishers:
         )
 
 
-@pytest.mark.timeout(1800)  # two JVMs start in it, on whatever else runs here
+@pytest.mark.timeout(1800)  # seven JVMs start in it, on whatever else runs here
 def test_the_table_holds_exactly_what_was_acknowledged(tmp_path: Path) -> None:
-    survive(tmp_path, "local[2,8]", LakeProcess.kill_worker)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(1800)
-def test_the_same_on_a_cluster_whose_executors_are_killed(tmp_path: Path) -> None:
+    """A master and two workers of Spark; executors, driver and a broker are killed."""
     from tests.quantum.lake.standalone import StandaloneSpark
 
     spark = StandaloneSpark(tmp_path)
@@ -139,6 +134,12 @@ def test_the_same_on_a_cluster_whose_executors_are_killed(tmp_path: Path) -> Non
     with spark:
         pids = [each.pid for each in spark._processes]
         survive(tmp_path, spark.master, lambda _: kill_executor(pids), *STANDALONE)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_the_same_in_one_process_whose_workers_are_killed(tmp_path: Path) -> None:
+    survive(tmp_path, "local[2,8]", LakeProcess.kill_worker)
 
 
 def survive(

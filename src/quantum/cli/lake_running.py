@@ -165,7 +165,9 @@ def show_rows(title: str, rows: list[dict[str, Any]], as_json: bool) -> None:
     table = RichTable(title=title)
     for name in rows[0] if rows else ():
         table.add_column(
-            name, justify="right" if isinstance(rows[0][name], int | float) else "left"
+            name,
+            justify="right" if isinstance(rows[0][name], int | float) else "left",
+            overflow="fold",
         )
     for row in rows:
         table.add_row(
