@@ -159,7 +159,7 @@ def survive(
                 wait_for_versions(job, table, 1)
                 version = table_state(table).version
                 publishers.publish_more(MESSAGES)
-                kill_some(job)
+                killed = [kill_some(job)]
                 cluster.kill(rng.choice((1, 2, 3)))
                 publishers.publish_until_version(job, table, version + rng.choice((1, 2)))
                 publishers.publish_more(MESSAGES)
@@ -168,10 +168,11 @@ def survive(
             with LakeProcess(tmp_path / "second.log", *ingest) as job:
                 publishers.publish_until_version(job, table, version + 1)
                 publishers.publish_more(MESSAGES)
-                kill_some(job)
+                killed.append(kill_some(job))
                 cluster.until(lambda: publishers.are_idle, "everything is acknowledged")
                 cluster.until(lambda: is_caught_up(table, admins), "the table has everything")
                 assert job.stop() == 0, job.last_words()
+        assert any(killed), "nobody was there to be killed"
         verified = lake("verify", *logs, "--table", str(table), "--master", "inline", "--json")
         assert verified.returncode == 0, verified.stdout + verified.stderr
         replayed = lake("replay", *logs, "--live", "--master", "inline", "--json")
