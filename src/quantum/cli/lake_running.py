@@ -71,7 +71,7 @@ def exit_of_lake(error: Exception) -> Exit:
     from quantum.lake import errors as lake
     from quantum.lake import table
     from quantum.lake.jobs.errors import StateTaken
-    from quantum.lake.refusals import BadOption
+    from quantum.lake.refusals import BadOption, EntryUnreadable, UnknownSchemaVersion
 
     by_kind: tuple[tuple[type[Exception], Exit], ...] = (
         (lake.BadAddress, Exit.USAGE),
@@ -81,6 +81,8 @@ def exit_of_lake(error: Exception) -> Exit:
         (lake.WrongKey, Exit.WRONG_KEY),
         (lake.NotPermitted, Exit.WRONG_KEY),
         (lake.UnknownFormat, Exit.UNSUPPORTED),
+        (UnknownSchemaVersion, Exit.UNSUPPORTED),
+        (EntryUnreadable, Exit.UNSUPPORTED),
         (lake.SourceUnreachable, Exit.UNREACHABLE),
         (StateTaken, Exit.CONFLICT),
         (table.NoTable, Exit.NOT_FOUND),

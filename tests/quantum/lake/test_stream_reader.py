@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,7 @@ def test_a_trigger_takes_in_what_it_may(var: Path, limit: dict[str, str], least:
     assert found[-1] == {"dev/0": ENTRIES, "dev/1": ENTRIES}
     records = int(limit.get("maxRecordsPerTrigger", 2 * ENTRIES))
     sizes = [sum(each.values()) for each in ({}, *found)]
-    assert max(after - before for before, after in zip(sizes, sizes[1:], strict=False)) <= records
+    assert max(after - before for before, after in pairwise(sizes)) <= records
 
 
 def test_a_run_that_takes_what_is_there_ends_there(tmp_path: Path) -> None:
