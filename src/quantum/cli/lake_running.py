@@ -97,7 +97,7 @@ def exit_of_lake(error: Exception) -> Exit:
 def progress_of(job: str, as_json: bool) -> Iterator[Callable[[Step], None]]:
     """Give what takes a job's steps: lines of JSON, a bar on a terminal, or lines."""
     if as_json:
-        yield lambda step: typer.echo(json.dumps({"step": step.sentence, **step.figures}))
+        yield lambda step: typer.echo(json.dumps(_document(step)))
         return
     if not errors.is_terminal:
         yield lambda step: errors.print(f"{job}: {step.sentence}", markup=False, highlight=False)
@@ -112,6 +112,11 @@ def progress_of(job: str, as_json: bool) -> Iterator[Callable[[Step], None]]:
             )
 
         yield show
+
+
+def _document(step: Step) -> dict[str, Any]:
+    ends = {} if step.total is None else {"done": step.done, "total": step.total}
+    return {"step": step.sentence, **ends, **step.figures}
 
 
 @contextmanager
