@@ -62,9 +62,11 @@ def where_of(cluster: str | None, archive: str | None, data: str | None) -> str:
         return data
     if data is not None or (cluster is None and archive is None):
         fail("say where the logs are: --cluster, --archive, both, or --data", Exit.USAGE)
+    if archive is not None and "://" not in archive:
+        archive = Path(archive).absolute().as_uri()
     if cluster is None:
         assert archive is not None
-        return archive if "://" in archive else Path(archive).absolute().as_uri()
+        return archive
     tell_children()
     return f"cluster:{cluster}" + (f"+{archive}" if archive else "")
 

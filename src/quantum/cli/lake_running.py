@@ -71,7 +71,7 @@ def exit_of_lake(error: Exception) -> Exit:
     from quantum.lake import errors as lake
     from quantum.lake import table
     from quantum.lake.jobs.errors import StateTaken
-    from quantum.lake.refusals import BadOption
+    from quantum.lake.refusals import BadOption, EntryUnreadable, UnknownSchemaVersion
 
     by_kind: tuple[tuple[type[Exception], Exit], ...] = (
         (lake.BadAddress, Exit.USAGE),
@@ -81,6 +81,8 @@ def exit_of_lake(error: Exception) -> Exit:
         (lake.WrongKey, Exit.WRONG_KEY),
         (lake.NotPermitted, Exit.WRONG_KEY),
         (lake.UnknownFormat, Exit.UNSUPPORTED),
+        (UnknownSchemaVersion, Exit.UNSUPPORTED),
+        (EntryUnreadable, Exit.UNSUPPORTED),
         (lake.SourceUnreachable, Exit.UNREACHABLE),
         (StateTaken, Exit.CONFLICT),
         (table.NoTable, Exit.NOT_FOUND),
@@ -95,7 +97,7 @@ def exit_of_lake(error: Exception) -> Exit:
 def progress_of(job: str, as_json: bool) -> Iterator[Callable[[Step], None]]:
     """Give what takes a job's steps: lines of JSON, a bar on a terminal, or lines."""
     if as_json:
-        yield lambda step: typer.echo(json.dumps({"step": step.sentence, **step.figures}))
+        yield lambda step: typer.echo(json.dumps(_document(step)))
         return
     if not errors.is_terminal:
         yield lambda step: errors.print(f"{job}: {step.sentence}", markup=False, highlight=False)
@@ -110,6 +112,11 @@ def progress_of(job: str, as_json: bool) -> Iterator[Callable[[Step], None]]:
             )
 
         yield show
+
+
+def _document(step: Step) -> dict[str, Any]:
+    ends = {} if step.total is None else {"done": step.done, "total": step.total}
+    return {"step": step.sentence, **ends, **step.figures}
 
 
 @contextmanager
@@ -165,7 +172,9 @@ def show_rows(title: str, rows: list[dict[str, Any]], as_json: bool) -> None:
     table = RichTable(title=title)
     for name in rows[0] if rows else ():
         table.add_column(
-            name, justify="right" if isinstance(rows[0][name], int | float) else "left"
+            name,
+            justify="right" if isinstance(rows[0][name], int | float) else "left",
+            overflow="fold",
         )
     for row in rows:
         table.add_row(

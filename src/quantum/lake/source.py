@@ -32,7 +32,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from clustor.runtime.memory import keep_freed_memory
-from quantum.archive.types import Bounds, PrgId
+from quantum.archive.types import PrgId
 from quantum.lake.archive import LogSource, open_source
 from quantum.lake.errors import BadAddress, while_reading
 from quantum.lake.filters import Filters
@@ -40,7 +40,7 @@ from quantum.lake.keys_option import NamedKeys
 from quantum.lake.known_states import KnownStates
 from quantum.lake.offsets import Offsets
 from quantum.lake.options import APPLIED, EARLIEST, LATEST, SourceOptions, parse_options
-from quantum.lake.planner import Limits, Offer, OnGap, Task, admit, cut, gone
+from quantum.lake.planner import Limits, Offer, OnGap, Task, admit, cut, gone, up_to
 from quantum.lake.pushdown import push
 from quantum.lake.reader import confirm_gone, offer_of, read_task
 from quantum.lake.refusals import BadOption
@@ -203,7 +203,7 @@ class QuantumStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.is_live:  # a node may know less than the one that answered before
             offers = {prg: each for prg, each in offers.items() if each.bounds.last >= read[prg]}
         if self._target is not None:
-            offers = {prg: _up_to(offers[prg], self._target[prg], read[prg]) for prg in offers}
+            offers = {prg: up_to(offers[prg], self._target[prg], read[prg]) for prg in offers}
         return admit(read, offers, self._limits(limit), self._options.filters).to_document()
 
     def _limits(self, limit: ReadLimit) -> Limits:
@@ -242,14 +242,6 @@ def _partitions(logs: _Logs, tasks: Sequence[Task], options: SourceOptions) -> l
                 raise gone(source.bounds(task.prg), task.first, task.last)
         found.append(QuantumPartition(source, task))
     return found
-
-
-def _up_to(offer: Offer, target: int, read: int) -> Offer:
-    """Behave as if nothing had come after `target`; what was read already stays read."""
-    bounds = offer.bounds
-    last = min(bounds.last, max(target, read))
-    pieces = tuple(piece for piece in bounds.pieces if piece.first <= last)
-    return Offer(Bounds(bounds.prg, bounds.first, last, pieces), offer.anchors)
 
 
 def _read(

@@ -21,7 +21,9 @@ from quantum.broker import OWN_ORIGIN, encode_publishes
 from quantum.cli import lake
 from quantum.cli.exits import Exit
 from quantum.cli.lake import app
+from quantum.cli.lake_options import where_of
 from quantum.cli.lake_running import repeat
+from quantum.lake.archive import DirectoryKeys, open_source
 from quantum.lake.errors import SourceUnreachable
 from quantum.lake.jobs import mirrors
 from quantum.lake.jobs.runner import cause_of
@@ -258,10 +260,21 @@ def test_an_archive_is_as_good_as_the_logs(tmp_path: Path, var: Path, table: Pat
     logs = ["--archive", (tmp_path / "archive").as_uri(), "--keys", f"directory:{archived}"]
     other = tmp_path / "other"
     assert run("ingest", *logs, "--table", other, "--once", *INLINE).exit_code == 0
+    for plain in (["--archive", tmp_path / "archive"], ["--data", tmp_path / "archive"]):
+        done = run("replay", *plain, *logs[2:], *INLINE)
+        assert done.exit_code == 0, done.output
     done = run("verify", *logs, "--table", other, "--json", *INLINE)
     assert done.exit_code == 0, done.output
     live = run("verify", "--data", var, "--table", table, "--json", *INLINE)
     assert lines(done)[-1]["root"] == lines(live)[-1]["root"]
+
+
+def test_an_archive_behind_a_cluster_may_be_a_plain_path(tmp_path: Path) -> None:
+    wanted = f"cluster:127.0.0.1:1+{(tmp_path / 'archive').as_uri()}"
+    assert where_of("127.0.0.1:1", str(tmp_path / "archive"), None) == wanted
+    keys = DirectoryKeys(str(tmp_path))
+    by_path = open_source(f"cluster:127.0.0.1:1+{tmp_path / 'archive'}", keys)
+    assert repr(by_path) == repr(open_source(wanted, keys))
 
 
 def test_compact_keeps_the_rows(var: Path, table: Path) -> None:
