@@ -200,7 +200,9 @@ class TlsRecords:
             self._outgoing += self._update_keys()
 
     def send(self, data: bytes) -> bytes:
-        """Return the records that bring `data`."""
+        """Return the records that bring `data`; nothing brings nothing."""
+        if not data:
+            return b""
         if len(data) <= PLAIN_BYTES_MAX:
             return self._seal(data, _DATA_BYTE)
         starts = range(0, len(data), PLAIN_BYTES_MAX)

@@ -23,6 +23,7 @@ from quantum.edge.errors import (
     TenantUnknown,
 )
 from quantum.edge.tls import TenantOf, TermsOf
+from quantum.edge.tls_hello import limits_records
 from quantum.edge.tls_records import SUITES, TlsRecords
 from quantum.edge.tls_secrets import read_secrets
 
@@ -44,6 +45,7 @@ class TlsSession:
     __slots__ = (
         "_hello",
         "_incoming",
+        "_is_bound",
         "_outgoing",
         "_records",
         "_tls",
@@ -57,6 +59,8 @@ class TlsSession:
         self._begin(context)
         self._hello: bytearray | None = bytearray()
         """What the client said until its tenant is known: others may have to hear it again."""
+        self._is_bound = False
+        """Whether the client may have been promised records of its own size."""
         self._told: list[bytes] = []
         """What the handshake told of the secrets behind it."""
         self._records: TlsRecords | None = None
@@ -105,7 +109,8 @@ class TlsSession:
         self, context: ssl.SSLContext, tenant_of: TenantOf, certificates: TermsOf
     ) -> None:  # fmt: skip
         """Shake hands by the tenant's own rules: OpenSSL ends by those by which it began."""
-        said, self._hello = bytes(self._hello or b""), None
+        said = bytes(self._hello or b"")
+        self._hear_out()
         self._begin(context)
         self.shake_hands(said, tenant_of, certificates)
 
@@ -117,8 +122,14 @@ class TlsSession:
         """Say whether the handshake goes by these rules, which then stay."""
         if self._tls.context is not context:
             return False
-        self._hello = None
+        self._hear_out()
         return True
+
+    def _hear_out(self) -> None:
+        """Keep of the ClientHello what is needed later."""
+        if self._hello is not None:
+            self._is_bound = limits_records(bytes(self._hello))
+            self._hello = None
 
     @property
     def can_begin_again(self) -> bool:
@@ -131,10 +142,14 @@ class TlsSession:
     def settle(self) -> None:
         """Go on without OpenSSL, which keeps what only a handshake needs.
 
-        Where the secrets or the cipher are not known, or something is under way in OpenSSL, it
-        stays. What the client said behind its handshake is there with the next `receive`.
+        Where the secrets or the cipher are not known, the client wants records of its own size, or
+        something is under way in OpenSSL, it stays. What the client said behind its handshake is
+        there with the next `receive`.
         """
         assert self.established
+        self._hear_out()
+        if self._is_bound:
+            return
         secrets, self._told = read_secrets(self._told), []
         cipher = self._tls.cipher()
         suite = None if cipher is None else SUITES.get(cipher[0])

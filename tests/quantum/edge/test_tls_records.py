@@ -14,7 +14,13 @@ import pytest
 from quantum.edge import tls_records
 from quantum.edge.errors import ClientRefused
 from quantum.edge.listener_tls import TlsConnection
-from quantum.edge.tls_development import issue_client, pki_directory, prepare_server
+from quantum.edge.tls_development import (
+    ClientFiles,
+    issue_client,
+    pki_directory,
+    prepare_server,
+)
+from quantum.edge.tls_hello import limits_records
 from quantum.edge.tls_records import PLAIN_BYTES_MAX, SUITES, Keys, Suite, TlsRecords, expand_label
 from quantum.edge.tls_secrets import SecretsFile, read_secrets
 from quantum.edge.tls_session import TlsSession
@@ -261,6 +267,73 @@ def test_what_comes_with_the_end_of_the_handshake_is_not_lost(tmp_path: Path) ->
     assert session.receive(b"") == (b"first" * 1000 + b"second", False)
 
 
+def client_hello(**extensions: bytes) -> bytes:
+    """A ClientHello in one record, with these extensions (`e1` is number 1)."""
+    bodies = [
+        int(name[1:]).to_bytes(2, "big") + len(body).to_bytes(2, "big") + body
+        for name, body in extensions.items()
+    ]
+    joined = b"".join(bodies)
+    hello = b"\x03\x03" + bytes(32) + b"\x02id" + b"\x00\x02\x13\x01" + b"\x01\x00"
+    hello += len(joined).to_bytes(2, "big") + joined
+    message = b"\x01" + len(hello).to_bytes(3, "big") + hello
+    return b"\x16\x03\x01" + len(message).to_bytes(2, "big") + message
+
+
+HELLOS = {
+    "nothing": (client_hello(), False),
+    "others": (client_hello(e0=b"name", e43=b"\x02\x03\x04"), False),
+    "max_fragment_length": (client_hello(e0=b"name", e1=b"\x01"), True),
+    "record_size_limit": (client_hello(e28=b"\x02\x00", e43=b""), True),
+    "half of it": (client_hello(e0=b"name")[:-3], True),
+    "rubbish": (b"GET / HTTP/1.1", True),
+    "silence": (b"", True),
+}
+
+
+@pytest.mark.parametrize(("said", "binds"), HELLOS.values(), ids=HELLOS.keys())
+def test_what_a_client_asks_of_our_records(said: bytes, binds: bool) -> None:
+    assert limits_records(said) is binds
+
+
+def test_a_hello_may_come_in_several_records() -> None:
+    message = client_hello(e1=b"\x01")[5:]
+    cut = [message[:1], message[1:30], message[30:]]
+    records = [b"\x16\x03\x01" + len(each).to_bytes(2, "big") + each for each in cut]
+    assert limits_records(b"".join(records)) is True
+    plain = client_hello(e2=b"\x01")[5:]
+    records = [b"\x16\x03\x01\x00\x01" + bytes((each,)) for each in plain]
+    assert limits_records(b"".join(records)) is False
+
+
+def s_client(port: int, data: Path, client: ClientFiles, *more: str) -> list[str]:
+    return [
+        *("openssl", "s_client", "-connect", f"{HOST}:{port}", "-servername", "localhost"),
+        *("-cert", str(client.certificate), "-key", str(client.key), "-verify_return_error"),
+        *("-CAfile", str(pki_directory(data) / "ca.pem"), *more),
+    ]
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl command")
+async def test_who_wants_short_records_gets_them_from_openssl(tmp_path: Path) -> None:
+    """RFC 6066 §4: a small device has no room for more."""
+    handlers = Handlers(lambda said: said.upper() + b"x" * 5_000 + b"end\n")
+    client = issue_client(tmp_path, "lamp", NOW)
+    async with serving(tmp_path, handlers) as (listener, _):
+        process = await asyncio.create_subprocess_exec(
+            *s_client(listener.port, tmp_path, client, "-maxfraglen", "512"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(b"word\n")
+        await asyncio.wait_for(process.stdout.readuntil(b"xend\n"), 10)
+        assert not is_settled(handlers)
+        process.stdin.close()
+        await asyncio.wait_for(process.wait(), 10)
+
+
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl command")
 @pytest.mark.parametrize("suite", SUITES.keys())
 async def test_openssl_understands_every_suite_and_changes_keys(suite: str, tmp_path: Path) -> None:
@@ -269,16 +342,7 @@ async def test_openssl_understands_every_suite_and_changes_keys(suite: str, tmp_
     client = issue_client(tmp_path, "lamp", NOW)
     async with serving(tmp_path, handlers) as (listener, _):
         process = await asyncio.create_subprocess_exec(
-            *("openssl", "s_client", "-connect", f"{HOST}:{listener.port}", "-ciphersuites", suite),
-            *(
-                "-cert",
-                str(client.certificate),
-                "-key",
-                str(client.key),
-                "-servername",
-                "localhost",
-            ),
-            *("-CAfile", str(pki_directory(tmp_path) / "ca.pem"), "-verify_return_error"),
+            *s_client(listener.port, tmp_path, client, "-ciphersuites", suite),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
