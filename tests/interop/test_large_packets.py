@@ -151,9 +151,6 @@ def test_many_at_once_arrive(place: Place) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.xfail(
-    reason="a group's log keeps 1,024 applied entries in memory, of 512 KiB each", strict=True
-)
 def test_many_at_once_leave_memory_bounded(place: Place) -> None:
     """25 clients send 8 MiB each, four times: three times what may come at once, and 800 MiB."""
     base = unique("much")

@@ -19,6 +19,8 @@ ENTRY_OVERHEAD_BYTES = 24
 
 EVICT_ENTRIES_MIN = 1024
 """Eviction moves the whole window, so it waits until it is worth it."""
+KEPT_BYTES = 16 << 20
+"""Of large entries as many stay as a replica that is a little behind may want next."""
 
 _PLAIN = (EntryKind.DATA, EntryKind.NO_OP)
 
@@ -186,8 +188,14 @@ class MemoryLog:
     def evict_through(self, index: int) -> None:
         """Let go of the entries through `index`; their terms stay."""
         count = index - self.cache_first + 1
-        if count < self._evict_entries_min:
+        if count <= 0:
             return
+        if count < self._evict_entries_min:
+            end = self._ends[count - 1]
+            if end - self._cache_start_bytes < 2 * KEPT_BYTES:
+                return
+            count = max(1, bisect_right(self._ends, end - KEPT_BYTES, 0, count))
+            index = self.cache_first + count - 1
         self._cache_start_bytes = self._ends[count - 1]
         del self._entries[:count]
         del self._ends[:count]

@@ -8,6 +8,7 @@ import pytest
 
 from clustor.log.types import Entry, EntryKind, LogIndex, Term
 from clustor.raft import MemoryLog
+from clustor.raft.memory_log import KEPT_BYTES
 
 OVERHEAD = 24
 
@@ -140,3 +141,15 @@ def test_a_gap_or_a_falling_term_is_our_own_bug() -> None:
         log.append([Entry(Term(3), LogIndex(3), b"")])
     with pytest.raises(AssertionError):
         log.append([Entry(Term(2), LogIndex(2), b"")])
+
+
+def test_few_large_entries_do_not_stay_for_ever() -> None:
+    log, size = MemoryLog(), 1 << 20
+    for index in range(1, 101):
+        log.append([Entry(Term(1), LogIndex(index), bytes(size))])
+        log.evict_through(index)
+        held = log.bytes_total - log.bytes_through(log.cache_first - 1)
+        assert held <= 2 * KEPT_BYTES + 2 * size
+        assert held >= min(index * size, KEPT_BYTES - size)  # for a replica that is a little behind
+    assert log.cache_first > 1 and log.term_at(LogIndex(1)) == 1
+    assert [entry.index for entry in log.slice(log.cache_first, 100, 1 << 40)][-1] == 100
