@@ -1,9 +1,10 @@
 """What an idle connection costs the server: resident bytes beyond the process's base.
 
 The server is a process of its own with a handler that holds nothing, so the figures are the
-edge's alone. The clients live in other processes, spread over the addresses of 127.0.0.0/8.
+edge's alone; for `broker-tcp` and `broker-tls` it is `quantum up` itself, with MQTT clients. The
+clients live in other processes, spread over the addresses of 127.0.0.0/8.
 
-    python -m bench.idle_connections [--count 5000] [--kinds tcp-silent tcp ws tls]
+    python -m bench.idle_connections [--count 5000] [--kinds tcp-silent tcp ws tls broker-tls]
 
 `tcp-silent` clients never say a word (half-open, no handler yet); the others were answered once.
 """
@@ -20,6 +21,8 @@ import resource
 import socket
 import ssl
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +36,18 @@ from quantum.edge import AdmissionLimits, EdgeLimits, Listener, Lobby, Peer, Wir
 from quantum.edge.listener_tls import TlsListener
 from quantum.edge.tls_development import issue_client, prepare_server
 from quantum.edge.websocket import over_websocket
+from tests.interop.broker_process import BrokerProcess
 
 PER_CLIENT_PROCESS = 10_000
 SILENT_BATCH = 500
+WARM_UP = 100
 IP_BIND_ADDRESS_NO_PORT = 24  # Linux: choose the port when the destination is known
 HOST = "127.0.0.1"
 HELLO = b"\x10hello"
 ANSWER = b"\x20ok"
+CONNECT = b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x00\x00\x00"
+"""MQTT 3.1.1, a clean session, no keep-alive, an id that the broker draws."""
+CONNACK = b"\x20\x02\x00\x00"
 UPGRADE = (
     b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n"
@@ -65,10 +73,10 @@ class Idle:
         pass
 
 
-def resident_bytes() -> int:
-    """Return the process's private resident memory."""
+def resident_bytes(pid: int | str = "self") -> int:
+    """Return a process's private resident memory."""
     total = 0
-    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith(("Private_Clean", "Private_Dirty")):
             total += int(line.split()[1]) << 10
     return total
@@ -120,7 +128,7 @@ def raise_limits() -> None:
 
 def client_process(kind: str, port: int, count: int, source: str, pki: str, pipe: Any) -> None:
     raise_limits()
-    context = client_context(Path(pki)) if kind == "tls" else None
+    context = client_context(Path(pki)) if kind.endswith("tls") else None
     held = []
     for number in range(count):
         held.append(connect(kind, port, source, context))
@@ -145,7 +153,10 @@ def connect(kind: str, port: int, source: str, context: ssl.SSLContext | None) -
     client.connect((HOST, port))
     if context is not None:
         client = context.wrap_socket(client, server_hostname="localhost")
-    if kind == "ws":
+    if kind.startswith("broker"):
+        client.sendall(CONNECT)
+        assert client.recv(16) == CONNACK
+    elif kind == "ws":
         client.sendall(UPGRADE)
         assert client.recv(4096).startswith(b"HTTP/1.1 101 ")
         client.sendall(Frame(Opcode.BINARY, HELLO).serialize(mask=True))
@@ -156,12 +167,10 @@ def connect(kind: str, port: int, source: str, context: ssl.SSLContext | None) -
     return client
 
 
-def measure(kind: str, count: int, pki: Path) -> dict[str, object]:
+@contextmanager
+def connected(kind: str, port: int, count: int, pki: Path) -> Iterator[None]:
+    """Have so many clients, in processes of their own."""
     context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    server = context.Process(target=server_process, args=(kind, str(pki), theirs), daemon=True)
-    server.start()
-    port = ours.recv()
     clients = []
     for number, start in enumerate(range(0, count, PER_CLIENT_PROCESS)):
         mine, its = context.Pipe()
@@ -171,11 +180,34 @@ def measure(kind: str, count: int, pki: Path) -> dict[str, object]:
         process.start()
         assert mine.recv() == some
         clients.append((process, mine))
-    ours.send("measure")
-    connections, grown = ours.recv()
+    yield
     for process, mine in clients:
         mine.send("end")
         process.join()
+
+
+def measure_broker(kind: str, count: int, scratch: Path) -> dict[str, object]:
+    scratch.mkdir()
+    data = scratch / "var"
+    with BrokerProcess(data) as broker:
+        port = broker.mqtts if kind == "broker-tls" else broker.mqtt
+        with connected(kind, port, WARM_UP, data):  # what the first ones make is the base's
+            pass
+        base = resident_bytes(broker.pid)
+        with connected(kind, port, count, data):
+            grown = resident_bytes(broker.pid) - base
+    return {"kind": kind, "connections": count, "bytes_each": round(grown / count)}
+
+
+def measure(kind: str, count: int, pki: Path) -> dict[str, object]:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    server = context.Process(target=server_process, args=(kind, str(pki), theirs), daemon=True)
+    server.start()
+    port = ours.recv()
+    with connected(kind, port, count, pki):
+        ours.send("measure")
+        connections, grown = ours.recv()
     server.kill()
     server.join()
     return {"kind": kind, "connections": connections, "bytes_each": round(grown / connections)}
@@ -188,7 +220,12 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        rows = [measure(kind, options.count, Path(scratch)) for kind in options.kinds]
+        rows = [
+            (measure_broker if kind.startswith("broker") else measure)(
+                kind, options.count, Path(scratch) / str(nth)
+            )
+            for nth, kind in enumerate(options.kinds)
+        ]
     if options.json:
         print(json.dumps(rows))
         return

@@ -37,6 +37,7 @@ class Place:
     near: Doors
     far: Doors
     admins: tuple[Address, ...]
+    pids: tuple[int, ...]
 
     def certificate(self, name: str) -> ClientFiles:
         return issue_client(self.data, name, utc_now())
@@ -87,7 +88,7 @@ def _doors(first: int) -> Doors:
 def one_process(data: Path) -> Iterator[Place]:
     with BrokerProcess(data) as broker:
         doors = Doors(broker.mqtt, broker.mqtts, broker.ws)
-        yield Place(ONE_PROCESS, data, doors, doors, (broker.admin,))
+        yield Place(ONE_PROCESS, data, doors, doors, (broker.admin,), (broker.pid,))
     shutil.rmtree(data, ignore_errors=True)
 
 
@@ -96,7 +97,8 @@ def three_nodes(data: Path) -> Iterator[Place]:
     with ClusterProcess(data, tenant_prgs=3, patience=PATIENT) as cluster:
         cluster.until(lambda: all_served(cluster), "every partition is served")
         near, far = (_doors(cluster.base_port + 10 * node) for node in (1, 2))
-        yield Place(THREE_NODES, data, near, far, tuple(cluster.admins()))
+        pids = tuple(cluster.pids.values())
+        yield Place(THREE_NODES, data, near, far, tuple(cluster.admins()), pids)
     shutil.rmtree(data, ignore_errors=True)
 
 

@@ -6,8 +6,9 @@ import hashlib
 import random
 import threading
 import time
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self, cast
 
 import paho.mqtt.client as paho
 import pytest
@@ -20,6 +21,10 @@ from tests.quantum.serving.client import V5, V311, SocketLine, connect, unique
 
 DEADLINE_SECONDS = 180
 MIB = 1 << 20
+SIZE = 8 * MIB
+WRITERS = 40
+GROWN_BYTES_MAX = 256 * MIB
+"""What a node may grow by: 64 MiB that come, as much in logs and in queues, and copies of one."""
 
 
 @dataclass
@@ -134,18 +139,64 @@ def test_beyond_the_bound_it_is_refused_on_its_header(place: Place, version: obj
 
 @pytest.mark.soak
 def test_many_at_once_arrive_and_memory_stays_bounded(place: Place) -> None:
+    """Forty clients begin 8 MiB each, five times what may come at once: no node holds them all."""
     base = unique("many")
     subscriber = reader(place.far.mqtt, f"{base}/#", lasting=False)
-    publishers = [writer(place.near.mqtt) for _ in range(12)]
+    writers = [writer(place.near.mqtt) for _ in range(WRITERS)]
+    warm = writers[0].publish(f"{base}/warm", payload(0, SIZE), 1)  # what one leaves is the base's
+    warm.wait_for_publish(DEADLINE_SECONDS)
+    subscriber.wait_for(1)
+    with Peaks(place.pids) as peaks:
+        expected = {(f"{base}/warm", 1, hashlib.sha256(payload(0, SIZE)).hexdigest())}
+        expected |= publish_each(writers, base)
+        assert set(subscriber.wait_for(len(expected))) == expected
+    print(f"at most {[f'{each / MIB:.0f} MiB' for each in peaks.grown]} more, by node")
+    assert max(peaks.grown) < GROWN_BYTES_MAX
+    for each in writers:
+        each.disconnect()
+    subscriber.client.disconnect()
+
+
+def publish_each(writers: list[paho.Client], base: str) -> set[tuple[str, int, str]]:
+    """Let everybody publish at once; return what must arrive."""
     expected, sent = set(), []
-    for nth, publisher in enumerate(publishers):
-        body, topic = payload(nth, 8 * MIB), f"{base}/{nth}"
+    for nth, each in enumerate(writers):
+        body, topic = payload(nth, SIZE), f"{base}/{nth}"
         expected.add((topic, 1, hashlib.sha256(body).hexdigest()))
-        sent.append(publisher.publish(topic, body, 1))
+        sent.append(each.publish(topic, body, 1))
     for info in sent:
         info.wait_for_publish(DEADLINE_SECONDS)
         assert info.is_published()
-    assert set(subscriber.wait_for(len(expected))) == expected
-    for publisher in publishers:
-        publisher.disconnect()
-    subscriber.client.disconnect()
+    return expected
+
+
+@dataclass
+class Peaks:
+    """How much more memory processes had than at the beginning, at most."""
+
+    pids: tuple[int, ...]
+    grown: list[int] = field(default_factory=list)
+
+    def __enter__(self) -> Self:
+        self._base = [resident_bytes(pid) for pid in self.pids]
+        self.grown = [0] * len(self.pids)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+        return self
+
+    def _watch(self) -> None:
+        while not self._ended.wait(0.01):
+            for nth, pid in enumerate(self.pids):
+                self.grown[nth] = max(self.grown[nth], resident_bytes(pid) - self._base[nth])
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+
+def resident_bytes(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmRSS:"):
+            return 1024 * int(line.split()[1])
+    raise AssertionError("no such process")

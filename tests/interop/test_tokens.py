@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import itertools
 import json
 import ssl
 import time
@@ -16,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from clustor.runtime.pki import utc_now
 from quantum.cli import audit
+from quantum.cli.admin_api import AdminApi
 from quantum.edge.tls_development import pki_directory, prepare_server
 from quantum.edge.tokens import confirmation_of, encode_key, sign_token
 from quantum.mqtt import (
@@ -69,7 +71,8 @@ def token(nonce: str, client_id: str, **changed: Any) -> bytes:
         "nonce": nonce,
         "cnf": {"nonce#S256": confirmation_of(drawn)},
     }
-    return sign_token(claims | changed, KEY, "k1")
+    signer, kid = changed.pop("signer", (KEY, "k1"))
+    return sign_token(claims | changed, signer, kid)
 
 
 def decoded(text: str) -> bytes:
@@ -199,4 +202,57 @@ async def test_a_client_id_belongs_to_whom_its_token_named(broker: BrokerProcess
     answer = await other.next()
     assert isinstance(answer, Connack) and answer.reason_code is ReasonCode.NOT_AUTHORIZED
     for each in (made, other):
+        await each.end()
+
+
+def configure(broker: BrokerProcess, **document: object) -> None:
+    """Set the tenant's configuration, as an Operator does; it wins over files."""
+    api = AdminApi(broker.admin)
+    scope = {"kind": "Tenant", "name": DEVELOPMENT_TENANT}
+    query = {"scope": scope["kind"], "name": scope["name"]}
+    told = api.ask("GET", "/v1/config", query=query)
+    body = {"scope": scope, "expected_version": told.body["version"], "document": document}
+    done = api.ask("PUT", "/v1/config", body=body)
+    assert done.is_done, (told.body, done.body)
+
+
+async def asked(broker: BrokerProcess, client_id: str, **changed: Any) -> tuple[Device, Connack]:
+    made = await device(broker, client_id)
+    made.show(token(await made.nonce(), client_id, **changed))
+    answer = await made.next()
+    assert isinstance(answer, Connack), answer
+    return made, answer
+
+
+async def asked_until(broker: BrokerProcess, wanted: ReasonCode, **changed: Any) -> Device:
+    """Connect again and again until it is answered so; within a second or two it should be."""
+    deadline = time.monotonic() + 180
+    for number in itertools.count():
+        made, answer = await asked(broker, f"asks-{number}", **changed)
+        if answer.reason_code is wanted:
+            return made
+        await made.end()
+        assert time.monotonic() < deadline, answer
+    raise AssertionError
+
+
+async def test_the_control_plane_has_keys_and_an_epoch_for_tokens(broker: BrokerProcess) -> None:
+    """Quantumqtt §10.4: keys that no file has are found there, and old tokens end with an epoch."""
+    key = Ed25519PrivateKey.generate()
+    signer = (key, "k2")
+    early, answer = await asked(broker, "early", signer=signer)
+    assert answer.reason_code is ReasonCode.NOT_AUTHORIZED
+    keys = json.dumps({"keys": [encode_key(key.public_key(), "k2")]})
+    await asyncio.to_thread(configure, broker, token_keys=keys)
+    made = await asked_until(broker, ReasonCode.SUCCESS, signer=signer)
+    await asyncio.to_thread(configure, broker, token_keys=keys, token_auth_epoch=1)
+    said = await made.next()
+    assert isinstance(said, Disconnect) and said.reason_code is ReasonCode.NOT_AUTHORIZED
+    old, answer = await asked(broker, "old", signer=signer)
+    assert answer.reason_code is ReasonCode.NOT_AUTHORIZED
+    new = await asked_until(broker, ReasonCode.SUCCESS, signer=signer, auth_epoch=1)
+    await asyncio.to_thread(configure, broker, token_auth_epoch=1)
+    gone = await asked_until(broker, ReasonCode.NOT_AUTHORIZED, signer=signer, auth_epoch=1)
+    await asyncio.to_thread(configure, broker)
+    for each in (early, made, old, new, gone):
         await each.end()

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import logging
 import ssl
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from clustor.runtime.admin import AdminServer
 from clustor.runtime.audit_writer import wall_ms
 from clustor.runtime.errors import NodeError
-from clustor.runtime.pki import AUTHORITY_FILE, REVOCATION_FILE, admin_context
+from clustor.runtime.pki import (
+    AUTHORITY_FILE,
+    GLASS_FILE,
+    REVOCATION_FILE,
+    admin_context,
+    load_certificates,
+)
 from clustor.runtime.rotation import FILES, FileWatch
-from clustor.runtime.trust import Disbelief, Shown, Trust, read_trust
+from clustor.runtime.trust import Disbelief, Shown, Trust, fingerprint_of, read_trust
 from clustor.security import AuditEvent, AuditSink
 
 ENDED: Final = "AdminConnectionEnded"
@@ -36,7 +43,8 @@ class AdminTrust:
         self._newest = admin_context(pki)
         self._trust = self._read()
         self.context.sni_callback = self._choose
-        self._watch = FileWatch(tuple(pki / name for name in FILES), self._renew, NodeError)
+        files = tuple(pki / name for name in (*FILES, GLASS_FILE))
+        self._watch = FileWatch(files, self._renew, NodeError)
         self._watch.look()
 
     def look(self) -> None:
@@ -51,7 +59,12 @@ class AdminTrust:
         self.context.verify_flags = newest.verify_flags  # these stay those of the first context
 
     def _read(self) -> Trust:
-        return read_trust(self._pki / AUTHORITY_FILE, self._pki / REVOCATION_FILE)
+        found = read_trust(self._pki / AUTHORITY_FILE, self._pki / REVOCATION_FILE)
+        glass = self._pki / GLASS_FILE
+        if not glass.exists():
+            return found
+        more = {fingerprint_of(each) for each in load_certificates(glass)}
+        return replace(found, anchors=found.anchors | more)
 
     def _choose(self, tls: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
         tls.context = self._newest

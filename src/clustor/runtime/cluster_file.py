@@ -15,6 +15,7 @@ import msgspec
 from clustor.raft.profiles import CONSISTENCY_PROFILE, PROFILES, Profile
 from clustor.runtime.admission import FlowNumbers
 from clustor.runtime.errors import DataDirectoryRefused
+from clustor.runtime.hardening import Hardening
 from clustor.runtime.pki import ClusterId, NodeId
 from clustor.runtime.transport import Address
 from clustor.security.key_registry import DEK_PERIOD_MS
@@ -75,12 +76,16 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     profile_name: str = CONSISTENCY_PROFILE.name  # of clustor §5.2
     dek_period_ms: int = DEK_PERIOD_MS  # data keys: a week at the most (clustor §12.2)
     fault_injection: bool = False  # whether groups can be told to hang: tests and drills only
+    ocsp_url: str = ""  # a responder that is asked about certificates before any list
+    hardening: Hardening = Hardening.REPORT  # whether a start needs all of it (quantumqtt §9.7)
     # How many times longer than the profile's its nodes wait for each other and for their disks,
     # for a machine that does much else. Longer only: a lease never outlives an election by it.
     patience: Annotated[int, msgspec.Meta(ge=1)] = 1
     format_version: int = 1
 
     def __post_init__(self) -> None:
+        if self.ocsp_url and not self.ocsp_url.startswith(("http://", "https://")):
+            raise ValueError("ocsp_url is an http or https address")
         if self.profile_name not in PROFILES:
             raise ValueError(f"no such profile: {self.profile_name}")
         if not 0 < self.dek_period_ms <= DEK_PERIOD_MS:

@@ -15,8 +15,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from clustor.control import Caller, ControlMachine, encode_call, signed_command
 from clustor.control.calls import encode_passed_call
+from clustor.control.command_gates import refuse_early
+from clustor.control.objects import canonical
 from clustor.kv import Get, Key, encode_command
 from clustor.replica import Applied, NotLeader, Outcome, ReplicaOutput, RequestId, Unknown
+from clustor.runtime.control_records import CONTROL_PARTITION
 from clustor.runtime.control_wire import (
     Answered,
     Asked,
@@ -57,6 +60,7 @@ class DeskCounts:
     publications: int = 0
     confirmations: int = 0
     refused_busy: int = 0
+    refused_early: int = 0
 
 
 @dataclass(slots=True)
@@ -85,6 +89,8 @@ class Desk:
             case Asked():
                 self._on_asked(asker, question)
             case Passed():
+                if self._refused_early(asker, question):
+                    return
                 self.counts.calls += 1
                 stamped = encode_passed_call(
                     question.caller, question.request_id, _wall_ms(), question.command
@@ -92,6 +98,17 @@ class Desk:
                 self._propose(asker, question.number, stamped)
             case Wished():
                 self._on_wished(asker, question)
+
+    def _refused_early(self, asker: NodeId, question: Passed) -> bool:
+        """Answer a call that some replica could not apply; it never enters the log."""
+        machine = self.group.replica.machine
+        assert isinstance(machine, ControlMachine)
+        refused = refuse_early(machine.kv, question.command, CONTROL_PARTITION)
+        if refused is None:
+            return False
+        self.counts.refused_early += 1
+        self.answer(asker, Answered(question.number, Standing.ANSWERED, canonical(refused)))
+        return True
 
     def _on_wished(self, asker: NodeId, question: Wished) -> None:
         """Stamp and sign a node's proofs: they are published as that node's own call."""

@@ -12,6 +12,7 @@ from clustor.control import (
     WriterMode,
     utilization_of,
 )
+from clustor.control.command_gates import CommandGate
 
 if TYPE_CHECKING:
     from clustor.runtime.node import Node
@@ -42,7 +43,7 @@ def report_of(node: Node, version: str) -> ReportNode:
         node_id=int(node.node_id),
         version=version,
         io_writer_mode=WriterMode[node.disk.mode.name],
-        features=tuple(sorted(each.value for each in BUILD_FEATURES)),
+        features=tuple(sorted(each.value for each in (*BUILD_FEATURES, *CommandGate))),
         load=_load(node),
     )
 

@@ -5,6 +5,8 @@ NodeError
 ├── DataDirectoryInUse         another process has it open
 ├── PortTaken                  somebody else listens there
 ├── SelfTestFailed             this build must not open a log
+├── ReleaseUnverified          what runs here is not the release that was signed
+├── HardeningRefused           the cluster requires what this process could not give up
 ├── ControlUnavailable         no leader of the control plane answered, or our copy of it is too old
 ├── CertificateUnusable        our own certificate, key or authority cannot be used
 ├── AuditFailed                an event is not in the audit log, and will not be
@@ -47,6 +49,14 @@ class PortTaken(NodeError):
 
 class SelfTestFailed(NodeError):
     """A vector of the specification did not come out: this build must not open a log."""
+
+
+class ReleaseUnverified(NodeError):
+    """What runs here is not the release that was signed, or nobody can say."""
+
+
+class HardeningRefused(NodeError):
+    """The cluster requires hardening that is not in force."""
 
 
 class CertificateUnusable(NodeError):

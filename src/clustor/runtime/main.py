@@ -44,16 +44,20 @@ from clustor.runtime.errors import (
     CertificateUnusable,
     DataDirectoryInUse,
     DataDirectoryRefused,
+    HardeningRefused,
     NodeError,
     PeerRefused,
     PortTaken,
+    ReleaseUnverified,
     SelfTestFailed,
 )
+from clustor.runtime.hardening import Hardening, harden, require
 from clustor.runtime.keystore import load_keyring
 from clustor.runtime.kv_service import KvService
 from clustor.runtime.memory import keep_freed_memory
 from clustor.runtime.node import Node, NodeSettings
 from clustor.runtime.pki import NodeId, own_identity
+from clustor.runtime.release import check_release
 from clustor.runtime.repair import repair_status
 from clustor.runtime.rotation import NodeTrust, Repeated
 from clustor.runtime.rotation_keys import KeyKeeper, epochs_in_use, keep_keys, mac_epochs_in_use
@@ -73,6 +77,8 @@ EXIT_CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (CertificateUnusable, 6),
     (PeerRefused, 6),
     (SelfTestFailed, 7),
+    (ReleaseUnverified, 7),
+    (HardeningRefused, 2),
     (ReplicaError, 8),
     (DataLost, 8),
     (LogError, 8),
@@ -131,6 +137,19 @@ def _run(arguments: argparse.Namespace, extend: Extend | None) -> None:
         uvloop.run(serve_node(cluster, node_id, data, arguments.cluster, extend))
 
 
+def _harden(cluster: ClusterFile, data: DataDirectory, release: str | None) -> None:
+    """Go on with no more rights than a broker needs; raises where the cluster requires it."""
+    standings = harden(data.root, (data.keys, data.pki))
+    if cluster.hardening is Hardening.REQUIRE:
+        if release is None:
+            raise ReleaseUnverified("the cluster requires a signed release", directory=data.pki)
+        require(standings)
+    for each in standings:
+        if not each.in_force:
+            journal.warning("not hardened (%s): %s", each.measure.value, each.problem)
+    journal.info("hardened: %s", ", ".join(e.measure.value for e in standings if e.in_force))
+
+
 def raise_file_limit() -> None:
     """Let this process open as many files as it may: groups and connections take some each."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -155,6 +174,7 @@ async def serve_node(
 ) -> None:
     """Serve until SIGTERM or SIGINT, then stop in order; `file` is the cluster's description."""
     asyncio.get_running_loop().set_exception_handler(_die)
+    _harden(cluster, data, check_release(data.pki))
     signers = SignerKeeper(data.keys, node_id)
     settings = NodeSettings(
         cluster,
@@ -173,7 +193,7 @@ async def serve_node(
     node.audit = signers.audit = open_desk(data, active_partitions=cluster.groups)
     node.transport.on_refused = node.audit.peer_refused
     node.audit.node_did("NodeStarted", node_id)
-    trust = NodeTrust(node.transport, data.pki, node.audit, node.now_ms)
+    trust = NodeTrust(node.transport, data.pki, node.audit, node.now_ms, cluster.ocsp_url)
     keeper = KeyKeeper(
         data.keys,
         settings.keys,

@@ -15,11 +15,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final, NewType
+from typing import Final, NewType, TypeAlias
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from clustor.runtime.errors import (
@@ -32,7 +33,10 @@ from clustor.runtime.errors import (
     PeerUntrusted,
     PeerWithoutIdentity,
 )
+from clustor.runtime.tls_suites import prefer_own_suites
 
+PrivateKey: TypeAlias = ec.EllipticCurvePrivateKey | Ed25519PrivateKey
+PublicKey: TypeAlias = ec.EllipticCurvePublicKey | Ed25519PublicKey
 ClusterId = NewType("ClusterId", str)
 NodeId = NewType("NodeId", int)
 
@@ -43,6 +47,9 @@ CERTIFICATE_FILE: Final = "node.pem"
 KEY_FILE: Final = "node.key"
 REVOCATION_FILE: Final = "crl.pem"
 """What the authority has revoked; where the file is, every handshake asks it."""
+
+GLASS_FILE: Final = "break-glass.pem"
+"""Authorities of break-glass certificates, and their lists; the admin port alone believes them."""
 
 AUTHORITY_LIFETIME: Final = timedelta(days=365)
 # Beyond a day, below which clustor §12.1 demands a fresh revocation feed; short all the same.
@@ -78,7 +85,7 @@ class Authority:
 
     cluster_id: ClusterId
     certificate: x509.Certificate
-    key: ec.EllipticCurvePrivateKey
+    key: PrivateKey
     others: tuple[x509.Certificate, ...] = ()
     """Other authorities that are trusted beside it: while one takes the place of another."""
 
@@ -131,6 +138,23 @@ def new_authority(cluster: ClusterId, now: datetime, generation: int = 1) -> Aut
         .sign(key, hashes.SHA256())
     )
     return Authority(cluster, certificate, key)
+
+
+def new_intermediate(
+    authority: Authority, key: PublicKey, name: str, now: datetime, lifetime: timedelta
+) -> x509.Certificate:
+    """Sign for an authority that in turn signs for callers, and for nobody who is called."""
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
+    usages = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
+    return (
+        _unsigned(_name(name), authority.certificate.subject, key, now, lifetime)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(signs_certificates=True), critical=True)
+        .add_extension(usages, critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        .add_extension(issuer, critical=False)
+        .sign(authority.key, hash_for(authority.key))
+    )
 
 
 def generation_of(certificate: x509.Certificate, cluster: ClusterId) -> int | None:
@@ -244,8 +268,13 @@ def sign_key(
         .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(signer, critical=False)
-        .sign(authority.key, hashes.SHA256())
+        .sign(authority.key, hash_for(authority.key))
     )
+
+
+def hash_for(key: PrivateKey) -> hashes.SHA256 | None:
+    """Return what a key signs the digest of; Ed25519 takes the message itself."""
+    return None if isinstance(key, Ed25519PrivateKey) else hashes.SHA256()
 
 
 def needs_certificate(directory: Path, now: datetime) -> bool:
@@ -281,7 +310,19 @@ def admin_context(directory: Path) -> ssl.SSLContext:
     """
     context = server_context(directory)
     context.verify_mode = ssl.CERT_OPTIONAL
+    glass = directory / GLASS_FILE
+    if glass.exists():
+        # Alone here: below the authority of nodes, whose path length is 0, nobody believes them.
+        _load(context, glass)
+        context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
     return context
+
+
+def _load(context: ssl.SSLContext, bundle: Path) -> None:
+    try:
+        context.load_verify_locations(bundle)
+    except (OSError, ssl.SSLError) as error:
+        raise CertificateUnusable("cannot read a bundle", file=str(bundle), cause=error) from error
 
 
 def client_context(directory: Path) -> ssl.SSLContext:
@@ -337,6 +378,7 @@ def refusal_of(error: ssl.SSLError) -> PeerRefused:
 def _context(directory: Path, protocol: int) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
+    prefer_own_suites(context)
     context.check_hostname = False  # the SPIFFE URI is the name; see `check_peer`
     context.verify_mode = ssl.CERT_REQUIRED
     try:
@@ -355,7 +397,7 @@ def _context(directory: Path, protocol: int) -> ssl.SSLContext:
 def _unsigned(  # noqa: PLR0917  # what stands in every certificate
     subject: x509.Name,
     issuer: x509.Name,
-    key: ec.EllipticCurvePublicKey,
+    key: PublicKey,
     now: datetime,
     lifetime: timedelta,
     skew: timedelta = ISSUING_SKEW,
@@ -401,7 +443,7 @@ def _pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
-def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+def key_pem(key: PrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,

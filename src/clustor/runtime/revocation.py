@@ -14,11 +14,10 @@ from typing import Final
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from clustor.runtime.errors import CertificateUnusable
-from clustor.runtime.pki import Authority, replace_file
+from clustor.runtime.pki import Authority, hash_for, replace_file
 
 _BEGIN: Final = b"-----BEGIN X509 CRL-----"
 LIST_LIFETIME: Final = timedelta(days=30)
@@ -58,7 +57,7 @@ def write_revocations(
     for serial, at in sorted(revoked.items()):
         entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(at).build()
         builder = builder.add_revoked_certificate(entry)
-    signed = builder.sign(authority.key, hashes.SHA256())
+    signed = builder.sign(authority.key, hash_for(authority.key))
     others = [each for each in _read(path) if not _is_signed_by(each, authority.certificate)]
     _replace(path, [signed, *others])
 

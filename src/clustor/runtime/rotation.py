@@ -17,6 +17,7 @@ from typing import Final
 
 from clustor.runtime.audit_writer import wall_ms
 from clustor.runtime.errors import CertificateUnusable, NodeError
+from clustor.runtime.ocsp import ASK_AFTER_MS, OCSP_DIRECTORY, OcspAsking, OcspCache, Subject
 from clustor.runtime.pki import (
     AUTHORITY_FILE,
     CERTIFICATE_FILE,
@@ -24,14 +25,17 @@ from clustor.runtime.pki import (
     KEY_FILE,
     REVOCATION_FILE,
     load_certificate,
+    load_certificates,
     utc_now,
 )
 from clustor.runtime.revocation import lists_end
 from clustor.runtime.transport import Transport
-from clustor.runtime.trust import Shown, Trust, read_trust
+from clustor.runtime.trust import Shown, Trust, fingerprint_of, read_trust
 from clustor.security import AuditEvent, AuditSink, Feed, Freshness, RevocationFreshness
+from clustor.security.revocation_order import Evidence, decide_revocation
 
 LOOK_SECONDS: Final = 1.0
+_WANTED_MAX: Final = 1_024
 
 journal = logging.getLogger("clustor.rotation")
 
@@ -89,9 +93,14 @@ class NodeTrust:
     """What a node's transport believes: renewed certificates, revoked peers, its own quarantine."""
 
     def __init__(
-        self, transport: Transport, pki: Path, audit: AuditSink | None, now_ms: Callable[[], int]
+        self,
+        transport: Transport,
+        pki: Path,
+        audit: AuditSink | None,
+        now_ms: Callable[[], int],
+        ocsp_url: str = "",
     ) -> None:
-        """`now_ms` is the monotonic clock."""
+        """`now_ms` is the monotonic clock; `ocsp_url` is a responder that may be asked."""
         self._transport = transport
         self._pki = pki
         self._audit = audit
@@ -104,10 +113,16 @@ class NodeTrust:
         self._trust: Trust | None = None
         self._trust_stamps: Stamps = ()
         self._refused_stamps: Stamps = ()
+        self._listed_ms: int | None = None
         self._lists_end: datetime | None = None
         """When the first list of the file ends, after which it is no answer."""
-        # Without a list at the start nothing is checked: development clusters begin that way.
-        self.freshness = RevocationFreshness(now_ms()) if (pki / REVOCATION_FILE).exists() else None
+        self._ocsp = OcspCache(pki / OCSP_DIRECTORY, now_ms)
+        self._asking = OcspAsking(ocsp_url, pki / OCSP_DIRECTORY) if ocsp_url else None
+        self._wanted: set[Subject] = set()
+        """Whose certificates a responder is asked about."""
+        # Without any source at the start nothing is checked: development clusters begin that way.
+        is_checked = (pki / REVOCATION_FILE).exists() or self._ocsp.is_used or bool(ocsp_url)
+        self.freshness = RevocationFreshness(now_ms()) if is_checked else None
         transport.disbelief = self.disbelief
         self.look()
 
@@ -127,6 +142,7 @@ class NodeTrust:
             journal.info("new certificates are in use for connections to come")
             self._note("CertificateRenewed", "Done", str(self._pki))
         self._read_list()
+        self._read_answers()
         if self.freshness is not None:
             self._judge(self.freshness)
         self._end_refused()
@@ -156,7 +172,33 @@ class NodeTrust:
             return  # a feed that does not answer: its silence is what counts
         if self._lists_end is None or utc_now() < self._lists_end:
             self.freshness = self.freshness or RevocationFreshness(self._now_ms())
-            self.freshness.on_feed(Feed.CRL, 0, self._now_ms())
+            self._listed_ms = self._now_ms()
+            self.freshness.on_feed(Feed.CRL, 0, self._listed_ms)
+
+    def _read_answers(self) -> None:
+        """Take what the responder said, before the list is asked; let it be asked in time."""
+        if self._asking is None and not self._ocsp.is_used:
+            return
+        try:
+            authorities = load_certificates(self._pki / AUTHORITY_FILE)
+            own = load_certificate(self._pki / CERTIFICATE_FILE)
+        except CertificateUnusable:
+            return  # said elsewhere, and the next look tries again
+        self._ocsp.look(authorities)
+        age_ms = self._ocsp.newest_age_ms()
+        if age_ms is not None:
+            self.freshness = self.freshness or RevocationFreshness(self._now_ms())
+            self.freshness.on_feed(Feed.OCSP, age_ms, self._now_ms())
+        if self._asking is not None:
+            by_print = {fingerprint_of(each): each for each in authorities}
+            issuer = next((e for e in authorities if e.subject == own.issuer), None)
+            ours = {Subject(fingerprint_of(issuer), own.serial_number)} if issuer else set()
+            due = [each for each in self._wanted | ours if self._is_due(each)]
+            self._asking.ask((by_print[e.issuer], e.serial) for e in due if e.issuer in by_print)
+
+    def _is_due(self, subject: Subject) -> bool:
+        age_ms = self._ocsp.age_ms(subject)
+        return age_ms is None or age_ms >= ASK_AFTER_MS
 
     def _newest(self, found: Trust) -> Trust:
         """A list that went missing takes nothing back of what it said."""
@@ -184,18 +226,30 @@ class NodeTrust:
     def disbelief(self, shown: Shown) -> str | None:
         """Say why a peer is not believed now; None: it is.
 
-        While a waiver stands in for fresh data, a certificate of a day or less is not (§12.1):
-        it was made so short to need no list, and so nobody would have revoked it.
+        OCSP is asked first, then the list, then a waiver (clustor §12.1).
         """
         why = None if self._trust is None else self._trust.disbelief(shown, wall_ms())
         if why is not None:
             return why.value
         freshness, now_ms = self.freshness, self._now_ms()
-        if freshness is None or freshness.status(now_ms).freshness is not Freshness.WAIVED:
+        if freshness is None:
             return None
-        lives_ms = shown.lifetime_ms - ISSUING_SKEW // timedelta(milliseconds=1)
-        permitted = freshness.permits(lives_ms, now_ms)
-        return None if permitted else "short-lived, and no revocation data is fresh"
+        subject = Subject(shown.issuer, shown.serial)
+        if len(self._wanted) >= _WANTED_MAX:
+            self._wanted.clear()  # those that are still there are named again within a second
+        self._wanted.add(subject)
+        evidence = Evidence(
+            ocsp_age_ms=self._ocsp.age_ms(subject),
+            ocsp_revoked=self._ocsp.is_revoked(subject),
+            crl_age_ms=self._list_age_ms(),
+            waived=freshness.status(now_ms).freshness is Freshness.WAIVED,
+            lifetime_ms=shown.lifetime_ms - ISSUING_SKEW // timedelta(milliseconds=1),
+        )
+        return decide_revocation(evidence).problem or None
+
+    def _list_age_ms(self) -> int | None:
+        """Say how long ago the list was there to be asked; None: it never was."""
+        return None if self._listed_ms is None else self._now_ms() - self._listed_ms
 
     def _note(self, what: str, outcome: str, target: str) -> None:
         if self._audit is not None:

@@ -74,8 +74,8 @@ KEY_RULES: Final[dict[KeyUse, KeyRule]] = {
         KeyRule(KeyUse.SNAPSHOT_MANIFEST, "Ed25519", "node", 90 * DAY_MS, DAY_MS,
                 "snapshot manifests"),
         KeyRule(KeyUse.AUDIT_LOG, "Ed25519", "node", 365 * DAY_MS, 30 * DAY_MS, "audit logs"),
-        KeyRule(KeyUse.BREAK_GLASS_CA, "X.509", "control plane", 45 * DAY_MS, 7 * DAY_MS,
-                "break-glass SVIDs"),
+        KeyRule(KeyUse.BREAK_GLASS_CA, "X.509", "control plane", 38 * DAY_MS, 7 * DAY_MS,
+                "break-glass SVIDs; an intermediate lives 45 days, the last seven beside its heir"),
     )
 }  # fmt: skip
 """The registry of §12.4, with the data keys of §12.2."""
@@ -95,6 +95,14 @@ class KeyEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     decrypt_only_at_ms: _Millis | None = None
     zeroized_at_ms: _Millis | None = None
     zeroization_digest: str | None = None
+
+    @property
+    def due_at_ms(self) -> int | None:
+        """When a newer key should be in force; None: it is no active one, or ages by no period."""
+        period_ms = KEY_RULES[self.use].period_ms
+        if self.state is not KeyState.ACTIVE or period_ms is None or self.activated_at_ms is None:
+            return None
+        return self.activated_at_ms + period_ms
 
     @property
     def ends_at_ms(self) -> int | None:

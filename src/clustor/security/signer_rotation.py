@@ -1,4 +1,4 @@
-"""How a node's signing keys age (clustor §12.4). Pure: registry, store and time in, steps out.
+"""How signing keys age (clustor §12.4). Pure: registry, store and time in, steps out.
 
     Stage ──► Announce ──► the moment is set ──► Activate ──► Retire ──► Zeroize
     private    public half   every node has       it signs     its end     the private half
@@ -19,6 +19,13 @@ from clustor.security.key_rotation import ActivateKey, HoldKey, StageKey, Zeroiz
 
 SIGNER_USES: Final = (KeyUse.SNAPSHOT_MANIFEST, KeyUse.CONTROL_PLANE_PROOF)
 """What nodes sign with keys of their own, and the control plane's registry knows."""
+
+OFFICE_USES: Final = (
+    KeyUse.CP_RELEASE,
+    KeyUse.RELEASE_AUTOMATION,
+    KeyUse.BREAK_GLASS_CA,
+)
+"""What people sign with for the whole cluster; no node has these keys."""
 
 READ_BY_ALL_MS: Final = 10_000
 """From a key's registration to its first signature: every copy is refreshed by then."""
@@ -61,6 +68,8 @@ def plan_signer(
     One step at a time: carried out and planned again, it comes to the same end after any crash.
     """
     entries = registry.of(use)
+    if not entries:
+        return StageKey(use, 1) if facts.wanted else None
     for entry in entries:
         if entry.state is not KeyState.ZEROIZED and entry.epoch not in facts.announced:
             return AnnounceKey(use, entry.epoch)
@@ -108,6 +117,5 @@ def first_signers(now_ms: int) -> KeyRegistry:
 
 
 def _is_due(active: KeyEntry, now_ms: int) -> bool:
-    period_ms = KEY_RULES[active.use].period_ms
-    began_ms = active.activated_at_ms
-    return period_ms is not None and began_ms is not None and now_ms >= began_ms + period_ms
+    due_at_ms = active.due_at_ms
+    return due_at_ms is not None and now_ms >= due_at_ms

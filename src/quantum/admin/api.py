@@ -34,7 +34,12 @@ from clustor.control.types import Name
 from clustor.runtime.errors import ControlUnavailable
 from clustor.runtime.http_head import Request, Response
 from quantum.admin.answers import CallDone
-from quantum.admin.break_glass import require_covered, require_no_glass, token_id_of
+from quantum.admin.break_glass import (
+    require_covered,
+    require_issuer,
+    require_no_glass,
+    token_id_of,
+)
 from quantum.admin.errors import (
     ApiError,
     ErrorBody,
@@ -134,6 +139,8 @@ class Api:
         else:
             store = await self.port.state(linearizable=linearizable)
             self._require_heard(linearizable=linearizable)
+        if peer.scope is not None and request.certificate is not None:
+            require_issuer(store, request.certificate, self.now_ms())
         require_covered(route, store, peer)
         authority = self._authority(store, peer.identity)
         asked = Asked(store, caller, authority, values, body, request_id)

@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import Final
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from clustor.control import BreakGlassToken, Reading, Role, find
+from clustor.control import BreakGlassToken, KeyPurpose, Reading, Role, SigningKey, find, scan
 from clustor.control.types import BREAK_GLASS_TTL_MS_MAX, CLOCK_SKEW_MS
 from quantum.admin.errors import forbidden, unauthenticated
 from quantum.admin.identity import GLASS, Peer
@@ -38,6 +40,38 @@ def require_no_glass(peer: Peer) -> None:
     """Keep break-glass certificates from pages that need none."""
     if peer.scope is not None:
         raise forbidden("a break-glass certificate is for its scope alone", scope=peer.scope)
+
+
+def require_issuer(store: Reading, certificate_der: bytes, now_ms: int) -> None:
+    """Refuse a break-glass certificate that no BreakGlassTokenCA in force has signed (§12.4).
+
+    Where none was ever registered the cluster's own authority signs, as TLS has found.
+    """
+    known = list(scan(store, SigningKey, KeyPurpose.BREAK_GLASS_CA.value))
+    if not known:
+        return
+    certificate = x509.load_der_x509_certificate(certificate_der)
+    signer = next((each for each in known if _has_signed(each.public_key, certificate)), None)
+    if signer is None:
+        raise unauthenticated(
+            "BreakGlassIssuer", "no registered authority signed the break-glass certificate"
+        )
+    if not signer.is_active(now_ms):
+        raise unauthenticated(
+            "BreakGlassIssuer",
+            "the authority of the break-glass certificate has ended",
+            key_id=signer.key_id,
+            retired_at=signer.retires_at,
+        )
+
+
+def _has_signed(public_key: bytes, certificate: x509.Certificate) -> bool:
+    try:
+        signer = Ed25519PublicKey.from_public_bytes(public_key)
+        signer.verify(certificate.signature, certificate.tbs_certificate_bytes)
+    except InvalidSignature:
+        return False
+    return True
 
 
 def require_covered(route: Route, store: Reading, peer: Peer) -> None:

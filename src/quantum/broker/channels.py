@@ -12,7 +12,6 @@ same when the publish is sent again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
@@ -59,14 +58,18 @@ class Outbox:
         self.weigh()
         return Sequence(self.acked_through + len(self.items))
 
-    def acked(self, through: int) -> Iterator[tuple[Sequence, Item]]:
-        """Take out what the receiver has; an older word than the last one takes out nothing."""
-        while self.acked_through < through and self.items:
-            self.acked_through = Sequence(self.acked_through + 1)
-            item = self.items.popleft()
-            self.weight -= item_weight(item)
-            yield self.acked_through, item
+    def acked(self, through: int) -> list[tuple[Sequence, Forward]]:
+        """Take out what the receiver has and return the publishes that were passed on.
+
+        An older word than the last one takes out nothing.
+        """
+        first = self.acked_through + 1
+        count = max(0, min(through - self.acked_through, len(self.items)))
+        taken = [self.items.popleft() for _ in range(count)]
+        self.acked_through = Sequence(self.acked_through + count)
+        self.weight -= sum(map(item_weight, taken))
         self.weigh()
+        return [(Sequence(n), item) for n, item in enumerate(taken, first) if type(item) is Forward]
 
     def weigh(self) -> None:
         """Note whether there is too much in it."""
@@ -81,7 +84,7 @@ class Outbox:
 def item_weight(item: Item) -> int:
     """How many bytes an item costs to keep, about."""
     if type(item) is Deliver:
-        return item.message.weight
+        return len(item.record) + ITEM_BYTES
     if isinstance(item, Forward | Targeted | Returned):
         return len(item.record) + ITEM_BYTES
     if isinstance(item, MovedRetained):

@@ -29,8 +29,8 @@ class Forward(_Item, tag=1):
     record: bytes
 
 
-class Deliver(_Item, tag=2):
-    """A message for every session of the receiving partition that wants its topic."""
+class OldDeliver(_Item, tag=2):
+    """A `Deliver` as older logs have it."""
 
     message: Message
 
@@ -198,6 +198,15 @@ class MovedTurnedAway(_Item, tag=19):
     clients: list[tuple[bytes, QosLevel, Stamp]]
 
 
+class Deliver(_Item, tag=20, gc=False):
+    """A message for every session of the receiving partition that wants its topic.
+
+    It stays the record of the sender's log: the replicas that only keep it never look inside.
+    """
+
+    record: bytes
+
+
 Item: TypeAlias = (
     Forward
     | Deliver
@@ -220,7 +229,7 @@ Item: TypeAlias = (
     | MovedTurnedAway
 )
 
-_decoder: msgspec.msgpack.Decoder[Item] = msgspec.msgpack.Decoder(Item)
+_decoder: msgspec.msgpack.Decoder[Item | OldDeliver] = msgspec.msgpack.Decoder(Item | OldDeliver)
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -230,4 +239,5 @@ def encode_item(item: Item) -> bytes:
 
 def decode_item(data: bytes) -> Item:
     """Raises msgspec.DecodeError for other bytes."""
-    return _decoder.decode(data)
+    item = _decoder.decode(data)
+    return Deliver(item.message.record) if isinstance(item, OldDeliver) else item

@@ -86,9 +86,10 @@ def _publish_all(state: State, data: bytes, at: int, refused: Refusals, number: 
     """
     end, effects, now_ms = len(data), state.effects, state.now_ms
     known, routes = state.routes.known(), state.routes
-    turned_away = state.turned_away
+    turned_away, full_stores = state.turned_away, state.full_stores
     try:
         while at < end:
+            start = at
             length, flags, client, topic_bytes, properties, packet_id, epoch = unpack_head(data, at)
             following = at + LENGTH_BYTES + length
             at += HEAD_BYTES
@@ -113,7 +114,16 @@ def _publish_all(state: State, data: bytes, at: int, refused: Refusals, number: 
             if route is None:
                 route = routes.route(topic)
             retain = flags & RETAIN != 0
-            if not route.is_plain or retain or (effects is not None and route.volatile):
+            is_light = not retain and (route.is_plain or (route.passes and not full_stores))
+            if is_light and route.passes:
+                reason = _pass_on(state, route, data[start:following], qos)
+                if reason:
+                    refused.append((number, reason))
+                    turned_away.note(data[at:topic_at], qos, flags, now_ms)
+                    at = following
+                    number += 1
+                    continue
+            if not is_light or (effects is not None and route.volatile):
                 message = Message(
                     topic,
                     data[payload_at:following],
@@ -125,7 +135,7 @@ def _publish_all(state: State, data: bytes, at: int, refused: Refusals, number: 
                     epoch,
                     packet_id,
                 )
-                if route.is_plain and not retain:
+                if is_light:
                     if effects is not None and not 0 < expires_at_ms <= now_ms:
                         effects.append(FanOut(route, message))
                 else:
@@ -179,7 +189,7 @@ def publish(state: State, message: Message, *, force: bool = False) -> int:
         return SUCCESS
     deliver_here(state, route, message)
     if route.remotes:
-        _deliver_elsewhere(state, route, message)
+        _deliver_elsewhere(state, route, message.record, message.qos)
     for group in route.shares:
         share_out(state, group, message)
     return SUCCESS
@@ -219,11 +229,19 @@ def _has_room(state: State, route: Route) -> bool:
     return True
 
 
-def _deliver_elsewhere(state: State, route: Route, message: Message) -> None:
-    item = Deliver(message)
+def _pass_on(state: State, route: Route, record: bytes, qos: int) -> int:
+    """Put a record into the streams to other partitions, into all of them or none."""
+    if qos and any(state.channels.to(state.way(prg)).is_full for prg in route.remotes):
+        return QUOTA_EXCEEDED
+    _deliver_elsewhere(state, route, record, qos)
+    return SUCCESS
+
+
+def _deliver_elsewhere(state: State, route: Route, record: bytes, qos: int) -> None:
+    item = Deliver(record)
     for prg in route.remotes:
         outbox = state.channels.to(state.way(prg))
-        if message.qos or not outbox.is_full:
+        if qos or not outbox.is_full:
             outbox.append(item)
 
 

@@ -95,11 +95,11 @@ def _advance(state: State) -> None:
 
 def _on_item(state: State, origin: int, item: Item) -> None:
     match item:
-        case Deliver(message):
+        case Deliver(record):
             if not state.is_open:
                 _hold(state, origin, item)
             else:
-                _on_deliver(state, origin, message)
+                _on_deliver(state, origin, decode_record(record)[0])
         case Forward(record):
             publish_forward(state, origin, decode_record(record)[0])
         case Interest():
@@ -195,9 +195,8 @@ def apply_channel_acked(state: State, command: ChannelAcked) -> bytes:
     """Forget what another partition has; publishers whose messages it took are told."""
     if not is_peer(state, command.peer):
         return b""
-    for sequence, item in state.channels.to(command.peer).acked(command.through):
-        if isinstance(item, Forward):
-            forward_acked(state, command.peer, sequence, item)
+    for sequence, forward in state.channels.to(command.peer).acked(command.through):
+        forward_acked(state, command.peer, sequence, forward)
     if state.move is not None:
         advance(state)
     return b""

@@ -47,6 +47,7 @@ class Route:
         "is_empty",
         "is_plain",
         "kept",
+        "passes",
         "remotes",
         "shares",
         "volatile",
@@ -67,6 +68,8 @@ class Route:
         self.is_plain = True
         """Whether connections of this very partition are all that a message is for: replicas
         that follow have nothing to do for it."""
+        self.passes = False
+        """Whether a message also passes to other partitions, and that is all that is kept of it."""
 
 
 class Routes:
@@ -158,7 +161,9 @@ class Routes:
                 route.is_blocked |= client_id in self.full
             else:
                 route.volatile.append(target)
-        route.is_plain = not (route.kept or route.remotes or route.shares or route.is_elsewhere)
+        is_kept = bool(route.kept or route.shares or route.is_elsewhere)
+        route.is_plain = not (is_kept or route.remotes)
+        route.passes = bool(route.remotes) and not (is_kept or route.is_blocked)
         return route
 
 

@@ -15,6 +15,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from clustor.control import OverrideScope
 from clustor.control.types import CLOCK_SKEW_MS
+from clustor.log.errors import KeyUnavailable
 from clustor.runtime.cluster_file import CLUSTER_FILE, read_cluster_file
 from clustor.runtime.errors import CertificateUnusable, NodeError
 from clustor.runtime.pki import (
@@ -34,6 +35,7 @@ from quantum.cli.admin_asking import ADMIN_DEFAULT, Admin, fail_told, telling
 from quantum.cli.admin_client import parse_address
 from quantum.cli.credentials import speaking
 from quantum.cli.exits import Exit, errors, fail
+from quantum.cli.keys_office import open_office
 from quantum.cli.node_exits import exit_of_node
 
 SECONDS_MAX: Final = 300
@@ -65,7 +67,7 @@ def glass_certificate(
 
     Exit code 3: not a cluster's directory. 9: the authority cannot be used. 12: no node answered.
     """
-    issued = _issue(_authority(data), scope, actor, timedelta(seconds=seconds))
+    issued = _issue(_authority(data, seconds), scope, actor, timedelta(seconds=seconds))
     serial = x509.load_pem_x509_certificate(issued.certificate_pem).serial_number
     body = {
         "token_id": token_id_of(serial_name(serial)),
@@ -90,12 +92,16 @@ def glass_certificate(
     typer.echo(json.dumps(facts) if as_json else text)
 
 
-def _authority(data: Path) -> Authority:
+def _authority(data: Path, seconds: int) -> Authority:
+    """Return the BreakGlassTokenCA in force; where none was ever made, the cluster's authority."""
     try:
+        dedicated = open_office(data).glass_authority(timedelta(seconds=seconds))
         cluster = read_cluster_file(data / CLUSTER_FILE)
-        return load_authority(data / PKI_DIRECTORY, cluster.id)
+        return dedicated or load_authority(data / PKI_DIRECTORY, cluster.id)
     except CertificateUnusable as error:
         fail(str(error), Exit.CERTIFICATE)
+    except (KeyUnavailable, OSError) as error:
+        fail(str(error), Exit.WRONG_KEY)
     except NodeError as error:
         fail(str(error), exit_of_node(error))
 

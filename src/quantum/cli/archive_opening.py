@@ -49,7 +49,8 @@ def prgs_of(objects: Objects, url: str) -> list[PrgId]:
 
 
 def ring_of(directory: Path, prg: PrgId) -> KeyRing:
-    return DirectoryKeys(str(directory)).keyring(prg)
+    """Take a directory as it is, or as the lake's jobs have it: `directory:PATH`."""
+    return DirectoryKeys(str(directory).removeprefix("directory:")).keyring(prg)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from clustor.runtime.data_directory import STATE_DIRECTORY, write_durably
 from clustor.runtime.development import node_directory
 from clustor.runtime.errors import NodeError
 from clustor.runtime.keystore import KEYS_DIRECTORY
+from clustor.runtime.office_keys import read_office
 from clustor.runtime.rotation_keys import (
     REGISTRY_FILE,
     epochs_in_use,
@@ -31,15 +32,27 @@ from clustor.runtime.rotation_keys import (
 from clustor.runtime.signer_keys import REGISTRY_FILE as SIGNERS_FILE
 from clustor.runtime.signer_keys import WISH_PREFIX
 from clustor.security import (
+    KEY_RULES,
     InUse,
     KeyEntry,
     KeyRegistry,
+    KeyState,
     KeyUse,
     SecurityError,
     decode_registry,
 )
-from clustor.security.signer_rotation import SIGNER_USES
+from clustor.security.key_registry import DAY_MS
+from clustor.security.signer_rotation import OFFICE_USES, SIGNER_USES
+from quantum.cli.admin_asking import ADMIN_DEFAULT, Admin
+from quantum.cli.credentials import speaking
 from quantum.cli.exits import Exit, exit_of, fail
+from quantum.cli.keys_office import (
+    Content,
+    rotate_office,
+    sign_content,
+    sign_release,
+    tend_office,
+)
 from quantum.cli.node_exits import exit_of_node
 
 app = typer.Typer(help="Keys: which there are, and new ones.", no_args_is_help=True)
@@ -48,11 +61,63 @@ Data = Annotated[Path, typer.Option("--data", help="The cluster's directory.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
+@app.command()
+@speaking
+def tend(
+    data: Data = Path("var"), *, admin: Admin = ADMIN_DEFAULT, as_json: AsJson = False
+) -> None:
+    """Do what is due for release keys and break-glass authorities: give it once a day.
+
+    New keys are registered before they sign, old ones end after their overlap and are destroyed.
+    Exit code 3: no cluster. 4: keys. 12: no node answered.
+    """
+    with _reported():
+        done = tend_office(data, admin)
+    if as_json:
+        typer.echo(json.dumps(done))
+        return
+    for step in done:
+        typer.echo("  ".join(str(value) for value in step.values()))
+    if not done:
+        typer.echo("nothing is due")
+
+
+@app.command()
+def sign(
+    content: Annotated[Content, typer.Argument(help="What the file holds.")],
+    file: Annotated[Path, typer.Argument(help="The content as JSON, without its signature.")],
+    data: Data = Path("var"),
+) -> None:
+    """Sign an override or a feature manifest with the CPReleaseKey, for `--signature @FILE`.
+
+    Exit code 2: not such a content. 3: no cluster. 4: no key.
+    """
+    with _reported():
+        signed = sign_content(data, content, file)
+    typer.echo(json.dumps(signed))
+
+
+@app.command("sign-release")
+def sign_files(data: Data = Path("var"), *, as_json: AsJson = False) -> None:
+    """Sign the files that this command runs from with the ReleaseAutomationKey.
+
+    From then on each node of the cluster starts from these very files, or does not start. Give it
+    again after every upgrade, before the nodes are started. Exit code 3: no cluster. 4: no key.
+    """
+    with _reported():
+        done = sign_release(data)
+    text = "  ".join(f"{name}={value}" for name, value in done.items())
+    typer.echo(json.dumps(done) if as_json else text)
+
+
 @app.command("list")
 def list_keys(data: Data = Path("var"), *, as_json: AsJson = False) -> None:
     """List the keys of every node: their epochs, states and times. Exit code 3: no cluster."""
     with _reported():
         stores = {path.name: _rows(path / KEYS_DIRECTORY) for path in _nodes(data)}
+        office = read_office(data / KEYS_DIRECTORY).registry.entries
+        if office:
+            stores[OFFICE] = [_row(each) for each in office]
     if as_json:
         typer.echo(json.dumps(stores))
         return
@@ -64,15 +129,17 @@ def list_keys(data: Data = Path("var"), *, as_json: AsJson = False) -> None:
 
 
 @app.command()
+@speaking
 def rotate(
     data: Data = Path("var"),
     *,
     use: Annotated[
-        KeyUse, typer.Option("--use", help="A data, audit, snapshot or proof key.")
+        KeyUse, typer.Option("--use", help="What the key is for; see `list`.")
     ] = KeyUse.DEK,
     activate_after: Annotated[
         int, typer.Option(min=3, max=3_600, help="Seconds until the nodes encrypt with it.")
     ] = 10,
+    admin: Admin = ADMIN_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
     """Give all nodes a new key, while they run.
@@ -80,8 +147,10 @@ def rotate(
     A data key is known to every node before any node encrypts with it. The old one decrypts for 48
     hours, and longer while something on disk needs it; then it is zeroized. A new audit key signs
     from the next start of each node on. Snapshot and proof keys are made by the nodes themselves,
-    which register them first, and destroy the old ones a day later.
-    Exit code 1: not now. 3: no cluster. 4: keys.
+    which register them first, and destroy the old ones a day later. Release keys and the authority
+    of break-glass certificates stay in this directory; --admin is asked to register them, and
+    `tend` ends what takes longer.
+    Exit code 1: not now. 3: no cluster. 4: keys. 12: no node answered.
     """
     with _reported():
         nodes = _nodes(data)
@@ -91,6 +160,9 @@ def rotate(
             done = _rotate_audit(data, nodes)
         elif use in SIGNER_USES:
             done = _wish_signers(use, nodes)
+        elif use in OFFICE_USES:
+            done = rotate_office(data, use, admin)
+            done["signs_from"] = _moment(done["signs_from"])
         else:
             fail(f"{use.value} is not rotated by a cluster's operator", Exit.USAGE)
         record_now(data, [command_event("KeyRotated", "Done", use.value, _texts(done))])
@@ -116,7 +188,10 @@ def release(
     typer.echo(f"released on {sum(released)} nodes")
 
 
+_AUDIT_PERIOD_MS = KEY_RULES[KeyUse.AUDIT_LOG].period_ms or 0
 _FIRST = ("use", "epoch", "state")
+OFFICE = "office"
+"""Where `list` shows the keys that no node has."""
 
 
 def _rotate_dek(data: Path, nodes: list[Path], after_ms: int) -> dict[str, Any]:
@@ -153,24 +228,28 @@ def _nodes(data: Path) -> list[Path]:
 
 
 def _rows(keys: Path) -> list[dict[str, Any]]:
-    rows = [
-        {
-            "use": entry.use.value,
-            "epoch": entry.epoch,
-            "state": entry.state.value,
-            "owner": entry.owner,
-            "activated": _moment(entry.activated_at_ms or entry.activates_at_ms),
-            "decrypts_until": _moment(entry.ends_at_ms),
-            "zeroized": _moment(entry.zeroized_at_ms),
-            "zeroization_digest": entry.zeroization_digest,
-        }
-        for entry in _registry(keys).entries
-    ]
+    rows = [_row(entry) for entry in _registry(keys).entries]
     holds = [
         {"use": "(hold)", "epoch": "all", "state": name, "since": _moment(since)}
         for name, since in read_holds(keys).items()
     ]
     return rows + _audit_rows(keys) + holds
+
+
+def _row(entry: KeyEntry) -> dict[str, Any]:
+    lives = entry.state is not KeyState.ZEROIZED
+    return {
+        "use": entry.use.value,
+        "epoch": entry.epoch,
+        "state": entry.state.value,
+        "owner": entry.owner,
+        "age_days": _days(wall_ms() - entry.created_at_ms) if lives else None,
+        "due": _moment(entry.due_at_ms),
+        "activated": _moment(entry.activated_at_ms or entry.activates_at_ms),
+        "decrypts_until": _moment(entry.ends_at_ms),
+        "zeroized": _moment(entry.zeroized_at_ms),
+        "zeroization_digest": entry.zeroization_digest,
+    }
 
 
 def _registry(keys: Path) -> KeyRegistry:
@@ -192,11 +271,19 @@ def _audit_rows(keys: Path) -> list[dict[str, Any]]:
             "state": "Active" if entry.retires_at_ms is None else "Overlap",
             "owner": "node",
             "activated": _moment(entry.activates_at_ms),
+            "age_days": _days(wall_ms() - entry.activates_at_ms),
+            "due": _moment(entry.activates_at_ms + _AUDIT_PERIOD_MS)
+            if entry.retires_at_ms is None
+            else None,
             "trusted_until": _moment(entry.retires_at_ms),
             "public_key": entry.public_key,
         }
         for number, entry in enumerate(read_audit_keys(path) if path.exists() else (), 1)
     ]
+
+
+def _days(millis: int) -> str:
+    return f"{max(0, millis) / DAY_MS:.1f}"
 
 
 def _moment(at_ms: int | None) -> str | None:

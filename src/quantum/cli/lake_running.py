@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -69,7 +70,8 @@ def exit_of_lake(error: Exception) -> Exit:
     """Choose the exit code of an error."""
     from quantum.lake import errors as lake
     from quantum.lake import table
-    from quantum.lake.refusals import BadOption
+    from quantum.lake.jobs.errors import StateTaken
+    from quantum.lake.refusals import BadOption, EntryUnreadable, UnknownSchemaVersion
 
     by_kind: tuple[tuple[type[Exception], Exit], ...] = (
         (lake.BadAddress, Exit.USAGE),
@@ -79,7 +81,10 @@ def exit_of_lake(error: Exception) -> Exit:
         (lake.WrongKey, Exit.WRONG_KEY),
         (lake.NotPermitted, Exit.WRONG_KEY),
         (lake.UnknownFormat, Exit.UNSUPPORTED),
+        (UnknownSchemaVersion, Exit.UNSUPPORTED),
+        (EntryUnreadable, Exit.UNSUPPORTED),
         (lake.SourceUnreachable, Exit.UNREACHABLE),
+        (StateTaken, Exit.CONFLICT),
         (table.NoTable, Exit.NOT_FOUND),
         (table.TableDamaged, Exit.QUARANTINED),
         (table.RangeTaken, Exit.CONFLICT),
@@ -92,7 +97,7 @@ def exit_of_lake(error: Exception) -> Exit:
 def progress_of(job: str, as_json: bool) -> Iterator[Callable[[Step], None]]:
     """Give what takes a job's steps: lines of JSON, a bar on a terminal, or lines."""
     if as_json:
-        yield lambda step: typer.echo(json.dumps({"step": step.sentence, **step.figures}))
+        yield lambda step: typer.echo(json.dumps(_document(step)))
         return
     if not errors.is_terminal:
         yield lambda step: errors.print(f"{job}: {step.sentence}", markup=False, highlight=False)
@@ -107,6 +112,11 @@ def progress_of(job: str, as_json: bool) -> Iterator[Callable[[Step], None]]:
             )
 
         yield show
+
+
+def _document(step: Step) -> dict[str, Any]:
+    ends = {} if step.total is None else {"done": step.done, "total": step.total}
+    return {"step": step.sentence, **ends, **step.figures}
 
 
 @contextmanager
@@ -124,6 +134,31 @@ def until_told() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
+def repeat(work: Callable[[], None], once: bool, every: float | None) -> None:
+    """Do it once, or again and again until told to stop; an absent source is looked for again."""
+    from quantum.lake.errors import SourceUnreachable
+    from quantum.lake.jobs.errors import SparkFailed
+
+    if once and every is not None:
+        fail("either --once or --every", Exit.USAGE)
+    if every is None:
+        work()
+        return
+    with until_told() as told:
+        while not told():
+            try:
+                work()
+            except (SourceUnreachable, SparkFailed) as error:
+                errors.print(f"quantum: trying again: {error}", markup=False, highlight=False)
+            _pause(every, told)
+
+
+def _pause(seconds: float, told: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + seconds
+    while not told() and (left := deadline - time.monotonic()) > 0:
+        time.sleep(min(0.2, left))
+
+
 def say(document: dict[str, Any], as_json: bool, sentence: str) -> None:
     typer.echo(json.dumps(document) if as_json else sentence)
 
@@ -137,7 +172,9 @@ def show_rows(title: str, rows: list[dict[str, Any]], as_json: bool) -> None:
     table = RichTable(title=title)
     for name in rows[0] if rows else ():
         table.add_column(
-            name, justify="right" if isinstance(rows[0][name], int | float) else "left"
+            name,
+            justify="right" if isinstance(rows[0][name], int | float) else "left",
+            overflow="fold",
         )
     for row in rows:
         table.add_row(

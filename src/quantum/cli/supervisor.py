@@ -18,12 +18,16 @@ from clustor.runtime.cluster_file import CLUSTER_FILE, ClusterFile, NodeEntry, r
 from clustor.runtime.data_directory import REJOIN_FILE
 from clustor.runtime.development import node_directory
 from clustor.runtime.errors import NodeError
+from clustor.runtime.keystore import KEYS_DIRECTORY
+from clustor.runtime.office_keys import OFFICE_FILE
 from clustor.runtime.pki import NodeId
 from quantum.cli.exits import Exit
 from quantum.cli.node_exits import FINAL_NODE_EXITS
 
 RESTART_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 0.2  # how often the list of nodes is looked at
+TEND_SECONDS: Final = 3_600.0  # how often keys are looked at that no node has
+_TEND: Final = "from quantum.cli.keys import app; app()"
 STOP_SECONDS_MAX: Final = 12.0  # clustor's graceful shutdown is bounded at 10
 
 
@@ -44,6 +48,8 @@ class Supervisor:
         self._leaving: dict[int, float] = {}  # by when a node that was taken off the list ends
         self._seen_ns = _changed_ns(root)
         self._stopping = False
+        self._tend_at = time.monotonic() + TEND_SECONDS
+        self._tending: subprocess.Popen[bytes] | None = None
         self._woken, self._wake = os.pipe()
         os.set_blocking(self._wake, False)
 
@@ -63,6 +69,7 @@ class Supervisor:
                 break
             self._start_due()
             self._follow_list()
+            self._tend_keys()
         self._stop_all()
         return code
 
@@ -121,6 +128,25 @@ class Supervisor:
         if self._running or self._due:
             return 0
         return int(next(iter(self._refused.values()), Exit.FAILED))
+
+    def _tend_keys(self) -> None:
+        """Once an hour, let release keys and break-glass authorities age as they must."""
+        if self._tending is not None and self._tending.poll() is not None:
+            self._tending = None
+        if self._tending is not None or time.monotonic() < self._tend_at:
+            return
+        self._tend_at = time.monotonic() + TEND_SECONDS
+        nodes = [entry for entry in self._cluster.nodes if entry.node_id in self._running]
+        if not nodes or not (self._root / KEYS_DIRECTORY / OFFICE_FILE).exists():
+            return
+        given = ["tend", "--data", str(self._root), "--admin", str(nodes[0].admin)]
+        with (self._root / "keys.log").open("ab") as output:
+            self._tending = subprocess.Popen(
+                [sys.executable, "-c", _TEND, *given],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
 
     def _follow_list(self) -> None:
         """Start nodes that joined, stop those that left, try those that may rejoin."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -76,6 +77,18 @@ def url() -> Kind:
 
     shown = f"a URL such as s3://bucket/prefix or file:///path, or {OFF}"
     return Kind(read, shown, lambda value: OFF if value is None else str(value))
+
+
+def key_set() -> Kind:
+    """Public keys as JWKS spells them (RFC 7517); which kinds of keys is for who reads them."""
+
+    def read(raw: object) -> str:
+        found = json.loads(raw) if isinstance(raw, str) else None
+        if not isinstance(found, dict) or not isinstance(found.get("keys"), list):
+            raise ValueError
+        return str(raw)
+
+    return Kind(read, 'a set of public keys, {"keys": […]}')
 
 
 def count(low: int, high: int, unit: str = "") -> Kind:

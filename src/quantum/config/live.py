@@ -87,6 +87,26 @@ LIVE_KEYS: Final[Mapping[str, LiveKey]] = dict(
             ),
         ),
         (
+            "token_keys",
+            LiveKey(
+                kinds.key_set(),
+                Takes.LIVE,
+                "whose tokens let a tenant's devices in, beside the files of a node",
+                of_tenant=True,
+                of_cluster=False,
+            ),
+        ),
+        (
+            "token_auth_epoch",
+            LiveKey(
+                kinds.count(0, 2**31 - 1),
+                Takes.LIVE,
+                "tokens of an older auth_epoch let nobody in, and who came by one must go",
+                of_tenant=True,
+                of_cluster=False,
+            ),
+        ),
+        (
             "tenant_prg_count",
             LiveKey(
                 kinds.count(1, 512), Takes.LIVE, "partitions of a tenant's ring", of_tenant=True

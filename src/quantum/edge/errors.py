@@ -10,6 +10,7 @@ EdgeError
     ├── ClientCertificateRevoked   its authority, or its tenant, has revoked its certificate
     ├── ClientAuthorityGone        its authority was trusted when it came, and is no more
     ├── ClientUnnamed              its certificate names nobody
+    ├── SuiteRefused               it agreed on a suite of TLS that is not for this broker
     └── TenantUnknown              it asked for a name that is no tenant's
 """
 
@@ -63,6 +64,10 @@ class ClientAuthorityGone(ClientRefused):
 
 class ClientUnnamed(ClientRefused):
     """The client's certificate names nobody."""
+
+
+class SuiteRefused(ClientRefused):
+    """The client agreed on a suite of TLS that quantumqtt §9.2 does not name."""
 
 
 class TenantUnknown(ClientRefused):

@@ -17,7 +17,8 @@ from quantum.edge.listener import Connection, Listener
 from quantum.edge.lobby import Lobby
 from quantum.edge.peer import identity_of
 from quantum.edge.ports import Expelling, NewHandler, Peer
-from quantum.edge.tls import ServerCertificates, TenantOf, TenantTrust, TlsSession
+from quantum.edge.tls import ServerCertificates, TenantOf, TenantTrust
+from quantum.edge.tls_session import TlsSession
 
 _NEVER_MS: Final = 1 << 62
 _EXPELLED_PER_TURN: Final = 200
@@ -32,13 +33,14 @@ _REFUSALS: Final[dict[Disbelief, type[ClientRefused]]] = {
 class TlsConnection(Connection):
     """One TLS connection; its TLS state is made when its first bytes come."""
 
-    __slots__ = ("_is_leaving", "_session", "shown")
+    __slots__ = ("_is_leaving", "session", "shown")
 
     _listener: TlsListener
 
     def __init__(self, listener: Listener) -> None:
         super().__init__(listener)
-        self._session: TlsSession | None = None
+        self.session: TlsSession | None = None
+        """None before the first bytes, and when nothing may be said any more."""
         self._is_leaving = False
         """Whether the client is shown out: what it says is not heard any more."""
         self.shown: Shown | None = None
@@ -51,12 +53,12 @@ class TlsConnection(Connection):
             super().write(data)
 
     def write_early(self, data: bytes) -> None:
-        if self._session is not None and not self._closing:
-            super().write_early(self._session.send(data))
+        if self.session is not None and not self._closing:
+            super().write_early(self.session.send(data))
 
     def close(self) -> None:
-        if self._session is not None and self._session.established and not self._closing:
-            super().write_early(self._session.end())
+        if self.session is not None and self.session.established and not self._closing:
+            super().write_early(self.session.end())
         super().close()
 
     def data_received(self, data: bytes) -> None:
@@ -75,23 +77,24 @@ class TlsConnection(Connection):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._session = None
+        self.session = None
 
     def _shake_hands(self, data: bytes) -> None:
-        if self._session is None:
-            self._session = TlsSession(self._listener.certificates.terms.context)
+        if self.session is None:
+            self.session = TlsSession(self._listener.certificates.terms.context)
         listener = self._listener
-        self._session.shake_hands(data, listener.tenant_of, listener.certificates)
+        self.session.shake_hands(data, listener.tenant_of, listener.certificates)
         self._write_out()
-        if self._session.established:
-            peer = self._identified(self._session)
-            self.shown = self._listener.believe(self._session)
+        if self.session.established:
+            peer = self._identified(self.session)
+            self.shown = self._listener.believe(self.session)
+            self.session.settle()
             self._open(peer)
             self._deliver(b"")
 
     def _deliver(self, data: bytes) -> None:
-        assert self._session is not None and self._handler is not None
-        plain, ended = self._session.receive(data)
+        assert self.session is not None and self._handler is not None
+        plain, ended = self.session.receive(data)
         self._write_out()
         if plain:
             self._handler.received(plain)
@@ -114,7 +117,7 @@ class TlsConnection(Connection):
 
     @property
     def tenant(self) -> str:
-        return "" if self._session is None else self._session.tenant
+        return "" if self.session is None else self.session.tenant
 
     def expel(self, refusal: ClientRefused) -> None:
         """Show out a client that is believed no more; its handler may still say why."""
@@ -133,11 +136,11 @@ class TlsConnection(Connection):
         """Say why on our side, let the alert leave for theirs, and close."""
         self._listener.refuse(self, refusal)
         self._write_out()
-        self._session = None  # whatever it would say now is not for this client
+        self.session = None  # whatever it would say now is not for this client
         self.close()
 
     def _write_out(self) -> None:
-        if self._session is not None and (data := self._session.take_outgoing()):
+        if self.session is not None and (data := self.session.take_outgoing()):
             super().write_early(data)
 
 

@@ -1,31 +1,22 @@
-"""TLS without a socket, lean enough for many idle clients: bytes in, plaintext out, and back.
-
-The loops' own TLS keeps a quarter of a megabyte per connection and is silent about failed
-handshakes; over memory BIOs a connection costs a tenth of that and every refusal has a name.
-"""
+"""The certificates of a server that speaks TLS 1.3, whom it believes, and how that changes."""
 
 from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from cryptography import x509
 
 from clustor.runtime.errors import CertificateUnusable
 from clustor.runtime.pki import REVOCATION_FILE
-from clustor.runtime.trust import ChainReader, Shown, Trust, read_trust, trust_in
-from quantum.edge.errors import (
-    CertificatesUnusable,
-    ClientCertificateExpired,
-    ClientCertificateRevoked,
-    ClientRefused,
-    ClientUntrusted,
-    TenantUnknown,
-)
+from clustor.runtime.tls_suites import prefer_own_suites
+from clustor.runtime.trust import Trust, read_trust, trust_in
+from quantum.edge.errors import CertificatesUnusable
+from quantum.edge.tls_secrets import SecretsFile
 
 TenantOf: TypeAlias = Callable[[str | None], str | None]
 """Whose clients ask for this server name (None: they named none); None: nobody's."""
@@ -33,6 +24,8 @@ TenantOf: TypeAlias = Callable[[str | None], str | None]
 
 class TermsOf(Protocol):
     """Says how a tenant's clients are judged."""
+
+    secrets: SecretsFile
 
     def terms_of(self, tenant: str) -> Terms: ...
 
@@ -45,18 +38,6 @@ class TenantTrust:
     """PEM; none: the authorities of everybody."""
     revoked: frozenset[int] = frozenset()
     """Serial numbers."""
-
-
-_RECORD_BYTES_MAX: Final = 16 << 10
-_SLICE_BYTES: Final = 4 << 10
-"""A memory BIO never shrinks: what passes through it in one piece, the connection keeps."""
-_HANDSHAKE_SLICE_BYTES: Final = 256
-"""Many clients say little more than their handshake, ever."""
-
-# OpenSSL's X509_V_ERR_… numbers, as `ssl` reports them.
-_OUT_OF_TIME: Final = frozenset({9, 10})
-_REVOKED: Final = frozenset({23})
-_UNKNOWN_AUTHORITY: Final = frozenset({2, 7, 18, 19, 20, 21})
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +66,7 @@ class ServerCertificates:
         self._without: frozenset[str] = frozenset()
         """Tenants whose clients may come without a certificate."""
         self._tenants: dict[str, Terms] = {}
+        self.secrets = SecretsFile()
         self.terms = self._read()
 
     @property
@@ -170,11 +152,13 @@ class ServerCertificates:
     def _context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
+        prefer_own_suites(context)
         context.verify_mode = ssl.CERT_REQUIRED
         # A resumed session is not asked for its certificate again, so it could outlive it.
         context.num_tickets = 0
         context.set_alpn_protocols(list(self._alpn))
         context.load_cert_chain(*self._files[:2])
+        self.secrets.listen_to(context)
         return context
 
 
@@ -188,185 +172,3 @@ def _telling(certificate: Path) -> Iterator[None]:
             certificate=str(certificate),
             cause=getattr(error, "strerror", None) or error,
         ) from error
-
-
-class TlsSession:
-    """The server's side of one TLS connection."""
-
-    __slots__ = (
-        "_hello",
-        "_incoming",
-        "_outgoing",
-        "_tls",
-        "established",
-        "server_name",
-        "tenant",
-    )
-
-    def __init__(self, context: ssl.SSLContext) -> None:
-        self._begin(context)
-        self._hello: bytearray | None = bytearray()
-        """What the client said until its tenant is known: others may have to hear it again."""
-        self.established = False
-        """Whether the client's certificate was believed and both sides have finished."""
-        self.server_name: str | None = None
-        self.tenant = ""
-
-    def _begin(self, context: ssl.SSLContext) -> None:
-        self._incoming = ssl.MemoryBIO()
-        self._outgoing = ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-
-    def shake_hands(self, data: bytes, tenant_of: TenantOf, certificates: TermsOf) -> None:
-        """Take bytes of the handshake; raises ClientRefused, with an alert in the outgoing."""
-        for start in range(0, len(data), _HANDSHAKE_SLICE_BYTES):
-            piece = data[start : start + _HANDSHAKE_SLICE_BYTES]
-            self._incoming.write(piece)
-            if not self.established:
-                self._shake_on(piece, tenant_of, certificates)
-
-    def _shake_on(self, data: bytes, tenant_of: TenantOf, certificates: TermsOf) -> None:
-        if self._hello is not None:
-            self._hello += data
-        choice = _Choice(self, tenant_of, certificates)
-        context = self._tls.context
-        context.sni_callback = choice
-        try:
-            self._tls.do_handshake()
-        except ssl.SSLWantReadError:
-            return
-        except ssl.SSLError as error:
-            if choice.elsewhere is not None:
-                self._begin_again(choice.elsewhere, tenant_of, certificates)
-                return
-            raise (choice.refusal or refusal_of(error)) from error
-        finally:
-            context.sni_callback = None
-        self.established = True
-
-    def _begin_again(
-        self, context: ssl.SSLContext, tenant_of: TenantOf, certificates: TermsOf
-    ) -> None:  # fmt: skip
-        """Shake hands by the tenant's own rules: OpenSSL ends by those by which it began."""
-        said, self._hello = bytes(self._hello or b""), None
-        self._begin(context)
-        self.shake_hands(said, tenant_of, certificates)
-
-    def choose(self, name: str | None, tenant: str) -> None:
-        """Note whose client it is."""
-        self.server_name, self.tenant = name, tenant
-
-    def is_judged_by(self, context: ssl.SSLContext) -> bool:
-        """Say whether the handshake goes by these rules, which then stay."""
-        if self._tls.context is not context:
-            return False
-        self._hello = None
-        return True
-
-    @property
-    def can_begin_again(self) -> bool:
-        return self._hello is not None
-
-    def shown(self, chains: ChainReader) -> Shown | None:
-        """Return what of the client's certificate decides whether it is believed later."""
-        return chains.shown_by(self._tls)
-
-    def receive(self, data: bytes) -> tuple[bytes, bool]:
-        """Return the plaintext that the bytes complete, and whether the client has ended.
-
-        Raises ClientRefused where the bytes are not of this session.
-        """
-        pieces: list[bytes] = []
-        ended = False
-        if len(data) <= _SLICE_BYTES:
-            self._incoming.write(data)
-            ended = self._read(pieces)
-        else:
-            for start in range(0, len(data), _SLICE_BYTES):
-                self._incoming.write(data[start : start + _SLICE_BYTES])
-                ended = self._read(pieces)
-        return (pieces[0] if len(pieces) == 1 else b"".join(pieces)), ended
-
-    def send(self, data: bytes) -> bytes:
-        """Encrypt."""
-        if len(data) <= _RECORD_BYTES_MAX:
-            self._tls.write(data)
-            return self._outgoing.read()
-        pieces: list[bytes] = []
-        for start in range(0, len(data), _RECORD_BYTES_MAX):
-            self._tls.write(data[start : start + _RECORD_BYTES_MAX])
-            pieces.append(self._outgoing.read())
-        return b"".join(pieces)
-
-    def end(self) -> bytes:
-        """Say goodbye, so that the client knows that nothing was cut off."""
-        with suppress(ssl.SSLError):  # it wants the client's goodbye, for which nobody waits
-            self._tls.unwrap()
-        return self._outgoing.read()
-
-    def _read(self, pieces: list[bytes]) -> bool:
-        """Add what is complete; return whether the client has ended its side."""
-        try:
-            while piece := self._tls.read(_RECORD_BYTES_MAX):
-                pieces.append(piece)
-        except ssl.SSLWantReadError:
-            return False
-        except ssl.SSLZeroReturnError:
-            pass
-        except ssl.SSLError as error:
-            raise refusal_of(error) from error
-        return True
-
-    def take_outgoing(self) -> bytes:
-        """Take what must be written to the network."""
-        return self._outgoing.read()
-
-    def certificate(self) -> bytes | None:
-        """Return the client's certificate (DER)."""
-        return self._tls.getpeercert(binary_form=True)
-
-
-class _Choice:
-    """What OpenSSL asks when it knows the server name: whose client is it, and who judges it?"""
-
-    __slots__ = ("_certificates", "_session", "_tenant_of", "elsewhere", "refusal")
-
-    def __init__(self, session: TlsSession, tenant_of: TenantOf, certificates: TermsOf) -> None:
-        self._session = session
-        self._tenant_of = tenant_of
-        self._certificates = certificates
-        self.refusal: ClientRefused | None = None
-        self.elsewhere: ssl.SSLContext | None = None
-        """Under whose rules the handshake must begin again."""
-
-    def __call__(
-        self, _tls: ssl.SSLObject, name: str | None, _context: ssl.SSLContext
-    ) -> int | None:
-        tenant = self._tenant_of(name)
-        if tenant is None:
-            self.refusal = TenantUnknown("no tenant has this server name", server_name=name)
-            return int(ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME)
-        context = self._certificates.terms_of(tenant).context
-        if not self._session.is_judged_by(context):
-            if self._session.can_begin_again:
-                self.elsewhere = context
-            else:  # it asked twice, for two of them
-                self.refusal = TenantUnknown("it changed the server name", server_name=name)
-            return int(ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME)
-        self._session.choose(name, tenant)
-        return None
-
-
-def refusal_of(error: ssl.SSLError) -> ClientRefused:
-    """Name why a handshake failed."""
-    code = getattr(error, "verify_code", None)
-    reason = str(getattr(error, "verify_message", "") or error.reason or error)
-    if code in _OUT_OF_TIME:
-        return ClientCertificateExpired("its certificate is out of its time", tls=reason)
-    if code in _REVOKED:
-        return ClientCertificateRevoked("its certificate was revoked", tls=reason)
-    if code in _UNKNOWN_AUTHORITY:
-        return ClientUntrusted("its certificate is of an unknown authority", tls=reason)
-    if error.reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
-        return ClientUntrusted("it showed no certificate", tls=reason)
-    return ClientRefused("the TLS handshake failed", tls=reason)

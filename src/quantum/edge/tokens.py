@@ -13,7 +13,7 @@ import hashlib
 import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 from cryptography.exceptions import InvalidSignature
@@ -56,6 +56,8 @@ class Claim:
     tenant_id: str
     client_id: str
     nonce: bytes
+    auth_epoch: int = 0
+    """Tokens of an older epoch of the tenant let nobody in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,8 @@ class Granted:
 
     subject: str
     expires: int
+    auth_epoch: int = 0
+    """Of which epoch of its tenant the token is."""
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -82,6 +86,7 @@ class _Claims(msgspec.Struct, frozen=True):
     aud: str | list[str]
     cnf: dict[str, Any]
     nbf: int = 0
+    auth_epoch: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 0
 
 
 class _Jwk(msgspec.Struct, frozen=True):
@@ -119,7 +124,9 @@ def check_token(
     claims = _decode(content, _Claims)
     _check_time(claims, now_seconds)
     _check_binding(claims, claim)
-    return Granted(claims.sub, claims.exp)
+    if claims.auth_epoch < claim.auth_epoch:
+        raise TokenRefused("TOKEN_EPOCH_OLD", "the tenant asks for newer tokens")
+    return Granted(claims.sub, claims.exp, claims.auth_epoch)
 
 
 def _check_signature(

@@ -12,6 +12,8 @@ LakeError
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from quantum.archive.types import PrgId
@@ -88,6 +90,17 @@ class NotPermitted(LakeError):
 
 class SourceUnreachable(LakeError):
     """Nobody answers, or who answers may not serve now. Trying again later may help."""
+
+
+@contextmanager
+def while_reading(prg: PrgId, index: int) -> Iterator[None]:
+    """Let an error that names neither say which partition was read, and from which index on."""
+    try:
+        yield
+    except LakeError as error:
+        error.prg = prg if error.prg is None else error.prg
+        error.index = index if error.index is None else error.index
+        raise
 
 
 def _rebuilt(kind: type[LakeError], reason: str, members: dict[str, Any]) -> LakeError:

@@ -12,7 +12,12 @@ rows             `applied` (messages that the broker took, each once; the defaul
 onGap            `fail` (the default) or `row`, where entries are gone for good
 startingOffsets  `first` (index 1, the default), `earliest` (what is left), `latest`, or JSON
 endingOffsets    `latest` (the default) or JSON; for batches
-tenant, prgs, topicPrefix                filters that a stream cannot push down
+tenant, prgs, topicPrefix, indexMin, indexMax, since, until
+                 what is wanted at all: the rest is not even read. Both indexes count; `since` and
+                 `until` are times with a zone (2026-11-15T20:00:00Z), the first of them counts
+pushdown         `off` (the default) or `on`: let a WHERE narrow what is read, too. Spark up to 4.3
+                 then reads that little for every other query over the same DataFrame: load it
+                 anew for each query, and never use it twice in one
 maxRecordsPerTrigger, maxBytesPerTrigger, maxFilesPerTrigger
 partitionBytes   how much one task reads, about
 columns          names, in order, where no schema is given
@@ -24,6 +29,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from quantum.lake.archive.opening import CLUSTER
@@ -42,10 +48,13 @@ _KNOWN: Final = frozenset(
     name.lower()
     for name in (
         *("path", "cluster", "keys", "broker", "rows", "onGap", "startingOffsets", "endingOffsets"),
-        *("tenant", "prgs", "topicPrefix", "maxRecordsPerTrigger", "maxBytesPerTrigger"),
-        *("maxFilesPerTrigger", "partitionBytes", "warmupBytes", "columns", "schemaVersion"),
+        *("tenant", "prgs", "topicPrefix", "indexMin", "indexMax", "since", "until", "pushdown"),
+        *("maxRecordsPerTrigger", "maxBytesPerTrigger", "maxFilesPerTrigger"),
+        *("partitionBytes", "warmupBytes", "columns", "schemaVersion"),
     )
 )
+_BEGIN: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
 _KEYS: Final = re.compile(r"directory|(directory|env|module):.+")
 _SECRET: Final = re.compile(r"(0x)?[0-9a-fA-F]{32,}|[A-Za-z0-9+/]{42,}={0,2}|.*[{\"].*")
 
@@ -66,6 +75,8 @@ class SourceOptions:
     cutting: Cutting = Cutting()
     columns: tuple[str, ...] | None = None
     version: int = SCHEMA_VERSION
+    pushes_down: bool = False
+    """Whether a WHERE narrows the plan, which Spark shares between queries over a DataFrame."""
 
     @property
     def is_live(self) -> bool:
@@ -102,6 +113,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         cutting=_cutting(options, exact=rows == APPLIED),
         columns=_columns(options, version),
         version=version,
+        pushes_down=_one_of(options, "pushdown", ("off", "on")) == "on",
     )
 
 
@@ -116,9 +128,10 @@ def _where(options: Mapping[str, str]) -> str:
 
 def _keys(name: str) -> str:
     """Refuse what may be a key without repeating it."""
-    if _KEYS.fullmatch(name):
+    is_secret = _SECRET.fullmatch(name.removeprefix("env:")) is not None
+    if _KEYS.fullmatch(name) and not (is_secret and name.startswith("env:")):
         return name
-    if _SECRET.fullmatch(name):
+    if is_secret:
         raise BadOption("option keys names a provider; a key in an option would be shown in plans")
     raise BadOption("option keys is directory, directory:PATH, env:NAME or module:NAME", keys=name)
 
@@ -159,7 +172,26 @@ def _filters(options: Mapping[str, str]) -> Filters:
         filters = filters.with_prgs(frozenset(map(int, prgs.split(","))))
     if prefix := options.get("topicprefix"):
         filters = filters.with_prefix(prefix.encode())
+    if first := _number(options, "indexmin"):
+        filters = filters.with_indexes(first=first)
+    if last := _number(options, "indexmax"):
+        filters = filters.with_indexes(last=last)
+    if since := options.get("since"):
+        filters = filters.with_times(first_ms=_moment("since", since))
+    if until := options.get("until"):
+        filters = filters.with_times(last_ms=_moment("until", until) - 1)
     return filters
+
+
+def _moment(name: str, text: str) -> int:
+    """Return a time in milliseconds; one between two of them is the later."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        at = None
+    if at is None or at.tzinfo is None or at < _BEGIN:
+        raise BadOption(f"option {name} is a time with a zone from 1970 on", value=text[:40])
+    return -(-(at - _BEGIN) // _MILLISECOND)
 
 
 def _cutting(options: Mapping[str, str], *, exact: bool) -> Cutting:

@@ -271,6 +271,14 @@ def _cut_partition(  # noqa: PLR0917
         at = gone_last + 1
 
 
+def up_to(offer: Offer, target: int, read: int) -> Offer:
+    """Behave as if nothing had come after `target`; what was read already stays read."""
+    bounds = offer.bounds
+    last = min(bounds.last, max(target, read))
+    pieces = tuple(piece for piece in bounds.pieces if piece.first <= last)
+    return Offer(Bounds(bounds.prg, bounds.first, last, pieces), offer.anchors)
+
+
 def gone(bounds: Bounds, first: int, last: int) -> LogGone:
     """Say that entries are nowhere, and what can be done."""
     return LogGone(
@@ -279,7 +287,7 @@ def gone(bounds: Bounds, first: int, last: int) -> LogGone:
         first=first,
         last=last,
         readable_from=last + 1 if last < bounds.last else None,
-        hint="onGap=row writes a row in their place and goes on",
+        hint="onGap=row (--gap-rows) writes a row in their place and goes on",
     )
 
 

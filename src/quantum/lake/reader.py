@@ -16,13 +16,15 @@ from clustor.snapshot.errors import SnapshotError
 from quantum.archive.types import IndexRange, PrgId
 from quantum.broker import SnapshotUnusable
 from quantum.lake.archive import LogSource
-from quantum.lake.errors import LogGone
+from quantum.lake.columns import gap_row
+from quantum.lake.errors import LogGone, while_reading
 from quantum.lake.filters import NO_FILTERS, Filters
-from quantum.lake.judging import PARTS_ENTRIES_MAX, Judge, LooseJudge, ReplayJudge
+from quantum.lake.judging import PARTS_ENTRIES_MAX, Judge, ReplayJudge
 from quantum.lake.known_states import KnownStates
+from quantum.lake.loose_judging import LooseJudge
 from quantum.lake.planner import Offer, Task
 from quantum.lake.refusals import EntryUnreadable
-from quantum.lake.rows import RowBuilder, gap_row
+from quantum.lake.rows import RowBuilder
 from quantum.lake.schema import NAMES, SCHEMA_VERSION
 from quantum.lake.settings import settings_of, topic_owner_of
 
@@ -58,7 +60,8 @@ def read_task(  # noqa: PLR0917  # what it needs
         confirm_gone(source, task)
         yield gap_row(task.prg, task.first, task.last, names, version)
         return
-    entries, judge = _warmed(source, task, broker, known, filters)
+    with while_reading(task.prg, task.first):
+        entries, judge = _warmed(source, task, broker, known, filters)
     builder = RowBuilder(task.prg, judge, names, filters, version)
     last: Entry | None = None
     for last in entries:

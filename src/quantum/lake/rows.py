@@ -1,7 +1,7 @@
 """From entries to columns: the messages of a log as Arrow record batches. Pure.
 
 Columns are collected, not rows: of a publish only what was asked for is looked at, its bytes go
-straight into Arrow, and what is the same for a whole command is kept once for it (`_Run`). The
+straight into Arrow, and what is the same for a whole command is kept once for it (`Run`). The
 records of packed publishes are what there is most of, so `_add_packed` spells `decode_record` out,
 and stops at the same byte as the broker does (a test compares them).
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -26,27 +26,29 @@ from quantum.archive.types import PrgId
 from quantum.broker.commands import OWN_ORIGIN, PUBLISHES_HEAD, ChannelItems, PublishOnce
 from quantum.broker.items import Forward, decode_item
 from quantum.broker.message import (
-    BEFORE_V5,
     EXPIRES,
     EXPIRY,
-    FROM_V5,
     HEAD_BYTES,
     LENGTH_BYTES,
     QOS_MASK,
     RETAIN,
     unpack_head,
 )
+from quantum.lake.columns import (
+    NO_SEQUENCE,
+    Run,
+    SharedColumns,
+    guessed_protocols,
+    protocols,
+    text_array,
+)
 from quantum.lake.filters import NO_FILTERS, Filters
 from quantum.lake.judging import Judge, Verdict, count_records, decode_known, packed_head
 from quantum.lake.properties import property_columns
 from quantum.lake.refusals import EntryUnreadable
 from quantum.lake.schema import (
-    GAP,
-    LOGGED,
-    MESSAGE,
     NAMES,
     SCHEMA_VERSION,
-    WILL,
     arrow_schema,
     chosen,
 )
@@ -58,20 +60,6 @@ WILLS_FROM: Final = 1 << 24
 WILLS_SINCE: Final = 2
 """The version from which on wills have rows, and flags tell the protocol."""
 _FORWARD: Final = b"\x92\x01"  # how an encoded Forward begins: an array of two, its tag
-_NO_SEQUENCE: Final = -1
-
-
-class _Run(NamedTuple):
-    """What rows of one command share. `forward_from` is added to a row's number in it."""
-
-    rows: int
-    raft_index: int
-    now_ms: int
-    origin: int
-    term: int
-    forward_from: int
-    sub_from: int
-    is_will: int = 0
 
 
 class RowBuilder:
@@ -98,7 +86,7 @@ class RowBuilder:
         self._clear()
 
     def _clear(self) -> None:
-        self._runs: list[_Run] = []
+        self._runs: list[Run] = []
         self._numbers: list[int] = []  # of each row: which record of its command it is
         self._flags: list[int] = []
         self._epochs: list[int] = []
@@ -148,8 +136,8 @@ class RowBuilder:
 
     def _on_wills(self, index: int) -> None:
         for nth, (now_ms, message) in enumerate(self._judge.wills):
-            place = (self._prg.number, _NO_SEQUENCE, _NO_SEQUENCE, WILLS_FROM + nth, 1)
-            self._add_record(_Run(1, index, now_ms, *place), message.record)
+            place = (self._prg.number, NO_SEQUENCE, NO_SEQUENCE, WILLS_FROM + nth, 1)
+            self._add_record(Run(1, index, now_ms, *place), message.record)
 
     def _commands(self, entry: Entry) -> list[bytes]:
         try:
@@ -170,9 +158,9 @@ class RowBuilder:
         if taken:
             own = head.origin == OWN_ORIGIN
             origin = self._prg.number if own else head.origin
-            term = _NO_SEQUENCE if own else head.origin_term
-            forward_from = _NO_SEQUENCE if own else head.first_sequence
-            run = _Run(taken, index, head.now_ms, origin, term, forward_from, sub_from)
+            term = NO_SEQUENCE if own else head.origin_term
+            forward_from = NO_SEQUENCE if own else head.first_sequence
+            run = Run(taken, index, head.now_ms, origin, term, forward_from, sub_from)
             self._runs.append(run)
         return records
 
@@ -224,13 +212,13 @@ class RowBuilder:
         if isinstance(command, PublishOnce):
             for number, record in enumerate(command.records):
                 if number not in verdict.refused:
-                    run = _Run(
+                    run = Run(
                         1,
                         index,
                         command.now_ms,
                         self._prg.number,
-                        _NO_SEQUENCE,
-                        _NO_SEQUENCE,
+                        NO_SEQUENCE,
+                        NO_SEQUENCE,
                         sub_from + number,
                     )
                     self._add_record(run, record)
@@ -248,12 +236,12 @@ class RowBuilder:
             if record is None:
                 continue
             if number not in verdict.refused:
-                run = _Run(
+                run = Run(
                     1,
                     index,
                     command.now_ms,
                     command.origin,
-                    _NO_SEQUENCE,
+                    NO_SEQUENCE,
                     sequence,
                     sub_from + forwards,
                 )
@@ -261,7 +249,7 @@ class RowBuilder:
             forwards += 1
         return forwards
 
-    def _add_record(self, run: _Run, record: bytes, *, may_be_will: bool = False) -> None:
+    def _add_record(self, run: Run, record: bytes, *, may_be_will: bool = False) -> None:
         """Take a record that stands alone. A forwarded will has no packet id, whatever its QoS."""
         try:
             length, flags, client, topic, properties, packet_id, epoch = unpack_head(record, 0)
@@ -296,12 +284,12 @@ class RowBuilder:
 
     def take(self) -> pa.RecordBatch:
         """Give what was collected, and begin anew."""
-        columns = _Columns(self._prg, self._runs, self._numbers, is_exact=self._judge.is_exact)
+        columns = SharedColumns(self._prg, self._runs, self._numbers, is_exact=self._judge.is_exact)
         arrays = [self._array(field, columns) for field in self._schema]
         self._clear()
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _array(self, field: pa.Field, columns: _Columns) -> pa.Array:
+    def _array(self, field: pa.Field, columns: SharedColumns) -> pa.Array:
         match field.name:
             case "topic":
                 return text_array(self._topics)
@@ -320,103 +308,11 @@ class RowBuilder:
             case "content_type" | "user_properties":
                 return property_columns(self._properties)[field.name]
             case "protocol" if self._has_wills:
-                return _protocols(self._flags, self._properties)
+                return protocols(self._flags, self._properties)
             case "protocol":
-                return _guessed_protocols(self._properties)
+                return guessed_protocols(self._properties)
             case _:
                 return columns.array(field)
-
-
-class _Columns:
-    """The columns that follow from runs and numbers."""
-
-    def __init__(self, prg: PrgId, runs: list[_Run], numbers: list[int], *, is_exact: bool) -> None:
-        self._prg = prg
-        self._is_exact = is_exact
-        self._numbers = np.asarray(numbers, np.int64)
-        table = np.asarray(runs, np.int64).reshape(len(runs), len(_Run._fields))
-        self._runs = {name: table[:, nth] for nth, name in enumerate(_Run._fields)}
-
-    def _each(self, name: str) -> Any:
-        """Spread what runs share over their rows."""
-        return np.repeat(self._runs[name], self._runs["rows"])
-
-    def array(self, field: pa.Field) -> pa.Array:
-        count = len(self._numbers)
-        match field.name:
-            case "tenant":
-                return pa.repeat(pa.scalar(self._prg.tenant, field.type), count)
-            case "prg":
-                return pa.repeat(pa.scalar(self._prg.number, field.type), count)
-            case "raft_index":
-                return pa.array(self._each("raft_index"), field.type)
-            case "sub_index":
-                return pa.array(self._each("sub_from") + self._numbers).cast(field.type)
-            case "forward_seq":
-                begin = self._each("forward_from")
-                return pa.array(begin + self._numbers, field.type, mask=begin == _NO_SEQUENCE)
-            case "timestamp":
-                return pa.array(self._each("now_ms") * 1000).cast(field.type)
-            case "origin_prg":
-                return pa.array(self._each("origin")).cast(field.type)
-            case "origin_term":
-                term = self._each("term")
-                return pa.array(term, field.type, mask=term == _NO_SEQUENCE)
-            case "row_kind":
-                return self._kinds(field.type)
-            case _:  # of streams, and of gaps
-                return pa.nulls(count, field.type)
-
-    def _kinds(self, type_: pa.DataType) -> pa.Array:
-        if not self._is_exact or not self._runs["is_will"].any():
-            kind = MESSAGE if self._is_exact else LOGGED
-            return pa.repeat(pa.scalar(kind, type_), len(self._numbers))
-        return _named(self._each("is_will"), [MESSAGE, WILL])
-
-
-def gap_row(
-    prg: PrgId, first: int, last: int, names: Sequence[str], version: int = SCHEMA_VERSION
-) -> pa.RecordBatch:
-    """Make the row that stands for entries that are gone."""
-    known = {
-        "tenant": prg.tenant,
-        "prg": prg.number,
-        "raft_index": first,
-        "row_kind": GAP,
-        "gap_through": last,
-    }
-    schema = arrow_schema(names, version)
-    arrays = [pa.array([known.get(field.name)], field.type) for field in schema]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def text_array(values: list[bytes]) -> pa.Array:
-    """Make text of UTF-8; what is none (nothing that a listener lets in) is shown as such."""
-    array = pa.array(values, pa.binary())
-    try:
-        return array.cast(pa.string())
-    except pa.ArrowInvalid:
-        return pa.array([value.decode("utf-8", "replace") for value in values], pa.string())
-
-
-def _named(numbers: Any, names: list[str | None]) -> pa.Array:
-    """Write for each number its name."""
-    indices = pa.array(np.asarray(numbers, np.int8))
-    return pa.DictionaryArray.from_arrays(indices, pa.array(names, pa.string())).cast(pa.string())
-
-
-def _protocols(flags: list[int], properties: list[bytes]) -> pa.Array:
-    """Say what records tell of the connections that they came through."""
-    told = np.asarray(flags, np.int32)
-    is_five = (told & FROM_V5 != 0) | np.fromiter(map(bool, properties), np.bool_, len(properties))
-    return _named(
-        np.where(is_five, 2, np.where(told & BEFORE_V5 != 0, 1, 0)), [None, "mqtt3", "mqtt5"]
-    )
-
-
-def _guessed_protocols(properties: list[bytes]) -> pa.Array:
-    """Say `mqtt5` where a publish shows that it is, else `mqtt`, as version 1 did."""
-    return _named(np.fromiter(map(bool, properties), np.bool_, len(properties)), ["mqtt", "mqtt5"])
 
 
 def _forwarded(item: bytes) -> bytes | None:

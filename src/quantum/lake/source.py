@@ -32,21 +32,22 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from clustor.runtime.memory import keep_freed_memory
-from quantum.archive.types import Bounds, PrgId
+from quantum.archive.types import PrgId
 from quantum.lake.archive import LogSource, open_source
-from quantum.lake.errors import BadAddress
+from quantum.lake.errors import BadAddress, while_reading
 from quantum.lake.filters import Filters
 from quantum.lake.keys_option import NamedKeys
 from quantum.lake.known_states import KnownStates
 from quantum.lake.offsets import Offsets
 from quantum.lake.options import APPLIED, EARLIEST, LATEST, SourceOptions, parse_options
-from quantum.lake.planner import Limits, Offer, OnGap, Task, admit, cut, gone
+from quantum.lake.planner import Limits, Offer, OnGap, Task, admit, cut, gone, up_to
 from quantum.lake.pushdown import push
 from quantum.lake.reader import confirm_gone, offer_of, read_task
 from quantum.lake.refusals import BadOption
 from quantum.lake.schema import arrow_schema, chosen, spark_ddl
 
 NO_LIMITS = Limits()
+NOTHING_READ = Offsets()
 ROW = OnGap.ROW
 _KNOWN_STATES = KnownStates()
 """Of this process; no row depends on it."""
@@ -73,7 +74,8 @@ class QuantumDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse_options(self.options)
-        return QuantumReader(options, _names(schema, options))
+        kind = NarrowingReader if options.pushes_down else QuantumReader
+        return kind(options, _names(schema, options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's
         options = parse_options(self.options)
@@ -107,8 +109,13 @@ class _Logs:
     def source(self, prg: PrgId) -> LogSource:
         return self._sources[prg]
 
-    def offers(self, filters: Filters, *, exact: bool) -> dict[PrgId, Offer]:
-        """Look anew at what every wanted partition has. Raises LakeError."""
+    def offers(
+        self, filters: Filters, *, exact: bool, read: Offsets = NOTHING_READ
+    ) -> dict[PrgId, Offer]:
+        """Look anew at what every wanted partition has. Raises LakeError.
+
+        `read` is how far a query is, for errors to say.
+        """
         listed = self._open()
         prgs = listed.prgs()
         named = self._options.filters.tenants or frozenset()  # not a WHERE, which may find nothing
@@ -118,10 +125,9 @@ class _Logs:
         offers: dict[PrgId, Offer] = {}
         for prg in prgs:
             if filters.wants_partition(prg):
-                self._sources[prg] = self._open()
-                offers[prg] = offer_of(
-                    self._sources[prg], prg, exact=exact, broker=self._options.broker
-                )
+                source = self._sources[prg] = self._open()
+                with while_reading(prg, read[prg] + 1):
+                    offers[prg] = offer_of(source, prg, exact=exact, broker=self._options.broker)
         return offers
 
 
@@ -144,10 +150,6 @@ class QuantumReader(DataSourceReader):
         self._names = names
         self._filters = options.filters
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  # Spark's
-        self._filters, left = push(self._options.filters, filters)
-        return left
-
     def partitions(self) -> Sequence[InputPartition]:
         options, filters = self._options, self._filters
         logs = _Logs(options)
@@ -160,6 +162,18 @@ class QuantumReader(DataSourceReader):
         return _read(partition, self._names, self._filters, self._options)
 
 
+class NarrowingReader(QuantumReader):
+    """A batch of which a WHERE reads less, by option `pushdown`.
+
+    Spark up to 4.3 keeps one plan for a DataFrame: what the last WHERE made of it is what every
+    other scan of the same frame reads, without a word. So this is for frames that are read once.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  # Spark's
+        self._filters, left = push(self._options.filters, filters)
+        return left
+
+
 class QuantumStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream: batches between offsets that Spark keeps in its checkpoint."""
 
@@ -168,9 +182,9 @@ class QuantumStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._names = names
         self._target: Offsets | None = None
 
-    def _offers(self, logs: _Logs) -> dict[PrgId, Offer]:
+    def _offers(self, logs: _Logs, read: Offsets = NOTHING_READ) -> dict[PrgId, Offer]:
         options = self._options
-        return logs.offers(options.filters, exact=options.rows == APPLIED)
+        return logs.offers(options.filters, exact=options.rows == APPLIED, read=read)
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802  # Spark's
         return _starting(self._options, self._offers(_Logs(self._options))).to_document()
@@ -185,11 +199,11 @@ class QuantumStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
         read = Offsets.from_document(start)
-        offers = self._offers(_Logs(self._options))
+        offers = self._offers(_Logs(self._options), read)
         if self._options.is_live:  # a node may know less than the one that answered before
             offers = {prg: each for prg, each in offers.items() if each.bounds.last >= read[prg]}
         if self._target is not None:
-            offers = {prg: _up_to(offers[prg], self._target[prg], read[prg]) for prg in offers}
+            offers = {prg: up_to(offers[prg], self._target[prg], read[prg]) for prg in offers}
         return admit(read, offers, self._limits(limit), self._options.filters).to_document()
 
     def _limits(self, limit: ReadLimit) -> Limits:
@@ -209,7 +223,7 @@ class QuantumStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin, stop = Offsets.from_document(start), Offsets.from_document(end)
         if begin == stop:
             return []
-        offers = self._offers(logs)
+        offers = self._offers(logs, begin)
         tasks = cut(begin, stop, offers, options.filters, options.cutting, ROW)
         return _partitions(logs, tasks, options)
 
@@ -228,14 +242,6 @@ def _partitions(logs: _Logs, tasks: Sequence[Task], options: SourceOptions) -> l
                 raise gone(source.bounds(task.prg), task.first, task.last)
         found.append(QuantumPartition(source, task))
     return found
-
-
-def _up_to(offer: Offer, target: int, read: int) -> Offer:
-    """Behave as if nothing had come after `target`; what was read already stays read."""
-    bounds = offer.bounds
-    last = min(bounds.last, max(target, read))
-    pieces = tuple(piece for piece in bounds.pieces if piece.first <= last)
-    return Offer(Bounds(bounds.prg, bounds.first, last, pieces), offer.anchors)
 
 
 def _read(

@@ -45,7 +45,10 @@ class PacketReader:
     `first_packet_bytes_max` holds. A packet above its bound is refused on its header.
     """
 
-    __slots__ = ("_arrived", "_buffer", "_held", "_limit", "_needed", "_position", "_then")
+    __slots__ = (
+        *("_arrived", "_buffer", "_held", "_limit", "_needed", "_position", "_then"),
+        "reads",
+    )
 
     def __init__(self, packet_bytes_max: int, first_packet_bytes_max: int | None = None) -> None:
         self._buffer = b""  # joined bytes; those before `_position` were taken
@@ -57,6 +60,8 @@ class PacketReader:
         self._needed = _HEADER_BYTES_MIN  # no packet is whole before so many bytes are held
         self._then = packet_bytes_max  # the bound once a packet was taken
         self._limit = first_packet_bytes_max or packet_bytes_max
+        self.reads = 0
+        """How often something was taken: while this stands, the same packet is not whole."""
 
     @property
     def buffered_bytes(self) -> int:
@@ -115,6 +120,7 @@ class PacketReader:
         assert self._position <= position <= len(self._buffer)
         self._held -= position - self._position
         self._position = position
+        self.reads += 1
         self._needed = _HEADER_BYTES_MIN
         self._limit = self._then
         if position == len(self._buffer):

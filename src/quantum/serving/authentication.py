@@ -24,6 +24,8 @@ class Accepted:
     """Who it is, where the method says that; None: who it was before."""
     ends_ms: int | None = None
     """Until when that holds (Unix milliseconds), where it ends."""
+    auth_epoch: int | None = None
+    """Of which epoch of its tenant the proof is, where it has one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Packets of more than 1 MiB on their way in: so many bytes at once, and others wait unread.
+"""Packets of more than 128 KiB on their way in: so many bytes at once, and others wait unread.
 
 Every connection may send a packet of 16 MiB. What one holds before it is whole is nobody's but
 the node's, so there is one bound for all. Who comes when it is reached is left unread until
@@ -16,9 +16,16 @@ from quantum.mqtt import ReasonCode
 if TYPE_CHECKING:
     from quantum.serving.connection import Connection
 
-LARGE_BYTES: Final = 1 << 20
+LARGE_BYTES: Final = 128 << 10
 TOTAL_BYTES_MAX: Final = 64 << 20
 WAIT_MS_MAX: Final = 30_000
+_WHOLE_MS: Final = 60_000
+_BYTES_PER_SECOND: Final = 1 << 10
+
+
+def whole_within_ms(size: int) -> int:
+    """Return how long a packet of any size may take when nobody waits: a bad network's time."""
+    return _WHOLE_MS + size * 1000 // _BYTES_PER_SECOND
 
 
 class LargePackets:
@@ -60,9 +67,10 @@ class LargePackets:
 
     def end(self, connection: Connection, now_ms: int) -> None:
         """Note that a packet is whole, or that its connection is gone: others may go on."""
-        size, _ = self._coming.pop(connection, (0, 0))
-        self._bytes -= size
-        self._waiting = deque(each for each in self._waiting if each[0] is not connection)
+        if connection in self._coming:
+            self._bytes -= self._coming.pop(connection)[0]
+        else:
+            self._waiting = deque(each for each in self._waiting if each[0] is not connection)
         while self._waiting:
             first, size, _ = self._waiting[0]
             if self._bytes and self._bytes + size > TOTAL_BYTES_MAX:

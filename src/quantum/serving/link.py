@@ -7,7 +7,7 @@ one says that others were lost: everything that rests on the link begins anew.
 from __future__ import annotations
 
 from collections import deque
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -173,6 +173,23 @@ _said_decoder: msgspec.msgpack.Decoder[list[Said]] = msgspec.msgpack.Decoder(lis
 _encoder = msgspec.msgpack.Encoder()
 
 
+class _Piece(NamedTuple):
+    """Of a word that is too long for a frame: cut and encoded when it leaves, not before.
+
+    A message of 16 MiB is copied several times on its way. A turn that did that all at once would
+    be as long as a follower's patience with its leader.
+    """
+
+    number: int
+    whole: bytes
+    begin: int
+    end: int
+
+    def encode(self, incarnation: int) -> bytes:
+        piece, is_last = self.whole[self.begin : self.end], self.end >= len(self.whole)
+        return _encoder.encode(Frame(incarnation, self.number, [], piece, self.begin, is_last))
+
+
 class LinkOut:
     """What this node has for one peer in this turn."""
 
@@ -183,7 +200,7 @@ class LinkOut:
         self._number = 0
         self._said: list[Said] = []
         self._bytes = 0
-        self._frames: deque[bytes] = deque()
+        self._frames: deque[bytes | _Piece] = deque()
         self._held = 0  # the bytes of all frames
         self.dropped = 0
         """How many QoS 0 messages were dropped because the peer does not keep up, ever."""
@@ -200,22 +217,18 @@ class LinkOut:
 
     def _close_frame(self) -> None:
         if self._bytes <= 2 * _FRAME_BYTES_MAX:
-            self._append(Frame(self._incarnation, self._number + 1, self._said))
+            self._number += 1
+            encoded = _encoder.encode(Frame(self._incarnation, self._number, self._said))
+            self._frames.append(encoded)
+            self._held += len(encoded)
         else:
             whole = _encoder.encode(self._said)
             for begin in range(0, len(whole), _FRAME_BYTES_MAX):
-                end = begin + _FRAME_BYTES_MAX
-                is_last = end >= len(whole)
-                number = self._number + 1
-                piece = whole[begin:end]
-                self._append(Frame(self._incarnation, number, [], piece, begin, is_last))
+                self._number += 1
+                end = min(begin + _FRAME_BYTES_MAX, len(whole))
+                self._frames.append(_Piece(self._number, whole, begin, end))
+            self._held += len(whole)
         self._said, self._bytes = [], 0
-
-    def _append(self, frame: Frame) -> None:
-        self._number += 1
-        encoded = _encoder.encode(frame)
-        self._frames.append(encoded)
-        self._held += len(encoded)
 
     def take(self, bytes_max: int = 1 << 62) -> list[bytes]:
         """Return the next frames, about so many bytes of them and at least one if there is one."""
@@ -223,9 +236,14 @@ class LinkOut:
             self._close_frame()
         taken: list[bytes] = []
         while self._frames and bytes_max > 0:
-            taken.append(self._frames.popleft())
-            self._held -= len(taken[-1])
-            bytes_max -= len(taken[-1])
+            frame = self._frames.popleft()
+            if isinstance(frame, _Piece):
+                self._held -= frame.end - frame.begin
+                frame = frame.encode(self._incarnation)
+            else:
+                self._held -= len(frame)
+            taken.append(frame)
+            bytes_max -= len(frame)
         return taken
 
     @property

@@ -36,6 +36,7 @@ from quantum.serving.tenant_keeper import Changed, TenantKeeper
 from quantum.serving.token_authentication import (
     METHOD,
     TOKENS_DIRECTORY,
+    ControlledTokenKeys,
     TokenAuthenticator,
     TokenKeyFiles,
 )
@@ -122,7 +123,7 @@ class Listeners:
         self._lobby = service.lobby = Lobby(limits)
         self._lobby.on_refusal = self._on_refusal
         self._renewal: Repeated | None = None
-        self._token_keys: TokenKeyFiles | None = None
+        self._token_keys: ControlledTokenKeys | None = None
         self.open: dict[str, tuple[Listener, Door]] = {}
         self._tenant_doors: dict[str, Door] = {}  # those that are open, as they were wanted
         self._tls: TlsListener | None = None
@@ -180,6 +181,8 @@ class Listeners:
 
         keeper.on_changed = changed
         self._keeper = keeper
+        if self._token_keys is not None:
+            self._token_keys.words = keeper
 
     async def _follow(self) -> None:
         async with self._following:
@@ -256,7 +259,9 @@ class Listeners:
                 tenant_of=self.tenant_of,
             )
             self._tls = listener
-            self._token_keys = TokenKeyFiles(pki_directory(self._data) / TOKENS_DIRECTORY)
+            files = TokenKeyFiles(pki_directory(self._data) / TOKENS_DIRECTORY)
+            self._token_keys = ControlledTokenKeys(files)
+            self._token_keys.words = self._keeper
             self._service.authenticators[METHOD] = TokenAuthenticator(
                 self._token_keys, os.urandom, self._service.now_ms
             )

@@ -15,7 +15,7 @@ from quantum.serving.delivery import Outgoing, property_block
 from quantum.tenancy.credits import RECALCULATE_EVERY_MS, WHOLE, InFlightSlots, Load
 
 if TYPE_CHECKING:
-    from quantum.serving.connection import Connection
+    from quantum.serving.session_client import SessionClient
     from quantum.serving.terms import Terms
 
 UPPER_HALF: Final = 0x8000
@@ -59,7 +59,7 @@ class Outward:
         "_slots",
     )
 
-    def __init__(self, connection: Connection, terms: Terms) -> None:
+    def __init__(self, connection: SessionClient, terms: Terms) -> None:
         self._connection = connection
         self._has_room = False  # exchanges ended since the slots were filled last
         self._aliases_max = terms.aliases_max
@@ -259,7 +259,7 @@ class Outward:
                 self._connection.acknowledge(REFUSED, packet_id)
 
 
-def answer_stray_pubrec(connection: Connection, packet_id: int) -> None:
+def answer_stray_pubrec(connection: SessionClient, packet_id: int) -> None:
     """Let a client go on that has a message we know nothing of."""
     connection.stage(encode_ack(PUBREL, packet_id))
 

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from clustor.control.command_gates import CommandGate, lacking_nodes
 from clustor.raft.types import ReplicaId
 from clustor.replica import ReplicaOutput
 from clustor.runtime.audit_desk import AuditDesk
@@ -30,6 +31,7 @@ from quantum.serving import link
 from quantum.serving.authentication import Authenticator
 from quantum.serving.backpressure import TurnShare
 from quantum.serving.broker_file import BrokerFile, RingsFile, TenantEntry
+from quantum.serving.client_wire import ClientWire
 from quantum.serving.connection import Connection
 from quantum.serving.groups import Seat, grown_seats, seats_of
 from quantum.serving.large_packets import LargePackets
@@ -79,7 +81,7 @@ class BrokerService:
         self.tenants: dict[str, Tenant] = {}
         self._by_group: dict[HostedGroup, Prg] = {}
         self._touched: dict[Prg, None] = {}
-        self._dirty: dict[Connection, None] = {}
+        self._dirty: dict[ClientWire, None] = {}
         self._slices: list[set[Connection]] = [set() for _ in range(_CHECK_SLICES)]
         self._next_slice = 0
         self._leaders: dict[Prg, int | None] = {}
@@ -342,7 +344,7 @@ class BrokerService:
         self._touched[prg] = None
         self._node.touch(prg.group)
 
-    def dirty(self, connection: Connection) -> None:
+    def dirty(self, connection: ClientWire) -> None:
         """Let a connection be written at the end of this turn."""
         if not self._dirty:
             self._node.turn_soon()
@@ -376,9 +378,9 @@ class BrokerService:
         self.connections -= 1
         self._slices[id(connection) // 16 % _CHECK_SLICES].discard(connection)
 
-    def count_fault(self, fault: PeerFault) -> None:
+    def count_fault(self, fault: PeerFault, who: str, tenant: str) -> None:
         self.faults[fault.reason] = self.faults.get(fault.reason, 0) + 1
-        self.note_refused("MalformedPacket", who="", why=fault.reason)
+        self.note_refused("MalformedPacket", who=who, why=fault.reason, tenant=tenant)
 
     def note_refused(
         self, what: str, *, who: str, why: str, target: str = "", tenant: str = ""
@@ -479,6 +481,11 @@ class BrokerService:
                 if prg is not None and prg.leading:
                     prg.items_taken(said.prg, said.through)
 
+    def _knows(self, peer: int, gate: CommandGate) -> bool:
+        """Say whether a node's build knows a word; without a control plane all are one build."""
+        control = self._node.control
+        return control is None or not lacking_nodes(control.state(), gate, (peer,))
+
     def _prg(self, tenant_name: str, number: int) -> Prg | None:
         tenant = self._by_life.get(tenant_name)
         if tenant is None or not 0 <= number < len(tenant.prgs):
@@ -489,7 +496,7 @@ class BrokerService:
         prg = self._prg(said.tenant, said.owner)
         if prg is None or not prg.leading:
             return  # its sender sends again when it knows who leads
-        if prg.held:
+        if prg.held and self._knows(peer, CommandGate.FORWARDS_HELD):
             self.say(peer, link.ForwardsHeld(said.tenant, said.origin, said.owner, prg.held), 64)
 
         def done(first: int, through: int, refused: list[tuple[int, int]]) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from quantum.broker import ChannelItems, encode_command
 from quantum.broker.channels import item_weight
 from quantum.broker.items import Deliver, Item, encode_item
-from quantum.broker.message import Message
+from quantum.broker.message import Message, decode_record
 from quantum.broker.types import TRANSFER
 from quantum.serving.publishing import WINDOW_BYTES
 
@@ -27,14 +27,12 @@ AGAIN_TICKS: Final = 50
 class StreamOut:
     """The stream from a partition that leads here to another one."""
 
-    __slots__ = ("_flying", "_prg", "_sent", "_waited", "peer", "taken", "telling")
+    __slots__ = ("_prg", "_sent", "_waited", "peer", "taken", "telling")
 
     def __init__(self, prg: Prg, peer: int) -> None:
         self._prg = prg
         self.peer = peer
         self._sent = 0
-        self._flying: deque[tuple[int, int]] = deque()
-        """How far each sending went, and its bytes, while the peer did not take them."""
         self._waited = 0
         self.taken = 0
         """The peer has everything up to here, as it says."""
@@ -47,25 +45,14 @@ class StreamOut:
         self._sent = max(self._sent, outbox.acked_through)
         if outbox.last == self._sent:
             return
-        waiting = self._prg.unheld(outbox.after(self._sent, ITEMS_PER_TURN))
-        items = self._within_window(waiting)
-        if not items:
-            return
+        items = self._prg.unheld(outbox.after(self._sent, ITEMS_PER_TURN))
         base = max(self.taken, outbox.acked_through)
-        if self._prg.tenant.send_items(self._prg.number, self.peer, self._sent + 1, items, base):
+        if outbox.weight > WINDOW_BYTES:
+            items = _within_window(outbox.after(base, max(0, self._sent - base)), items)
+        if items and self._prg.tenant.send_items(
+            self._prg.number, self.peer, self._sent + 1, items, base
+        ):
             self._sent += len(items)
-            self._flying.append((self._sent, sum(map(item_weight, items))))
-
-    def _within_window(self, items: list[Item]) -> list[Item]:
-        """Return what may be on its way beside what is; always something where nothing is."""
-        while self._flying and self._flying[0][0] <= self.taken:
-            self._flying.popleft()
-        room = WINDOW_BYTES - sum(weight for _, weight in self._flying)
-        for number, item in enumerate(items):
-            if room <= 0:
-                return items[:number]
-            room -= item_weight(item)
-        return items
 
     def on_taken(self, through: int) -> None:
         if through > self.taken:
@@ -75,7 +62,6 @@ class StreamOut:
         """Begin again behind what the peer is known to have."""
         self._sent = max(self.taken, self._prg.broker.state.channels.to(self.peer).acked_through)
         self._waited = 0
-        self._flying.clear()
 
     def on_tick(self) -> None:
         """Begin again if nothing moved for a while."""
@@ -85,6 +71,16 @@ class StreamOut:
             self._waited += 1
             if self._waited >= AGAIN_TICKS:
                 self.send_again()
+
+
+def _within_window(flying: list[Item], waiting: list[Item]) -> list[Item]:
+    """Return what may be on its way beside what is; always something where nothing is."""
+    room = WINDOW_BYTES - sum(map(item_weight, flying))
+    for number, item in enumerate(waiting):
+        if room <= 0:
+            return waiting[:number]
+        room -= item_weight(item)
+    return waiting
 
 
 class StreamIn:
@@ -144,7 +140,10 @@ class StreamIn:
         """Return the message of an item that nobody here has to remember."""
         if type(item) is not Deliver or self.origin >= TRANSFER:
             return None
-        message = item.message
+        try:
+            message, _ = decode_record(item.record)
+        except ValueError:
+            return None  # the log counts it, and every replica skips it
         return None if self._prg.broker.route(message.topic).kept else message
 
     def _log(self, items: list[tuple[int, Item]], held: list[Message]) -> None:

@@ -77,6 +77,8 @@ class Tenant:
         self._resting: list[tuple[int, int, Held]] = []
         """A heap of connections that are too fast, and when they are read again."""
         self._rests = 0
+        self.auth_epoch = 0
+        """Who came by a token of an older epoch must go (quantumqtt §10.4)."""
         self._fenced: dict[Connection, tuple[int, Operation]] = {}
         """Connections that ask for what is closed, since when, and for what."""
         self.throttled = 0

@@ -8,7 +8,7 @@ put in force: tenants are hosted, described, shut and opened, while everybody el
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
@@ -107,6 +107,14 @@ class TenantKeeper:
         """Return what the control plane said last of a tenant."""
         return self._words.get(name, TenantWord(name))
 
+    def setting(self, tenant: str, key: str) -> object:
+        """Return what the configuration says of a key for a tenant; None: nothing."""
+        return self.word(tenant).settings.get(key)
+
+    def names(self) -> Iterable[str]:
+        """Name the tenants that the control plane spoke of."""
+        return self._words
+
     def trust(self) -> dict[str, CertificateBundle]:
         """Return whom the tenants believe that say so themselves."""
         return {name: word.trust for name, word in self._words.items() if word.trust is not None}
@@ -197,6 +205,8 @@ class TenantKeeper:
             return
         self._in_force[word.name] = description
         tenant.obey(description, connect_rules(word))
+        epoch = word.settings.get("token_auth_epoch")
+        tenant.auth_epoch = epoch if isinstance(epoch, int) else 0
         changed.doors |= (before.mqtt if before is not None else None) != description.mqtt
         self._open_or_shut(tenant, word)
 

@@ -14,6 +14,7 @@ from clustor.control import (
     Caller,
     ControlMachine,
     Done,
+    GrantDek,
     InitializeCluster,
     KeyPurpose,
     Members,
@@ -23,13 +24,16 @@ from clustor.control import (
     RefusalCode,
     RegisterKey,
     RegisterNode,
+    ReportNode,
     Role,
+    WriterMode,
     decode_answer,
     encode_call,
     find,
 )
 from clustor.control import Refused as CallRefused
 from clustor.control.calls import decode_call
+from clustor.control.command_gates import CommandGate
 from clustor.control.objects import canonical
 from clustor.kv import StoreId
 from clustor.log.types import (
@@ -346,7 +350,7 @@ def test_a_peer_cannot_make_it_raise_anything_else(encoded: bytes) -> None:
         decode_message(encoded)
 
 
-@pytest.mark.parametrize("command", [b"", b"{", b'{"kind":"NoSuch"}', b"[" * 100, b"\xff"])
+@pytest.mark.parametrize("command", [b"", b"{", b'{"kind":"RegisterKey"}', b"[" * 100, b"\xff"])
 def test_a_command_that_is_none_is_answered_as_such(command: bytes) -> None:
     lab = Lab()
     lab.found()
@@ -357,3 +361,35 @@ def test_a_command_that_is_none_is_answered_as_such(command: bytes) -> None:
     answer = decode_answer(reply.body)
     assert isinstance(answer, CallRefused)
     assert answer.code is RefusalCode.MALFORMED
+
+
+# Calls that not every build knows.
+
+
+def test_a_call_that_some_member_cannot_apply_never_enters_the_log() -> None:
+    lab = Lab()
+    lab.found()
+    grant = GrantDek(epoch=7, wrapped="w" * 60, kek_fingerprint="0123456789abcdef")
+    lab.take(Passed(5, OPERATOR, "r1", canonical(grant)))
+    lab.take(Passed(6, OPERATOR, "r2", b'{"kind":"FromTheFuture"}'))
+    lab.desk.prepare()
+    assert lab.group.replica.waiting == []
+    bodies = [reply.body for _, reply in lab.answers if isinstance(reply, Answered)]
+    refused = [decode_answer(body) for body in bodies]
+    assert [each.code for each in refused if isinstance(each, CallRefused)] == [
+        RefusalCode.NOT_SUPPORTED,
+        RefusalCode.NOT_SUPPORTED,
+    ]
+    assert lab.desk.counts.refused_early == 2
+    word = ReportNode(
+        node_id=2,
+        version="1",
+        io_writer_mode=WriterMode.BLOCKING,
+        features=tuple(each.value for each in CommandGate),
+    )
+    caller = Caller(identity=spiffe_uri(CLUSTER, NodeId(2)))
+    lab.take(Passed(7, caller, "r3", canonical(word)))
+    lab.commit()
+    lab.take(Passed(8, OPERATOR, "r4", canonical(grant)))
+    lab.desk.prepare()
+    assert len(lab.group.replica.waiting) == 1

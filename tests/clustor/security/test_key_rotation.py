@@ -45,7 +45,7 @@ def test_the_registry_is_the_one_of_the_text() -> None:
     assert days == {
         "DataEncryptionKey": 7, "IntegrityMacKey": 0, "ReleaseAutomationKey": 180,
         "CPReleaseKey": 0, "ControlPlaneProofKey": 0, "SnapshotManifestKey": 90,
-        "AuditLogKey": 365, "BreakGlassTokenCA": 45,
+        "AuditLogKey": 365, "BreakGlassTokenCA": 38,
     }  # fmt: skip
     assert KEY_RULES[KeyUse.BREAK_GLASS_CA].overlap_ms >= 7 * 86_400_000
     assert (DEK_PERIOD_MS, DECRYPT_ONLY_MS) == (604_800_000, 172_800_000)

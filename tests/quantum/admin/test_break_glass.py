@@ -10,11 +10,18 @@ from typing import Any
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from typer.testing import CliRunner
 
-from clustor.control import IssueBreakGlass, OverrideScope
+from clustor.control import (
+    IssueBreakGlass,
+    KeyPurpose,
+    OverrideScope,
+    RegisterKey,
+    RetireKey,
+)
 from clustor.runtime.cluster_file import CLUSTER_FILE
 from clustor.runtime.development import prepare_cluster
 from clustor.runtime.pki import (
@@ -22,6 +29,7 @@ from clustor.runtime.pki import (
     cluster_id,
     issue_certificate,
     load_authority,
+    new_intermediate,
     utc_now,
 )
 from clustor.runtime.transport import Address
@@ -124,6 +132,52 @@ async def test_it_opens_nothing_else_and_names_no_other_token() -> None:
     desk = registered(certificate)
     told = await desk.ask(*RESUME, certificate=certificate, headers={"break-glass": "g1"})
     assert told.code == 400
+
+
+def dedicated(number: int) -> Authority:
+    """A BreakGlassTokenCA, as an office makes it."""
+    key = Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32)
+    name = f"prod break-glass authority {number}"
+    now, lifetime = datetime.now(UTC), timedelta(days=45)
+    made = new_intermediate(authority(), key.public_key(), name, now, lifetime)
+    return Authority(authority().cluster_id, made, key)
+
+
+def known(desk: Desk, by: Authority, key_id: str) -> None:
+    assert isinstance(by.key, Ed25519PrivateKey)
+    public = by.key.public_key().public_bytes_raw()
+    desk.plane.done(
+        RegisterKey(purpose=KeyPurpose.BREAK_GLASS_CA, key_id=key_id, public_key=public)
+    )
+
+
+async def test_only_a_registered_authority_in_force_signs_for_emergencies() -> None:
+    old, new = dedicated(1), dedicated(2)
+    for by, error in ((None, "BreakGlassIssuer"), (dedicated(3), "BreakGlassIssuer"), (new, None)):
+        certificate = glass(by=by)
+        desk = registered(certificate)
+        known(desk, old, "g1")
+        known(desk, new, "g2")
+        told = await desk.ask(*RESUME, certificate=certificate)
+        assert (told.code, told.body.get("error")) == (401 if error else 200, error), told.body
+
+
+@pytest.mark.parametrize(("left_ms", "code"), [(1, 200), (0, 401)], ids=["overlap", "over"])
+async def test_an_old_authority_is_believed_to_the_end_of_its_overlap(
+    left_ms: int, code: int
+) -> None:
+    old, new = dedicated(1), dedicated(2)
+    certificate = glass(by=old)
+    desk = registered(certificate)
+    known(desk, old, "g1")
+    known(desk, new, "g2")
+    ends_at = desk.plane.now_ms + left_ms
+    desk.plane.done(RetireKey(purpose=KeyPurpose.BREAK_GLASS_CA, key_id="g1", retires_at=ends_at))
+    told = await desk.ask(*RESUME, certificate=certificate)
+    assert told.code == code, told.body
+    if code == 401:
+        assert told.body["facts"]["key_id"] == "g1"
+        assert "has ended" in told.body["message"]
 
 
 class Place:

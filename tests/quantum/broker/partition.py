@@ -39,6 +39,7 @@ from quantum.broker import (
     encode_publishes,
 )
 from quantum.broker.items import Deliver, Item, decode_item, encode_item
+from quantum.broker.message import decode_record
 from quantum.broker.sharing import share_key
 from quantum.broker.types import TRANSFER
 
@@ -379,7 +380,7 @@ class Partition:
     def _only_connections_want(self, item: Item) -> bool:
         if not isinstance(item, Deliver) or not self.broker.state.is_open:
             return False
-        message = item.message
+        message, _ = decode_record(item.record)
         route = self.broker.route(message.topic)
         if route.kept:
             return False

@@ -131,7 +131,7 @@ class Strange:
         qos = self._rng.randrange(4)
         drawn: Sequence[stream.Item] = (
             stream.Forward(self.record()),
-            stream.Deliver(self.message()),
+            stream.Deliver(self.record()),
             stream.Interest(self.name(), self._rng.randrange(4)),
             stream.WantRetained(self.client(), epoch, self.name(), qos, 0, self.name()),
             stream.Targeted(

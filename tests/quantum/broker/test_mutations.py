@@ -32,7 +32,7 @@ from quantum.broker import (
 from quantum.broker.channels import Channels, Forwarded, Outbox
 from quantum.broker.errors import BrokerError
 from quantum.broker.holdings import Holdings
-from quantum.broker.items import Item
+from quantum.broker.items import Forward
 from quantum.broker.outbound import Delivery, Outbound
 from quantum.broker.parts import Parts
 from quantum.broker.routes import Routes
@@ -78,7 +78,7 @@ def a_deposed_leader_is_answered_with_success(patch: Patch) -> None:
 def an_outbox_forgets_one_too_many(patch: Patch) -> None:
     acked = Outbox.acked
 
-    def greedy(outbox: Outbox, through: int) -> Iterator[tuple[Any, Item]]:
+    def greedy(outbox: Outbox, through: int) -> list[tuple[Any, Forward]]:
         return acked(outbox, through + 1)
 
     patch.setattr(Outbox, "acked", greedy)

@@ -6,7 +6,6 @@ import pytest
 
 from quantum.broker import PUBACK, PUBCOMP, PUBREC, Delivery, Outbound, Send, SendPubrel
 from quantum.broker.items import BLOCKED, WANTED, Deliver, Forward, Interest, Pressure
-from quantum.broker.message import decode_record
 from quantum.broker.receiving import REFUSED
 from tests.quantum.broker.desk import Desk, message, record, spec
 
@@ -186,7 +185,7 @@ def test_other_partitions_are_told_of_a_full_queue_and_of_room() -> None:
     desk.subscribe(spec(b"far/#", 1), spec(b"a", 1))
     desk.to_there()
     desk.detach()
-    desk.from_there(*[Deliver(decode_record(record(b"far/x"))[0]) for _ in range(4)])
+    desk.from_there(*[Deliver(record(b"far/x")) for _ in range(4)])
     assert desk.to_there() == [Interest(b"far/#", BLOCKED)]
     assert desk.publish(b"a") == 0x97
     desk.attach(window=4)

@@ -42,7 +42,7 @@ from quantum.broker.items import (
     Settled,
     encode_item,
 )
-from quantum.broker.message import BEFORE_V5, BEGINS, mark_record
+from quantum.broker.message import BEFORE_V5, BEGINS, decode_record, mark_record
 from quantum.broker.reasons import QUOTA_EXCEEDED, SESSION_GONE
 from quantum.broker.snapshot import NAME
 from quantum.broker.types import MOVE_GRACE_MS, TRANSFER
@@ -170,13 +170,12 @@ def test_messages_reach_those_who_leave_on_one_way_only() -> None:
     begin(desk)
     queued = len(desk.session(CLIENT).outbound)
     desk.publish(b"a/2", b"ours", 2)
-    desk.from_there(Deliver(message(b"a/far", b"theirs before", 2)))
-    desk.from_there(Began(1, 2, 3), Deliver(message(b"a/far", b"theirs after", 2)))
+    desk.from_there(Deliver(message(b"a/far", b"theirs before", 2).record))
+    desk.from_there(Began(1, 2, 3), Deliver(message(b"a/far", b"theirs after", 2).record))
     waiting = [each.message.payload for each in desk.session(CLIENT).outbound.unfinished()]
     assert waiting[queued:] == [b"theirs before"]
-    assert [each.message.payload for each in transfer(desk) if isinstance(each, Deliver)] == [
-        b"ours"
-    ]
+    passed = [each.record for each in transfer(desk) if isinstance(each, Deliver)]
+    assert [decode_record(each)[0].payload for each in passed] == [b"ours"]
 
 
 @pytest.mark.parametrize(
@@ -242,7 +241,9 @@ def test_a_fresh_partition_takes_nothing_but_transfers_until_all_have_ended() ->
 
 def test_what_came_before_its_session_waits_for_it() -> None:
     desk = FreshDesk()
-    desk.send(TRANSFER + THERE, Began(1, 2, 3), Deliver(message(b"a/1", b"held", 2)), HandedOver(1))
+    desk.send(
+        TRANSFER + THERE, Began(1, 2, 3), Deliver(message(b"a/1", b"held", 2).record), HandedOver(1)
+    )
     subscriptions = MovedSubscriptions(CLIENT, [SubscriptionSpec(b"a/#", 2)])
     desk.send(TRANSFER, Began(1, 2, 3), image(desk.now_ms), subscriptions, HandedOver(1))
     waiting = [each.message.payload for each in desk.session(CLIENT).outbound.unfinished()]

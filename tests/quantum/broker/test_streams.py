@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from msgspec import structs
+from msgspec import msgpack, structs
 
 from quantum.broker import (
     NOT_COUNTED,
@@ -18,7 +18,7 @@ from quantum.broker import (
     encode_record,
 )
 from quantum.broker.channels import REFUSALS_MAX, Forwarded
-from quantum.broker.items import WANTED, Deliver, Forward, Interest, encode_item
+from quantum.broker.items import WANTED, Deliver, Forward, Interest, OldDeliver, encode_item
 from quantum.broker.message import decode_record
 from tests.quantum.broker.desk import THERE, Desk, record, spec
 
@@ -66,12 +66,20 @@ def test_items_of_no_partition_are_ignored() -> None:
 
 def test_a_bad_item_counts_and_is_skipped() -> None:
     desk = reader()
-    message, _ = decode_record(record(b"a", b"good"))
-    good = encode_item(Deliver(message))
-    bad = encode_item(Deliver(structs.replace(message, packet_id=1 << 16)))
-    desk.do(ChannelItems(desk.now_ms, THERE, [1, 2, 3], [b"\xff", bad, good]))
+    good = encode_item(Deliver(record(b"a", b"good")))
+    cut = encode_item(Deliver(record(b"a", b"good")[:-1]))
+    desk.do(ChannelItems(desk.now_ms, THERE, [1, 2, 3], [b"\xff", cut, good]))
     assert desk.payloads() == [b"good"]
     assert desk.leader.state.channels.counted == {THERE: 3}
+
+
+def test_items_of_older_logs_are_read() -> None:
+    desk = reader()
+    message, _ = decode_record(record(b"a", b"old"))
+    bad = structs.replace(message, packet_id=1 << 16)
+    items = [msgpack.encode(OldDeliver(each)) for each in (bad, message)]
+    desk.do(ChannelItems(desk.now_ms, THERE, [1, 2], items))
+    assert desk.payloads() == [b"old"]
 
 
 def test_an_outbox_is_forgotten_as_far_as_its_receiver_has_it() -> None:
@@ -85,7 +93,7 @@ def test_an_outbox_is_forgotten_as_far_as_its_receiver_has_it() -> None:
     desk.do(ChannelAcked(THERE, 1))
     assert outbox.acked_through == 2
     first = outbox.after(3, 10)[0]
-    assert isinstance(first, Deliver) and first.message.payload == b"3"
+    assert isinstance(first, Deliver) and decode_record(first.record)[0].payload == b"3"
     desk.do(ChannelAcked(THERE, 99))
     assert (outbox.acked_through, outbox.last, outbox.weight) == (5, 5, 0)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
 import ssl
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
@@ -350,3 +352,38 @@ async def test_the_handshake_may_come_byte_by_byte(tmp_path: Path) -> None:
         await drip()
         incoming.write(await reader.read(65_536))
         assert tls.read() == b"HELLO"
+
+
+@pytest.mark.parametrize(
+    ("suites", "agreed"),
+    [
+        ("TLS_AES_128_GCM_SHA256", "TLS_AES_128_GCM_SHA256"),
+        ("TLS_CHACHA20_POLY1305_SHA256:TLS_AES_256_GCM_SHA384", "TLS_AES_256_GCM_SHA384"),
+        ("TLS_CHACHA20_POLY1305_SHA256", None),
+    ],
+)
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="Python's clients choose no suites")
+async def test_two_suites_are_agreed_on_and_no_other(
+    tmp_path: Path, suites: str, agreed: str | None
+) -> None:
+    """Quantumqtt §9.2."""
+    client = issue_client(tmp_path, "lamp-7", NOW)
+    async with serving(tmp_path, Handlers()) as (listener, _):
+        asking = await asyncio.create_subprocess_exec(
+            *("openssl", "s_client", "-connect", f"{HOST}:{listener.port}"),
+            *("-servername", "localhost", "-ciphersuites", suites),
+            *("-cert", client.certificate, "-key", client.key),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        assert asking.stdin is not None and asking.stdout is not None
+        asking.stdin.write(b"hello")
+        told = b""
+        while b"HELLO" not in told and (more := await asking.stdout.read(4096)):
+            told += more
+        with suppress(ProcessLookupError):
+            asking.kill()
+        await asking.wait()
+    assert (b"HELLO" in told) == (agreed is not None)
+    assert agreed is None or f"Cipher is {agreed}".encode() in told

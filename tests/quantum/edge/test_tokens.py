@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -156,3 +157,20 @@ def test_signed_garbage_is_refused_in_our_words(head: bytes, content: bytes) -> 
 def test_keys_that_cannot_be_used_are_refused(content: bytes) -> None:
     with pytest.raises(KeysUnreadable):
         decode_keys(content)
+
+
+@pytest.mark.parametrize(
+    ("of_token", "of_tenant", "lets_in"),
+    [(None, 0, True), (None, 1, False), (1, 1, True), (2, 1, True), (1, 2, False)],
+)
+def test_a_token_of_an_older_epoch_lets_nobody_in(
+    of_token: int | None, of_tenant: int, lets_in: bool
+) -> None:
+    token = sign_token(claims(auth_epoch=of_token), KEY, "k1")
+    claim = replace(CLAIM, auth_epoch=of_tenant)
+    if lets_in:
+        assert check_token(token, KEYS, claim, NOW).auth_epoch == (of_token or 0)
+        return
+    with pytest.raises(TokenRefused) as raised:
+        check_token(token, KEYS, claim, NOW)
+    assert raised.value.code == "TOKEN_EPOCH_OLD"

@@ -78,6 +78,9 @@ class LogDirectory:
         log.append(entries)
         return log.log.last_index
 
+    def last_index(self, number: int) -> int:
+        return self._logs[number].log.last_index
+
     def compact(self, number: int, floor: int) -> None:
         """Delete the segments below an index, as if a snapshot covered them."""
         log = self._logs[number]

@@ -27,10 +27,10 @@ from quantum.broker import (
     encode_record,
 )
 from quantum.broker.items import Deliver, Forward, Interest, encode_item
-from quantum.broker.message import decode_record
 from quantum.broker.parts import PART_BYTES_MAX, split_command
 from quantum.lake.filters import NO_FILTERS, Filters
-from quantum.lake.judging import Judge, LooseJudge, ReplayJudge
+from quantum.lake.judging import Judge, ReplayJudge
+from quantum.lake.loose_judging import LooseJudge
 from quantum.lake.planner import Task
 from quantum.lake.reader import read_task
 from quantum.lake.refusals import EntryUnreadable
@@ -108,7 +108,7 @@ BOTH = {
     "what it brings again": ([[items(1, forward(b"a"))], [items(1, forward(b"a"))]], "a"),
     "places left out": ([[items(1, forward(b"a"))], [items(5, forward(b"b"))]], "ab"),
     "no messages of a stream": (
-        [[items(1, Interest(b"#", 1), forward(b"a"), Deliver(decode_record(record(b"x"))[0]))]],
+        [[items(1, Interest(b"#", 1), forward(b"a"), Deliver(record(b"x")))]],
         "a",
     ),
     "a will that crosses": ([[items(1, forward(b"w", packet_id=0))]], "w"),

@@ -51,6 +51,11 @@ def test_every_option_by_any_case() -> None:
             "tenant": "dev,acme",
             "prgs": "0,2",
             "topicPrefix": "plant/",
+            "indexMin": "4",
+            "indexMax": "8",
+            "since": "2026-11-15T20:00:00.0001+01:00",
+            "until": "2026-11-15T20:00:00Z",
+            "pushdown": "ON",
             "maxRecordsPerTrigger": "5",
             "maxBytesPerTrigger": "6",
             "maxFilesPerTrigger": "7",
@@ -67,6 +72,10 @@ def test_every_option_by_any_case() -> None:
     assert options.filters.tenants == frozenset({"dev", "acme"})
     assert options.filters.prgs == frozenset({0, 2})
     assert options.filters.topic_prefixes == (b"plant/",)
+    assert (options.filters.index_min, options.filters.index_max) == (4, 8)
+    assert options.filters.time_min_ms == 1_794_769_200_001
+    assert options.filters.time_max_ms == 1_794_772_799_999
+    assert options.pushes_down and not parse_options({"path": "var"}).pushes_down
     assert (options.cutting.task_bytes, options.cutting.exact) == (8, False)
 
 
@@ -82,6 +91,10 @@ def test_every_option_by_any_case() -> None:
         ({"path": "var", "startingOffsets": "beginning"}, "JSON"),
         ({"path": "var", "endingOffsets": "{}x"}, "JSON"),
         ({"path": "var", "prgs": "a"}, "list of numbers"),
+        ({"path": "var", "indexMin": "-1"}, "from 1 on"),
+        ({"path": "var", "since": "yesterday"}, "a time with a zone"),
+        ({"path": "var", "until": "2026-11-15T20:00:00"}, "a time with a zone"),
+        ({"path": "var", "pushdown": "maybe"}, "one of off, on"),
         ({"path": "var", "columns": "topic,colour"}, "no such column"),
         ({"path": "var", "keys": "vault"}, "option keys is"),
     ],
@@ -96,7 +109,9 @@ def test_a_later_schema_is_refused() -> None:
         parse_options({"path": "var", "schemaVersion": "3"})
 
 
-@pytest.mark.parametrize("secret", [KEY, KEY.upper(), "0x" + KEY, '{"kek":"…"}', "QUJD" * 12])
+@pytest.mark.parametrize(
+    "secret", [KEY, KEY.upper(), "0x" + KEY, "env:" + KEY, '{"kek":"…"}', "QUJD" * 12]
+)
 def test_a_key_is_refused_and_not_repeated(secret: str) -> None:
     with pytest.raises(BadOption) as caught:
         parse_options({"path": "var", "keys": secret})

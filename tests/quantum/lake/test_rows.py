@@ -30,10 +30,12 @@ from quantum.broker import (
 )
 from quantum.broker.items import Forward, encode_item
 from quantum.broker.message import BEFORE_V5, FROM_V5, RETAIN, decode_record
+from quantum.lake.columns import gap_row
 from quantum.lake.filters import NO_FILTERS, Filters
-from quantum.lake.judging import LooseJudge, ReplayJudge
+from quantum.lake.judging import ReplayJudge
+from quantum.lake.loose_judging import LooseJudge
 from quantum.lake.refusals import EntryUnreadable
-from quantum.lake.rows import WILLS_FROM, RowBuilder, gap_row
+from quantum.lake.rows import WILLS_FROM, RowBuilder
 from quantum.lake.schema import GAP, NAMES, SCHEMA_VERSION, arrow_schema
 from quantum.mqtt import Properties
 from quantum.serving.delivery import forwardable

@@ -66,6 +66,36 @@ def test_some_columns_and_a_where(spark: SparkSession, tmp_path: Path) -> None:
     assert len(found) == 10
 
 
+def test_every_query_over_one_frame_gets_what_it_asks_for(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark plans a frame once, whatever the queries over it want."""
+    written = fill(tmp_path / "var")
+    frame = load(spark, tmp_path / "var", partitionBytes="200")
+    assert frame.where("tenant = 'nobody'").count() == 0
+    assert frame.count() == len(written)
+    first, second = frame.where("raft_index <= 3"), frame.where("raft_index > 3")
+    assert first.count() + second.count() == len(written)
+    assert payloads(first.union(second)) == sorted(written)
+    assert payloads(frame.where("prg = 0").union(frame.where("prg = 1"))) == sorted(written)
+
+
+def test_what_is_not_wanted_is_not_read(spark: SparkSession, tmp_path: Path) -> None:
+    """By options for every query, by a WHERE for a frame that is read once."""
+    written = fill(tmp_path / "var")
+    wanted = {"prgs": "1", "indexMin": "3", "indexMax": "4", "since": "1970-01-02T00:00:00Z"}
+    by_options = load(spark, tmp_path / "var", topicPrefix="plant/", tenant="dev", **wanted)
+    rows = payloads(by_options)
+    assert rows == sorted(written)[40:50]
+    assert load(spark, tmp_path / "var", until="1970-01-02T00:00:00Z").count() == 0
+    once = load(spark, tmp_path / "var", partitionBytes="200", pushdown="on")
+    by_where = once.where("prg = 1 and raft_index in (3, 4) and topic like 'plant/%'")
+    assert payloads(by_where) == rows
+    small = load(spark, tmp_path / "var", partitionBytes="200").rdd.getNumPartitions()
+    narrow = once.where("prg = 1 and raft_index > 4 ").rdd.getNumPartitions()
+    assert narrow < small / 2
+
+
 def test_a_stream_goes_on_where_it_stopped(spark: SparkSession, tmp_path: Path) -> None:
     var, out = tmp_path / "var", tmp_path / "out"
     written = fill(var)

@@ -15,7 +15,8 @@ from quantum.archive.types import PrgId
 from quantum.broker import Broker, attaching, publishing
 from quantum.broker.message import Message
 from quantum.broker.state import State
-from quantum.lake.judging import Judge, LooseJudge, ReplayJudge
+from quantum.lake.judging import Judge, ReplayJudge
+from quantum.lake.loose_judging import LooseJudge
 from quantum.lake.rows import RowBuilder
 from quantum.lake.schema import LOGGED, MESSAGE, WILL
 from tests.quantum.broker.partition import Partition

@@ -69,6 +69,7 @@ class LabNode:
 
     node_id = NODE
     audit = None
+    control = None
 
     def __init__(self) -> None:
         self.clock_ms = START_MS

@@ -206,7 +206,7 @@ def held(client: Client) -> int:
     """How many bytes of a client's the broker holds."""
     line = client.line
     assert isinstance(line, LabLine)
-    return line.handler._reader.buffered_bytes  # memory is what is tested
+    return line.handler.reader.buffered_bytes
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import cast
 
 import pytest
@@ -96,6 +97,20 @@ def test_a_word_larger_than_a_frame_comes_in_pieces_and_once() -> None:
     assert [len(each.records[0]) for each in heard if isinstance(each, link.Forwarded)] == [
         *(10, 5 * MIB, 20)
     ]
+
+
+def test_a_turn_copies_no_more_of_a_large_word_than_it_sends() -> None:
+    """The first frames of 16 MiB cost one encoding of it, and no copy of the rest."""
+    out = link.LinkOut(1)
+    out.say(said(16 * MIB), 16 * MIB)
+    tracemalloc.start()
+    try:
+        frames = out.take(2 * MIB)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 2 * MIB <= sum(map(len, frames)) < 4 * MIB
+    assert most < 32 * MIB  # the encoder takes half as much again as it needs
 
 
 @pytest.mark.parametrize("missing", [0, 1, 4])

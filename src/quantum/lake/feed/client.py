@@ -23,6 +23,7 @@ from quantum.lake.errors import (
     LogGone,
     NotPermitted,
     SourceUnreachable,
+    while_reading,
 )
 from quantum.serving.broker_file import Ring, TenantEntry
 from quantum.serving.feed_page import PAGE_BYTES_DEFAULT, FeedRequest, PageHead, decode_page, prove
@@ -104,7 +105,7 @@ class ClusterSource:
                     return row
             raise BadAddress("no such partition", prg=prg, address=address)
 
-        return self._until_answered(asked)
+        return self._until_answered(asked, prg)
 
     def _directory(self) -> list[dict[str, Any]]:
         return self._until_answered(_rows)
@@ -144,9 +145,10 @@ class ClusterSource:
                 )
             return entries
 
-        return self._until_answered(asked)
+        with while_reading(span.prg, index):
+            return self._until_answered(asked, span.prg)
 
-    def _until_answered(self, ask: Callable[[Address], Found]) -> Found:
+    def _until_answered(self, ask: Callable[[Address], Found], about: PrgId | None = None) -> Found:
         """Ask one node after the other, and again after a pause, until patience ends."""
         deadline = time.monotonic() + self.patience_seconds
         while True:
@@ -158,7 +160,7 @@ class ClusterSource:
                     later = error
             if time.monotonic() >= deadline:
                 raise SourceUnreachable(
-                    later.reason, prg=later.prg, index=later.index, **later.facts
+                    later.reason, prg=later.prg or about, index=later.index, **later.facts
                 )
             time.sleep(later.pause_seconds)
 

@@ -4,7 +4,15 @@ from quantum.lake.jobs.audit import Audited, Question, audit, audit_frame
 from quantum.lake.jobs.backfill import Backfilled, backfill
 from quantum.lake.jobs.compact import Compacted, clean, compact
 from quantum.lake.jobs.delta import mirror_to_delta
-from quantum.lake.jobs.errors import BadView, JobError, PackageMissing, SparkFailed, StateUnknown
+from quantum.lake.jobs.errors import (
+    BadResume,
+    BadView,
+    JobError,
+    PackageMissing,
+    SparkFailed,
+    StateTaken,
+    StateUnknown,
+)
 from quantum.lake.jobs.iceberg import mirror_to_iceberg
 from quantum.lake.jobs.ingest import IngestReport, IngestSettings, ingest
 from quantum.lake.jobs.progress import Progress, Step, silence
@@ -18,8 +26,9 @@ from quantum.lake.jobs.replay import (
     state_at,
 )
 from quantum.lake.jobs.report import report
+from quantum.lake.jobs.resuming import ResumingRunner, resuming
 from quantum.lake.jobs.runner import InlineRunner, Runner, SparkRunner
-from quantum.lake.jobs.simulate import Fleet, Simulated, simulate
+from quantum.lake.jobs.simulate import Fleet, Simulated, loads_of, simulate
 from quantum.lake.jobs.state_tables import write_state
 from quantum.lake.jobs.usage import UsageLimits, breaches, read_limits, usage, usage_of_tenants
 from quantum.lake.jobs.verify import Verdict, verify
@@ -28,6 +37,7 @@ from quantum.lake.jobs.views import View, read_views
 __all__ = [
     "Audited",
     "Backfilled",
+    "BadResume",
     "BadView",
     "Compacted",
     "Divergence",
@@ -41,10 +51,12 @@ __all__ = [
     "Progress",
     "Question",
     "Replayed",
+    "ResumingRunner",
     "Runner",
     "Simulated",
     "SparkFailed",
     "SparkRunner",
+    "StateTaken",
     "StateUnknown",
     "Step",
     "UsageLimits",
@@ -58,6 +70,7 @@ __all__ = [
     "compact",
     "find_divergences",
     "ingest",
+    "loads_of",
     "mirror_to_delta",
     "mirror_to_iceberg",
     "read_dead_letters",
@@ -67,6 +80,7 @@ __all__ = [
     "read_views",
     "replay",
     "report",
+    "resuming",
     "silence",
     "simulate",
     "state_at",

@@ -17,11 +17,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from quantum.archive.types import PrgId
 from quantum.lake.archive import KeyProvider, LogSource
-from quantum.lake.errors import SourceUnreachable
+from quantum.lake.columns import gap_row
+from quantum.lake.errors import SourceUnreachable, while_reading
 from quantum.lake.jobs.backfill import backfill, digests_of
 from quantum.lake.jobs.errors import SparkFailed, StateUnknown
 from quantum.lake.jobs.log_reading import batches_of, judge_of, offer_with
@@ -32,9 +33,8 @@ from quantum.lake.jobs.sources import open_logs
 from quantum.lake.jobs.views import View, ViewWriter, checked
 from quantum.lake.judging import ReplayJudge
 from quantum.lake.offsets import Offsets
-from quantum.lake.planner import Cutting, Limits, Offer, OnGap, Task, admit, cut
+from quantum.lake.planner import Cutting, Limits, Offer, OnGap, Task, admit, cut, up_to
 from quantum.lake.reader import confirm_gone
-from quantum.lake.rows import gap_row
 from quantum.lake.schema import NAMES, SCHEMA_VERSION, check_version
 from quantum.lake.table import (
     EMPTY_ROOT,
@@ -58,6 +58,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JOB: Final = "ingest"
+Target: TypeAlias = "dict[PrgId, int]"
+"""The last index of each partition that a run goes to."""
 STATE_BYTES_MAX: Final = 256 << 20
 POLL_SECONDS: Final = 1.0
 FAILURES_MAX: Final = 60
@@ -124,7 +126,7 @@ def ingest(
     after_commit: Callable[[Table], None] = lambda _: None,
     wait: Callable[[], None] = lambda: time.sleep(POLL_SECONDS),
 ) -> IngestReport:
-    """Bring a table up to its logs; go on for ever unless `once`.
+    """Bring a table up to its logs; go on for ever, or `once` up to where they end now.
 
     `where` is what `open_source` takes, or a source. Raises LakeError and TableError; whatever is
     raised, the table holds whole batches, and the next call goes on behind them.
@@ -136,11 +138,14 @@ def ingest(
     check_version(opened.state.schema_version)
     opened.show()
     report, failures = IngestReport(), 0
+    target: Target | None = None
     while not should_stop():
         try:
             backfill(opened, views, spark=runner, progress=progress)
             source = open_logs(where, keys, broker)
-            moved = _one_batch(source, opened, runner, settings, report, progress)
+            if once and target is None:
+                target = ends_of(source)
+            moved = _one_batch(source, opened, runner, settings, report, progress, target)
             failures = 0
         except (SourceUnreachable, SparkFailed) as error:
             failures += 1
@@ -165,9 +170,10 @@ def _one_batch(  # noqa: PLR0917
     settings: IngestSettings,
     report: IngestReport,
     progress: Progress,
+    target: Target | None,
 ) -> bool:
     """Plan, write and commit one batch; say whether there was anything."""
-    batch = plan_batch(source, table.refresh(), settings)
+    batch = plan_batch(source, table.refresh(), settings, target)
     if not batch.tasks:
         return False
     written = runner.run(
@@ -202,8 +208,25 @@ def _named(tasks: Sequence[Task]) -> list[tuple[Task, bool]]:
     return [(task, last[task.prg] == nth) for nth, task in enumerate(tasks)]
 
 
-def plan_batch(source: LogSource, state: TableState, settings: IngestSettings) -> _Batch:
-    """Say what comes behind the table's offsets, as far as one commit goes."""
+def ends_of(source: LogSource) -> Target:
+    """Say where the logs end now: a run that went on with what comes meanwhile would never end."""
+    ends: Target = {}
+    for prg in source.prgs():
+        with while_reading(prg, 1):
+            ends[prg] = source.bounds(prg).last
+    return ends
+
+
+def plan_batch(
+    source: LogSource,
+    state: TableState,
+    settings: IngestSettings,
+    target: Target | None = None,
+) -> _Batch:
+    """Say what comes behind the table's offsets, as far as one commit goes.
+
+    Not beyond `target`, where there is one; a partition that it does not name was not there.
+    """
     offers: dict[PrgId, Offer] = {}
     states: dict[PrgId, DataFile] = {}
     through: dict[PrgId, int] = {}
@@ -212,10 +235,13 @@ def plan_batch(source: LogSource, state: TableState, settings: IngestSettings) -
         saved = state.state_of(stream_of(prg))
         if saved is not None:
             states[prg] = saved
-        offers[prg] = offer_with(source, prg, saved)
+        with while_reading(prg, following or 1):
+            offers[prg] = offer_with(source, prg, saved)
         if following is None and settings.from_earliest:
             following = offers[prg].bounds.first
         through[prg] = (following or 1) - 1
+        if target is not None:
+            offers[prg] = up_to(offers[prg], target.get(prg, 0), through[prg])
     start = Offsets(through)
     end = admit(start, offers, settings.limits)
     tasks = cut(start, end, offers, cutting=settings.cutting, on_gap=settings.on_gap)
@@ -249,7 +275,8 @@ def write_task(  # noqa: PLR0917
         sink.write(gap_row(task.prg, task.first, task.last, NAMES, version))
         return Written(task.prg, 1, tuple(sink.finish()))
     views = ViewWriter(store, task.prg, settings.views)
-    judge = judge_of(source, task, _saved(store, states.get(task.prg), task.anchor))
+    with while_reading(task.prg, task.first):
+        judge = judge_of(source, task, _saved(store, states.get(task.prg), task.anchor))
     rows = 0
     for batch in batches_of(source, task, judge, version):
         sink.write(batch)

@@ -18,7 +18,7 @@ from quantum.archive.types import IndexRange, PrgId
 from quantum.broker import Delivery, Message
 from quantum.broker.session import Session
 from quantum.lake.archive import KeyProvider, LogSource
-from quantum.lake.errors import LogGone
+from quantum.lake.errors import LogGone, while_reading
 from quantum.lake.jobs.errors import StateUnknown
 from quantum.lake.jobs.log_reading import apply_through, machine_at
 from quantum.lake.jobs.progress import Progress, Step, silence
@@ -83,7 +83,8 @@ def replay(
     source = open_logs(where, keys, broker)
     prgs = source.prgs()
     for prg in prgs:
-        source.bounds(prg)  # so that what it learns travels with it
+        with while_reading(prg, 1):
+            source.bounds(prg)  # so that what it learns travels with it
     wanted = indexes or {}
     moments = [(prg, Moment(wanted.get(str(prg), at.index), at.until_ms)) for prg in prgs]
     runner = runner_of(spark)
@@ -147,6 +148,12 @@ def compare_digests(
     return found
 
 
+def uncompared(ours: list[Replayed], theirs: Mapping[str, tuple[int, str]]) -> list[str]:
+    """Name the partitions that are there, and not here at the same index: nothing is known."""
+    here = {(each.prg, each.index) for each in ours}
+    return sorted(prg for prg, (index, _) in theirs.items() if (prg, index) not in here)
+
+
 def find_divergences(
     where: str | LogSource,
     other: str | LogSource,
@@ -154,9 +161,13 @@ def find_divergences(
     spark: SparkSession | Runner | None = None,
     keys: str | KeyProvider = "directory",
     broker: str | None = None,
-    other_keys: str | KeyProvider = "directory",
+    other_keys: str | KeyProvider | None = None,
 ) -> list[Divergence]:
-    """Compare two copies of the logs; of each partition name the first index that differs."""
+    """Compare two copies of the logs; of each partition name the first index that differs.
+
+    Without `other_keys` the same provider has the keys of both; `directory` is beside each copy.
+    """
+    other_keys = keys if other_keys is None else other_keys
     source, second = open_logs(where, keys, broker), open_logs(other, other_keys, broker)
     shared = [prg for prg in source.prgs() if prg in second.prgs()]
     for prg in shared:
@@ -220,8 +231,10 @@ def fingerprint(source: LogSource, prg: PrgId, start: int, index: int) -> str:
 # The state as tables.
 
 
-def state_rows(source: LogSource, at: Moment, prg: PrgId) -> dict[str, list[dict[str, Any]]]:
-    """Return the sessions, subscriptions, retained messages and queues of a partition."""
+def state_rows(
+    source: LogSource, at: Moment, prg: PrgId
+) -> tuple[int, dict[str, list[dict[str, Any]]]]:
+    """Return the sessions, subscriptions, retained messages and queues of a partition, and when."""
     machine, _, index = machine_of(source, prg, at)
     place = {"tenant": prg.tenant, "prg": prg.number, "raft_index": index}
     tables: dict[str, list[dict[str, Any]]] = {name: [] for name in STATE_TABLES}
@@ -248,7 +261,7 @@ def state_rows(source: LogSource, at: Moment, prg: PrgId) -> dict[str, list[dict
         ]
     for _, message in machine.state.retained.match(b"#"):
         tables["retained"].append({**place, **_message(message)})
-    return tables
+    return index, tables
 
 
 def _deliveries(session: Session) -> Iterator[tuple[bool, Delivery]]:
@@ -291,7 +304,7 @@ def state_at(
     """Return the state of all partitions at a moment, as rows of `STATE_TABLES`."""
     source = open_logs(where, keys, broker)
     tables: dict[str, list[dict[str, Any]]] = {name: [] for name in STATE_TABLES}
-    for found in runner_of(spark).run(partial(state_rows, source, at), source.prgs()):
+    for _, found in runner_of(spark).run(partial(state_rows, source, at), source.prgs()):
         for name, rows in found.items():
             tables[name] += rows
     return tables

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from quantum.lake.jobs.errors import PackageMissing
 from quantum.lake.jobs.reading import read_dead_letters, table_state
-from quantum.lake.jobs.usage import usage, usage_of_tenants
+from quantum.lake.jobs.usage import UsageLimits, breaches, usage, usage_of_tenants
 from quantum.lake.table import FileKind, TableState, TableStore
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from matplotlib.figure import Figure
     from pyspark.sql import SparkSession
 
@@ -27,8 +28,18 @@ code { font-size: .85em; color: #555 }
 """
 
 
-def report(spark: SparkSession, table: str | TableStore, *, version: int | None = None) -> str:
-    """Return the page. Raises PackageMissing, NoTable."""
+def report(
+    spark: SparkSession,
+    table: str | TableStore,
+    *,
+    version: int | None = None,
+    limits: dict[str, UsageLimits] | None = None,
+    loads: pa.Table | None = None,
+) -> str:
+    """Return the page. Raises PackageMissing, NoTable.
+
+    With `limits` it says which were exceeded; `loads` are those of a fleet (`loads_of`).
+    """
     _, state = table_state(table, version)
     version = int(state.version)
     hours = [row.asDict() for row in usage_of_tenants(spark, table, version=version).collect()]
@@ -40,6 +51,13 @@ def report(spark: SparkSession, table: str | TableStore, *, version: int | None 
         _section(f"The {len(topics)} busiest topics", _plot_topics(topics) + _table(topics)),
         _section("Partitions", _table(_partitions(state))),
     ]
+    if limits:
+        beyond = breaches(spark, table, limits, version=version).collect()
+        rows = [row.asDict() for row in beyond]
+        sections.append(_section("Limits that were exceeded", _table(rows)))
+    if loads is not None:
+        title = f"A fleet of {loads.num_rows:,} partitions: sessions of each"
+        sections.append(_section(title, _plot_loads(loads)))
     return (
         f"<!doctype html><html lang=en><meta charset=utf-8><title>Quantum lake</title>"
         f"<style>{_STYLE}</style><h1>Quantum lake, version {version}</h1>"
@@ -137,6 +155,18 @@ def _plot_topics(topics: list[dict[str, Any]]) -> str:
     names = [f"{row['tenant']}: {row['topic']}" for row in reversed(topics)]
     axes.barh(names, [row["messages"] for row in reversed(topics)])
     axes.set_xlabel("messages")
+    return _svg(figure)
+
+
+def _plot_loads(loads: pa.Table) -> str:
+    figure = _figure(3.2)
+    axes = figure.subplots()
+    for column, label in (("sessions", "before"), ("sessions_grown", "after growth")):
+        values = [value for value in loads.column(column).to_pylist() if value]
+        axes.hist(values, bins=40, histtype="step", label=label)
+    axes.set_xlabel("sessions")
+    axes.set_ylabel("partitions")
+    axes.legend()
     return _svg(figure)
 
 

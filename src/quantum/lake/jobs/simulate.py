@@ -8,12 +8,13 @@ else two there and one in the topic's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import xxhash
 
 from quantum.lake.jobs.progress import Progress, Step, silence
@@ -88,6 +89,9 @@ class Simulated:
     """What the fleet can take before its hottest partition has no commits left."""
     node_load_max_ratio: float
     """Sessions led by the busiest node over the mean."""
+    loads: tuple[tuple[int, int, int], ...] = field(default=(), repr=False)
+    """Of each partition after growth: sessions before, commits of a publish by each session before,
+    sessions after. See `loads_of`."""
 
 
 def jump_many(keys: Hashes, count: int) -> Counts:
@@ -131,6 +135,7 @@ def _scrambled(first: int, last: int, salt: int) -> Hashes:
 @dataclass(frozen=True, slots=True)
 class _Part:
     sessions: Counts
+    grown: Counts
     commits: Counts
     moved: int
     moved_between_old: int
@@ -155,6 +160,7 @@ def simulate_chunk(fleet: Fleet, span: tuple[int, int]) -> _Part:
     commits = np.bincount(topic, minlength=count) + 2 * np.bincount(place[crosses], minlength=count)
     return _Part(
         np.bincount(place, minlength=count),
+        np.bincount(grown, minlength=fleet.grown_prgs),
         commits,
         int(moved.sum()),
         int((moved & (grown < fleet.prgs)).sum()),
@@ -167,26 +173,40 @@ def simulate(
     *,
     spark: SparkSession | Runner | None = None,
     progress: Progress = silence,
+    chunk_keys: int = CHUNK_KEYS,
 ) -> Simulated:
     """Place every session of a fleet and say what comes of it. Raises BadOption."""
     fleet.check()
     runner = runner_of(spark)
     spans = [
-        (first, min(first + CHUNK_KEYS, fleet.sessions))
-        for first in range(0, fleet.sessions, CHUNK_KEYS)
+        (first, min(first + chunk_keys, fleet.sessions))
+        for first in range(0, fleet.sessions, chunk_keys)
     ]
     sessions, commits = np.zeros(fleet.prgs, np.int64), np.zeros(fleet.prgs, np.int64)
+    grown = np.zeros(fleet.grown_prgs, np.int64)
     moved = between = crossing = 0
     wave = 16
     for begin in range(0, len(spans), wave):
         for part in runner.run(partial(simulate_chunk, fleet), spans[begin : begin + wave]):
             sessions += part.sessions
             commits += part.commits
+            grown += part.grown
             moved, between = moved + part.moved, between + part.moved_between_old
             crossing += part.crossing
         done = spans[min(begin + wave, len(spans)) - 1][1]
         progress(Step(JOB, f"{done:,} of {fleet.sessions:,} sessions placed", done, fleet.sessions))
-    return _summed(fleet, sessions, commits, (moved, between, crossing))
+    found = _summed(fleet, sessions, commits, (moved, between, crossing))
+    more = (0, fleet.grown_prgs - fleet.prgs)
+    columns = (np.pad(sessions, more), np.pad(commits, more), grown)
+    return replace(found, loads=tuple(zip(*(each.tolist() for each in columns), strict=True)))
+
+
+def loads_of(found: Simulated) -> pa.Table:
+    """Return the load of each partition as a table, for Parquet, plots and `report`."""
+    names = ("sessions", "commits", "sessions_grown")
+    columns = zip(*found.loads, strict=True) if found.loads else ((), (), ())
+    arrays = [pa.array(column, pa.int64()) for column in columns]
+    return pa.table([pa.array(range(len(found.loads)), pa.int32()), *arrays], ["prg", *names])
 
 
 def _summed(

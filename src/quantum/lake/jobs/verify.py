@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from quantum.archive.types import PrgId
 from quantum.lake.archive import KeyProvider, LogSource
+from quantum.lake.errors import while_reading
 from quantum.lake.jobs.log_reading import batches_of
 from quantum.lake.jobs.progress import Progress, Step, silence
 from quantum.lake.jobs.reading import table_state
@@ -130,7 +131,8 @@ def verify(
     source = open_logs(where, keys, broker)
     streams = [PrgId.parse(name) for name in sorted(state.ranges)]
     for prg in streams:
-        source.bounds(prg)  # so that what it learns travels with it
+        with while_reading(prg, state.ranges[stream_of(prg)].first):
+            source.bounds(prg)  # so that what it learns travels with it
     verdicts: list[PrgVerdict] = []
     work = partial(verify_partition, source, opened.store, state)
     wave = 64
@@ -164,7 +166,8 @@ def verify_partition(
 
 def _tasks(source: LogSource, prg: PrgId, covered: Range, verdict: PrgVerdict) -> list[Task]:
     """Plan the reading of what the table covers; note what the source cannot judge any more."""
-    offer = offer_of(source, prg)
+    with while_reading(prg, covered.first):
+        offer = offer_of(source, prg)
     last = min(covered.last, offer.bounds.last)
     if last < covered.last:
         verdict.uncompared.append((last + 1, covered.last))
@@ -184,7 +187,8 @@ def _log_rows(
     """Yield what the log says; at its end compare the machine with the one of the commit."""
     judge = None
     for task in tasks:
-        judge = judge_for(source, task)
+        with while_reading(task.prg, task.first):
+            judge = judge_for(source, task)
         for batch in batches_of(source, task, judge, state.schema_version):
             yield from _rows_of(batch)
     if isinstance(judge, ReplayJudge) and tasks[-1].last == verdict.last:

@@ -87,6 +87,9 @@ class DirectoryStore:
     def __init__(self, directory: Path) -> None:
         self._directory = directory.absolute()
 
+    def __repr__(self) -> str:
+        return f"DirectoryStore({str(self._directory)!r})"
+
     def create(self, name: str, data: bytes) -> bool:
         path = self._directory / name
         _make_directories(path.parent)
@@ -159,6 +162,9 @@ class BucketStore:
     def __init__(self, store: ObjectStore, url: str) -> None:
         self._store: Any = store
         self._url = url.rstrip("/")
+
+    def __repr__(self) -> str:
+        return f"BucketStore({self._url!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel as an address: workers connect with the credentials of their own environment."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,16 @@ from typer.testing import CliRunner, Result
 
 from clustor.log.types import EntryKind
 from clustor.replica import decode_batch
+from clustor.runtime.keystore import create_keyring
 from quantum.archive.types import PrgId
 from quantum.broker import OWN_ORIGIN, encode_publishes
 from quantum.cli import lake
 from quantum.cli.exits import Exit
 from quantum.cli.lake import app
+from quantum.cli.lake_options import where_of
+from quantum.cli.lake_running import repeat
+from quantum.lake.archive import DirectoryKeys, open_source
+from quantum.lake.errors import SourceUnreachable
 from quantum.lake.jobs import mirrors
 from quantum.lake.jobs.runner import cause_of
 from quantum.lake.table import DirectoryStore, FileKind, Table
@@ -155,6 +161,98 @@ def test_replay_writes_the_state_as_tables(var: Path, tmp_path: Path) -> None:
     assert [row["client_id"] for row in sessions] == ["lasting"]
     assert sessions[0]["unreleased"] == 2
     assert pq.read_table(tmp_path / "state" / "queues").num_rows == 0
+    again = run("replay", "--data", var, "--state", tmp_path / "state", *INLINE)
+    assert again.exit_code == 0, again.output
+    assert pq.read_table(tmp_path / "state" / "sessions").to_pylist() == sessions
+    other = run("replay", "--data", var, "--to", "2", "--state", tmp_path / "state", *INLINE)
+    assert other.exit_code == Exit.CONFLICT
+    assert "another moment" in other.output and "dev/0" in other.output
+    assert pq.read_table(tmp_path / "state" / "sessions").to_pylist() == sessions
+
+
+def test_replay_at_a_time_that_people_can_read(var: Path) -> None:
+    at = datetime.fromtimestamp(NOON_MS / 1000, tz=UTC).isoformat()
+    said = [
+        run("replay", "--data", var, *moment, *INLINE).stdout
+        for moment in (["--at", at], ["--at-ms", NOON_MS], [])
+    ]
+    assert said[0] == said[1] != said[2]
+
+
+def test_another_copy_may_be_an_archive(tmp_path: Path) -> None:
+    var = write_story(tmp_path / "var", archive=tmp_path / "archive")
+    logs = ["--archive", (tmp_path / "archive").as_uri(), "--keys", f"directory:{var}"]
+    for where, other in (
+        (logs, var),
+        (["--data", var, *logs[2:]], (tmp_path / "archive").as_uri()),
+    ):
+        done = run("replay", *where, "--against", other, *INLINE)
+        assert done.exit_code == 0, done.output
+
+
+def test_what_the_cluster_has_and_the_logs_do_not_is_said(
+    var: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is equal that was not compared."""
+    ours = {row["prg"]: row for row in lines(run("replay", "--data", var, "--json", *INLINE))[-2:]}
+    live = {prg: (row["index"], row["digest"]) for prg, row in ours.items()}
+    monkeypatch.setattr("quantum.lake.jobs.live.live_digests", lambda _: live)
+    monkeypatch.setattr("quantum.cli.lake_comparing.where_of", lambda *_: str(var))
+    asked = ["replay", "--cluster", "127.0.0.1:1", "--live", *INLINE]
+    assert run(*asked).exit_code == 0
+    live["dev/9"] = (4, "00")
+    done = run(*asked)
+    assert done.exit_code == Exit.NOT_FOUND
+    assert "dev/9" in done.output
+    live["dev/1"] = (live["dev/1"][0], "00" * 16)
+    done = run(*asked)
+    assert done.exit_code == Exit.QUARANTINED
+    assert "dev/1 diverges" in done.output
+
+
+def test_a_job_can_be_repeated_until_it_finds_something(
+    var: Path, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    def pause(seconds: float, _: object) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            (table / "tenant=dev" / "again.parquet").write_bytes(b"planted")
+
+    monkeypatch.setattr("quantum.cli.lake_running._pause", pause)
+    done = run("verify", "--data", var, "--table", table, "--every", "7", *INLINE)
+    assert done.exit_code == Exit.QUARANTINED
+    assert "again.parquet" in done.stdout
+    assert done.stdout.count("Merkle root") == 3
+    assert pauses == [7, 7]
+    both = run("verify", "--data", var, "--table", table, "--every", "7", "--once", *INLINE)
+    assert both.exit_code == Exit.USAGE
+
+
+def test_a_source_that_is_away_is_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcomes: list[Exception | None] = [SourceUnreachable("away"), None, ValueError("enough")]
+
+    def work() -> None:
+        if (outcome := outcomes.pop(0)) is not None:
+            raise outcome
+
+    monkeypatch.setattr("quantum.cli.lake_running._pause", lambda *_: None)
+    with pytest.raises(ValueError, match="enough"):
+        repeat(work, once=False, every=1)
+    assert outcomes == []
+
+
+def test_comparisons_that_were_cut_short_go_on(var: Path, table: Path, tmp_path: Path) -> None:
+    """The file of what is done is there while the job runs, and not afterwards."""
+    kept = tmp_path / "done"
+    for job in (["verify", "--table", table], ["replay"]):
+        done = run(*job, "--data", var, "--resume", kept, *INLINE)
+        assert done.exit_code == 0, done.output
+        assert not kept.exists()
+    kept.write_bytes(b"not ours")
+    done = run("replay", "--data", var, "--resume", kept, *INLINE)
+    assert (done.exit_code, kept.read_bytes()) == (Exit.FAILED, b"not ours")
 
 
 def test_an_archive_is_as_good_as_the_logs(tmp_path: Path, var: Path, table: Path) -> None:
@@ -162,10 +260,21 @@ def test_an_archive_is_as_good_as_the_logs(tmp_path: Path, var: Path, table: Pat
     logs = ["--archive", (tmp_path / "archive").as_uri(), "--keys", f"directory:{archived}"]
     other = tmp_path / "other"
     assert run("ingest", *logs, "--table", other, "--once", *INLINE).exit_code == 0
+    for plain in (["--archive", tmp_path / "archive"], ["--data", tmp_path / "archive"]):
+        done = run("replay", *plain, *logs[2:], *INLINE)
+        assert done.exit_code == 0, done.output
     done = run("verify", *logs, "--table", other, "--json", *INLINE)
     assert done.exit_code == 0, done.output
     live = run("verify", "--data", var, "--table", table, "--json", *INLINE)
     assert lines(done)[-1]["root"] == lines(live)[-1]["root"]
+
+
+def test_an_archive_behind_a_cluster_may_be_a_plain_path(tmp_path: Path) -> None:
+    wanted = f"cluster:127.0.0.1:1+{(tmp_path / 'archive').as_uri()}"
+    assert where_of("127.0.0.1:1", str(tmp_path / "archive"), None) == wanted
+    keys = DirectoryKeys(str(tmp_path))
+    by_path = open_source(f"cluster:127.0.0.1:1+{tmp_path / 'archive'}", keys)
+    assert repr(by_path) == repr(open_source(wanted, keys))
 
 
 def test_compact_keeps_the_rows(var: Path, table: Path) -> None:
@@ -176,8 +285,13 @@ def test_compact_keeps_the_rows(var: Path, table: Path) -> None:
 
 def test_simulate_and_package(tmp_path: Path) -> None:
     few = ["--sessions", "20000", "--prgs", "20", "--grown-prgs", "21", "--nodes", "3"]
-    done = run("simulate", *few, "--json", *INLINE)
+    done = run("simulate", *few, "--json", "--loads", tmp_path / "loads.parquet", *INLINE)
     assert lines(done)[-1]["moved_between_old"] == 0
+    loads = pq.read_table(tmp_path / "loads.parquet")
+    assert loads.num_rows == 21
+    assert sum(loads.column("sessions").to_pylist()) == 20_000
+    assert sum(loads.column("sessions_grown").to_pylist()) == 20_000
+    assert max(loads.column("sessions").to_pylist()) == lines(done)[-1]["sessions_max"]
     assert "moved_ratio" in run("simulate", *few, *INLINE).stdout
     assert run("simulate", "--prgs", "9", "--grown-prgs", "3", *INLINE).exit_code == 2
     assert run("package", tmp_path / "quantum.zip").exit_code == 0
@@ -194,6 +308,8 @@ def test_simulate_and_package(tmp_path: Path) -> None:
         (["ingest", "--cluster", "nowhere", "--table", "T"], 2, "nowhere"),
         (["ingest", "--data", "V", "--table", "T", "--views", "T"], 1, "views"),
         (["replay", "--data", "V", "--to", "99"], 3, "does not go so far"),
+        (["replay", "--data", "V", "--live"], 2, "--live compares a --cluster"),
+        (["replay", "--data", "V", "--at", "noon"], 2, "with its zone"),
         (["audit", "T"], 2, "no audit log"),
         (["compact", "--table", "T"], 3, "no table"),
         (["usage", "--table", "T"], 2, "needs Spark"),
@@ -217,3 +333,30 @@ def test_without_its_packages_it_says_what_to_install(monkeypatch: pytest.Monkey
     assert result.exit_code == 1
     assert "not installed: pyspark" in result.output and "quantum-mq[lake]" in result.output
     assert CliRunner().invoke(lake.app, ["--help"]).exit_code == 0
+
+
+def test_a_mistake_names_the_partition_and_the_index(tmp_path: Path) -> None:
+    """What is wrong with an archive, from where on a job wanted to read it; then it goes on."""
+    var = write_story(tmp_path / "var", archive=tmp_path / "archive")
+    archive = ["--archive", (tmp_path / "archive").as_uri(), "--table", tmp_path / "table"]
+    create_keyring(tmp_path / "other")
+    for keys in ("other", "nothing"):
+        named = f"directory:{tmp_path / keys}"
+        done = run("ingest", *archive, "--keys", named, "--once", *INLINE)
+        assert done.exit_code == Exit.WRONG_KEY, done.output
+        assert "prg=dev/0, index=1" in " ".join(done.output.split())
+    mine = ["--keys", f"directory:{var}", *INLINE]
+    assert run("ingest", *archive, "--once", *mine).exit_code == 0
+    assert run("verify", *archive, *mine).exit_code == 0
+    with LogDirectory(var, prgs=2) as logs:
+        last = logs.append(1, [[]])
+        logs.archive(1, (tmp_path / "archive").as_uri())
+    newest = max((tmp_path / "archive" / "dev" / "1" / "segments").iterdir())
+    kept = newest.read_bytes()
+    newest.unlink()
+    done = run("ingest", *archive, "--once", *mine)
+    assert done.exit_code == Exit.NOT_FOUND
+    assert f"prg=dev/1, index={last}" in " ".join(done.output.split())
+    newest.write_bytes(kept)
+    assert run("ingest", *archive, "--once", *mine).exit_code == 0
+    assert run("verify", *archive, *mine).exit_code == 0

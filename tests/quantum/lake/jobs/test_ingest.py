@@ -296,6 +296,24 @@ def test_continuous_mode_stops_when_told() -> None:
     assert b"later" in payloads(store)
 
 
+@pytest.mark.parametrize("entries", [1, 3, 100])
+def test_once_is_what_is_there_however_much_comes_meanwhile(entries: int) -> None:
+    log, accepted = story()
+    store = MemoryStore()
+    settings = IngestSettings(limits=Limits(records=entries))
+
+    def publish(_: Table) -> None:
+        log.publish(0, b"meanwhile")
+        log.logs.setdefault(PrgId(TENANT, 2), []).append(log.logs[PrgId(TENANT, 0)][0])
+
+    report = ingest(log, store, settings=settings, after_commit=publish)
+    assert payloads(store) == accepted
+    assert report.offsets.keys() == {f"{TENANT}/0", f"{TENANT}/1"}
+    log.logs.pop(PrgId(TENANT, 2))
+    ingest(log, store)
+    assert sorted(payloads(store)) == sorted([*accepted, *[b"meanwhile"] * report.commits])
+
+
 def with_a_will() -> MemorySource:
     log = MemorySource(prg_count=1)
     will = WillSpec(record("gone", b"w", client="c", packet_id=0), 0)

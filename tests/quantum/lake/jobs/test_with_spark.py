@@ -12,6 +12,7 @@ import pytest
 
 from quantum.lake.errors import LogGone
 from quantum.lake.jobs import (
+    Fleet,
     IngestSettings,
     SparkFailed,
     SparkRunner,
@@ -20,11 +21,13 @@ from quantum.lake.jobs import (
     breaches,
     compact,
     ingest,
+    loads_of,
     read_dead_letters,
     read_table,
     read_view,
     replay,
     report,
+    simulate,
     usage,
     verify,
 )
@@ -101,6 +104,10 @@ def test_a_page_with_plots(spark: SparkSession, filled: Path) -> None:
     assert "dev: n/a" in page
     assert "dev/0" in page
     assert report(spark, str(filled)) == page
+    loads = loads_of(simulate(Fleet(sessions=2_000, prgs=9, grown_prgs=10, nodes=3)))
+    more = report(spark, str(filled), limits={"dev": UsageLimits(messages=13)}, loads=loads)
+    assert more.count("<svg") == 3
+    assert "Limits that were exceeded" in more and "<td>13</td>" in more
 
 
 def test_replay_and_compact_by_spark(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,0 +1,93 @@
+"""Calls that not every build knows: none enters the log before every replica of it can apply it.
+
+A replica that does not know a call refuses it where the others carry it out, and from then on two
+states part. So the leader asks before it proposes: each call that came later has a gate, which is
+open while every member of the control plane's group says that its build has it (`ReportNode`). A
+closed gate is no state of the log. The machine asks nothing: what stands in a log was let in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from clustor.control.calls import Refused
+from clustor.control.commands import KINDS
+from clustor.control.draft import Reading, find, scan
+from clustor.control.durability import RecordDurabilityMode
+from clustor.control.key_grants import ActivateDek, ForgetDek, GrantDek, ReportDekReady
+from clustor.control.nodes import NodeSpec
+from clustor.control.placement import Placement
+from clustor.control.types import RefusalCode
+
+_SHOWN_MAX: Final = 32
+
+
+class CommandGate(StrEnum):
+    """What came after the first release; nodes report these names among their features."""
+
+    DURABILITY_RECORDS = "DurabilityRecords"
+    DATA_KEY_GRANTS = "DataKeyGrants"
+    FORWARDS_HELD = "ForwardsHeld"  # a word between brokers, tag 12 of their link
+
+
+GATE_OF: Final[Mapping[str, CommandGate]] = {
+    RecordDurabilityMode.__name__: CommandGate.DURABILITY_RECORDS,
+    GrantDek.__name__: CommandGate.DATA_KEY_GRANTS,
+    ReportDekReady.__name__: CommandGate.DATA_KEY_GRANTS,
+    ActivateDek.__name__: CommandGate.DATA_KEY_GRANTS,
+    ForgetDek.__name__: CommandGate.DATA_KEY_GRANTS,
+}
+"""The gate of a call, by its kind; what is not here every build knows."""
+
+_KNOWN: Final = frozenset(kind.name for kind in KINDS)
+
+
+class _Kind(msgspec.Struct, gc=False):
+    kind: str = ""
+
+
+_decoder = msgspec.json.Decoder(_Kind)
+
+
+def refuse_early(store: Reading, command: bytes | msgspec.Raw, partition_id: int) -> Refused | None:
+    """Say why a call must not enter the log of this group; None: it may.
+
+    What is malformed may: every build refuses it alike.
+    """
+    try:
+        kind = _decoder.decode(command).kind
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    if kind and kind not in _KNOWN:
+        return Refused(
+            RefusalCode.NOT_SUPPORTED,
+            "the control plane's leader does not know this call",
+            {"kind": kind[:128]},
+        )
+    gate = GATE_OF.get(kind)
+    lacking = lacking_nodes(store, gate, members_of(store, partition_id)) if gate else []
+    if gate is None or not lacking:
+        return None
+    return Refused(
+        RefusalCode.NOT_SUPPORTED,
+        "not every member of the control plane knows this call: upgrade them first",
+        {"kind": kind, "gate": gate.value, "nodes": lacking[:_SHOWN_MAX]},
+    )
+
+
+def members_of(store: Reading, partition_id: int) -> Iterable[int]:
+    """Return who has a replica of a group, and who will or did; before it is placed, everybody."""
+    placement = find(store, Placement, partition_id)
+    if placement is not None:
+        return sorted(placement.occupied)
+    return [node.node_id for node in scan(store, NodeSpec)]
+
+
+def lacking_nodes(store: Reading, gate: CommandGate, nodes: Iterable[int]) -> list[int]:
+    """Return the nodes whose build, by their own word, lacks this; silence is a lack."""
+    specs = ((node, find(store, NodeSpec, node)) for node in nodes)
+    return [node for node, spec in specs if spec is None or gate.value not in spec.features]

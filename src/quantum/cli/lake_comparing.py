@@ -1,0 +1,193 @@
+"""`quantum lake verify` and `quantum lake replay`: is it what the log says?"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from quantum.cli.credentials import speaking
+from quantum.cli.exits import Exit, fail
+from quantum.cli.lake_options import (
+    Archive,
+    AsJson,
+    BrokerDirectory,
+    Cluster,
+    Conf,
+    Data,
+    Every,
+    Keys,
+    Master,
+    Once,
+    Resume,
+    TablePath,
+    moment_of,
+    where_of,
+)
+from quantum.cli.lake_running import progress_of, repeat, running, said_plainly, say
+
+if TYPE_CHECKING:
+    from quantum.lake.jobs import Divergence, Replayed, Verdict
+
+
+@speaking
+def verify(  # noqa: PLR0917  # typer
+    table: TablePath,
+    cluster: Cluster = None,
+    archive: Archive = None,
+    data: Data = None,
+    keys: Keys = "directory",
+    broker: BrokerDirectory = None,
+    once: Once = False,
+    every: Every = None,
+    resume: Resume = None,
+    master: Master = None,
+    conf: Conf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare a table with its log, row by row, and print the Merkle root of what was compared.
+
+    Exit code 0: equal. 6: something differs, and is named. 3: equal as far as it could be
+    compared; the source cannot judge some offsets any more. With --every it ends there, too.
+    """
+    from quantum.lake.jobs.resuming import resuming
+    from quantum.lake.jobs.verify import verify as run
+
+    where = where_of(cluster, archive, data)
+    with (
+        said_plainly(),
+        running(master, "verify", conf) as runner,
+        progress_of("verify", as_json) as show,
+    ):
+
+        def one() -> None:
+            with resuming(runner, resume) as each:
+                found = run(where, table, spark=each, keys=keys, broker=broker, progress=show)
+            _show_verdict(found, as_json)
+
+        repeat(one, once, every)
+
+
+def _show_verdict(verdict: Verdict, as_json: bool) -> None:
+    for each in verdict.partitions:
+        sentence = (
+            f"{each.prg}: entries {each.first} to {each.last}, {each.rows_log} rows in the log, "
+            f"{each.rows_table} in the table: {'equal' if each.is_equal else 'DIFFERENT'}"
+        )
+        say(asdict(each) | {"equal": each.is_equal}, as_json, sentence)
+    findings = [each for partition in verdict.partitions for each in partition.findings]
+    for finding in () if as_json else (*findings, *verdict.strays):
+        place = f"{finding.prg} at {finding.raft_index}.{finding.sub_index}: "
+        typer.echo(f"  {finding.kind}: {place if finding.prg else ''}{finding.sentence}")
+    document = {
+        "equal": verdict.is_equal,
+        "whole": verdict.is_whole,
+        "root": verdict.root,
+        "version": verdict.version,
+        "strays": [asdict(each) for each in verdict.strays],
+    }
+    say(document, as_json, f"Merkle root {verdict.root}")
+    if not verdict.is_equal:
+        fail("the table is not what the log says", Exit.QUARANTINED)
+    if not verdict.is_whole:
+        fail("some offsets could not be compared: their log is gone", Exit.NOT_FOUND)
+
+
+@speaking
+def replay(  # noqa: PLR0917  # typer
+    cluster: Cluster = None,
+    archive: Archive = None,
+    data: Data = None,
+    keys: Keys = "directory",
+    broker: BrokerDirectory = None,
+    to_index: Annotated[int | None, typer.Option("--to", min=0, help="The last index.")] = None,
+    at_ms: Annotated[
+        int | None, typer.Option("--at-ms", min=0, help="The last moment, in ms since 1970.")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="The same as 2026-11-15T20:00:00Z.")
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="WHERE", help="Another copy of the logs: a directory or a URL."),
+    ] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Compare with the digests of the running --cluster.")
+    ] = False,
+    state: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Write the state as Parquet tables here.")
+    ] = None,
+    once: Once = False,
+    every: Every = None,
+    resume: Resume = None,
+    master: Master = None,
+    conf: Conf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Apply every log again with the broker's own machine, and print each partition's digest.
+
+    Exit code 6: another copy, or the cluster, has another state; partition and index are named.
+    3: the cluster has a partition that these logs do not have. With --every it ends there, too.
+    """
+    from quantum.lake.jobs.live import live_digests
+    from quantum.lake.jobs.replay import Moment, compare_digests, find_divergences, uncompared
+    from quantum.lake.jobs.replay import replay as run
+    from quantum.lake.jobs.resuming import resuming
+    from quantum.lake.jobs.state_tables import write_state
+
+    where = where_of(cluster, archive, data)
+    moment = Moment(to_index, moment_of(at_ms, at))
+    if live and (cluster is None or moment != Moment()):
+        fail("--live compares a --cluster as it is now: without --to and --at", Exit.USAGE)
+    with (
+        said_plainly(),
+        running(master, "replay", conf) as below,
+        progress_of("replay", as_json) as show,
+    ):
+
+        def one() -> None:
+            known = live_digests(cluster) if live and cluster is not None else {}
+            indexes = {prg: index for prg, (index, _) in known.items()}
+            with resuming(below, resume) as runner:
+                found = run(
+                    where,
+                    spark=runner,
+                    keys=keys,
+                    broker=broker,
+                    at=moment,
+                    indexes=indexes,
+                    progress=show,
+                )
+                diverging = compare_digests(found, known)
+                if against is not None:
+                    diverging += find_divergences(
+                        where, against, spark=runner, keys=keys, broker=broker
+                    )
+                if state is not None:
+                    write_state(where, state, spark=runner, keys=keys, broker=broker, at=moment)
+            _show_replayed(found, diverging, as_json)
+            if missing := uncompared(found, known):
+                fail(f"not in these logs: {', '.join(missing)}", Exit.NOT_FOUND)
+
+        repeat(one, once, every)
+
+
+def _show_replayed(found: list[Replayed], diverging: list[Divergence], as_json: bool) -> None:
+    for each in found:
+        say(
+            asdict(each),
+            as_json,
+            f"{each.prg} at {each.index}: {each.digest} "
+            f"(from {each.snapshot_index}; {each.sessions} sessions, {each.retained} retained)",
+        )
+    for divergence in diverging:
+        say(
+            asdict(divergence),
+            as_json,
+            f"{divergence.prg} differs {'from' if divergence.is_first else 'at'} index "
+            f"{divergence.first_index} on: {divergence.ours} here, {divergence.theirs} there",
+        )
+    if diverging:
+        first = diverging[0]
+        fail(f"{first.prg} diverges at index {first.first_index}", Exit.QUARANTINED)

@@ -1,0 +1,152 @@
+"""What leaves for one client: packets staged during a turn, one write at its end, the close."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from quantum.edge.ports import Peer, Wire
+from quantum.mqtt import (
+    Connack,
+    Disconnect,
+    Packet,
+    Properties,
+    ProtocolVersion,
+    ReasonCode,
+    encode_packet,
+)
+from quantum.serving.phase import Phase
+
+if TYPE_CHECKING:
+    from quantum.serving.limits import MqttLimits
+    from quantum.serving.service import BrokerService
+    from quantum.serving.terms import Terms
+
+_V5: Final = ProtocolVersion.V5
+
+
+class ClientWire:
+    """The bytes' side of a `Connection`, which is the only kind of it."""
+
+    __slots__ = (
+        "_out",
+        "client_id",
+        "is_v5",
+        "last_seen_ms",
+        "peer",
+        "phase",
+        "service",
+        "terms",
+        "version",
+        "wire",
+    )
+
+    def __init__(self, service: BrokerService) -> None:
+        self.service = service
+        self.phase = Phase.NEW
+        self.wire: Wire | None = None
+        """None before it is opened, and as soon as nothing may leave any more."""
+        self.peer: Peer | None = None
+        self.version = ProtocolVersion.V311
+        self.is_v5 = False
+        self.client_id: bytes = b""
+        self.terms: Terms | None = None
+        self.last_seen_ms = 0
+        self._out: list[bytes] = []
+
+    @property
+    def limits(self) -> MqttLimits:
+        return self.service.limits
+
+    @property
+    def agreed(self) -> Terms:
+        """What CONNECT asked for and got."""
+        assert self.terms is not None
+        return self.terms
+
+    @property
+    def identity(self) -> str | None:
+        """Whom the client's certificate or token names."""
+        return None if self.peer is None else self.peer.identity
+
+    @property
+    def is_live(self) -> bool:
+        return self.phase is Phase.LIVE
+
+    @property
+    def writable(self) -> bool:
+        """Whether the client reads what is sent to it."""
+        return self.wire is not None and self.wire.writable
+
+    def now_ms(self) -> int:
+        return self.service.now_ms()
+
+    def speak(self, version: ProtocolVersion) -> None:
+        """Encode for this version from now on."""
+        self.version, self.is_v5 = version, version is _V5
+
+    def send_live(self, packet: Packet) -> None:
+        if self.phase is Phase.LIVE:
+            self.send(packet)
+
+    def send(self, packet: Packet) -> None:
+        """Send a packet, shorter if the client asks for that, or end ([MQTT-3.1.2-24])."""
+        data = encode_packet(packet, self.version)
+        limit = self.terms.packet_bytes_max if self.terms is not None else 0
+        if limit and len(data) > limit:
+            if isinstance(packet, Disconnect | Connack) and packet.reason_code.is_failure:
+                data = encode_packet(type(packet)(reason_code=packet.reason_code), self.version)
+            if len(data) > limit:
+                self.service.soon(lambda: self.drop("an answer is larger than the client takes"))
+                return
+        self.stage(data)
+
+    def write_now(self, packet: Packet) -> None:
+        self.send(packet)
+        self.flush()
+
+    def stage(self, data: bytes) -> None:
+        """Let bytes leave at the end of this turn."""
+        self.pieces().append(data)
+
+    def pieces(self) -> list[bytes]:
+        """Return the list of what leaves at the end of this turn, to append to."""
+        if not self._out:
+            self.service.dirty(self)
+        return self._out
+
+    def flush(self) -> None:
+        """Write all that this turn brought, at once."""
+        if self._out:
+            out, self._out = self._out, []
+            if self.wire is not None:
+                self.wire.write(b"".join(out))
+
+    # Ends.
+
+    def end_soon(self, reason: ReasonCode, why: str) -> None:
+        """Disconnect when the call that noticed it is over."""
+        self.service.soon(lambda: self.disconnect(reason, why))
+
+    def disconnect(self, reason: ReasonCode, why: str, reference: str | None = None) -> None:
+        """Say why, where the protocol has words for it, and close."""
+        if self.phase is Phase.CLOSED:
+            return
+        self.service.meters.disconnects[reason] += 1
+        if self.is_v5 and self.phase is Phase.LIVE:
+            said = Properties(server_reference=reference)
+            said.reason_string = why if self.agreed.wants_reasons else None
+            self.send(Disconnect(reason, said))
+        self.flush()
+        self.drop(why)
+
+    def drop(self, why: str) -> None:
+        """Close without a word."""
+        self.service.note_end(self.client_id, why)
+        wire, self.wire = self.wire, None
+        if wire is not None:
+            wire.close()
+        self.close_session()
+
+    def close_session(self) -> None:
+        """Give back all that the connection held; a second call does nothing."""
+        raise NotImplementedError

@@ -1,0 +1,264 @@
+"""OCSP answers: who may sign them, how they age, and what peers on real connections see of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from cryptography.x509 import ocsp
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from clustor.runtime.errors import CertificateUnusable
+from clustor.runtime.ocsp import (
+    OCSP_DIRECTORY,
+    OcspCache,
+    Subject,
+    answer_for,
+    read_answer,
+    request_for,
+)
+from clustor.runtime.pki import (
+    CERTIFICATE_FILE,
+    REVOCATION_FILE,
+    Authority,
+    NodeId,
+    cluster_id,
+    issue_certificate,
+    issue_node,
+    load_certificate,
+    new_authority,
+    utc_now,
+)
+from clustor.runtime.revocation import write_revocations
+from clustor.runtime.rotation import NodeTrust
+from clustor.runtime.trust import fingerprint_of
+from clustor.security.revocation import MAX_STALENESS_MS
+from tests.clustor.runtime.test_rotation import Clock, Sink
+from tests.clustor.runtime.test_transport import World, both_connected, world
+from tests.clustor.runtime.waiting import until
+
+DEV = cluster_id("dev")
+NOW = utc_now()
+AUTHORITY, STRANGER = new_authority(DEV, NOW), new_authority(DEV, NOW, 2)
+
+
+def leaf(
+    by: Authority = AUTHORITY, usage: x509.ObjectIdentifier = ExtendedKeyUsageOID.CLIENT_AUTH
+) -> tuple[x509.Certificate, bytes]:
+    names: list[x509.GeneralName] = [x509.UniformResourceIdentifier("spiffe://dev/node/1")]
+    made = issue_certificate(by, "leaf", names, [usage], now=NOW, lifetime=timedelta(days=30))
+    return x509.load_pem_x509_certificate(made.certificate_pem), made.key_pem
+
+
+def test_an_answer_of_the_authority_is_believed() -> None:
+    certificate, _ = leaf()
+    good = read_answer(
+        answer_for(AUTHORITY, certificate, NOW),
+        [STRANGER.certificate] * 2 + [AUTHORITY.certificate],
+    )
+    assert good.subject == Subject(fingerprint_of(AUTHORITY.certificate), certificate.serial_number)
+    assert not good.is_revoked
+    revoked = answer_for(AUTHORITY, certificate, NOW, revoked_at=NOW)
+    assert read_answer(revoked, [AUTHORITY.certificate]).is_revoked
+
+
+def delegated(usage: x509.ObjectIdentifier, by: Authority = AUTHORITY) -> bytes:
+    """A response that somebody signed whom an authority may have let."""
+    certificate, _ = leaf()
+    responder, key_pem = leaf(by, usage)
+    key = load_pem_private_key(key_pem, None)
+    built = (
+        ocsp.OCSPResponseBuilder()
+        .add_response(
+            certificate, AUTHORITY.certificate, hashes.SHA256(), ocsp.OCSPCertStatus.GOOD,
+            NOW, NOW + timedelta(minutes=10), None, None,
+        )
+        .responder_id(ocsp.OCSPResponderEncoding.HASH, responder)
+        .certificates([responder])
+    )  # fmt: skip
+    return built.sign(key, hashes.SHA256()).public_bytes(Encoding.DER)  # type: ignore[arg-type]
+
+
+def test_somebody_whom_the_authority_lets_may_sign() -> None:
+    told = read_answer(delegated(ExtendedKeyUsageOID.OCSP_SIGNING), [AUTHORITY.certificate])
+    assert not told.is_revoked
+
+
+def tampered() -> bytes:
+    good = bytearray(answer_for(AUTHORITY, leaf()[0], NOW))
+    good[-1] ^= 1
+    return bytes(good)
+
+
+UNBELIEVED = {
+    "another authority's": lambda: answer_for(STRANGER, leaf(STRANGER)[0], NOW),
+    "signed by another": lambda: delegated(ExtendedKeyUsageOID.OCSP_SIGNING, STRANGER),
+    "not for that use": lambda: delegated(ExtendedKeyUsageOID.CLIENT_AUTH),
+    "tampered with": tampered,
+    "no answer": lambda: ocsp.OCSPResponseBuilder.build_unsuccessful(
+        ocsp.OCSPResponseStatus.TRY_LATER
+    ).public_bytes(Encoding.DER),
+    "nonsense": lambda: b"nonsense",
+    "nothing": lambda: b"",
+}
+
+
+@pytest.mark.parametrize("make", UNBELIEVED.values(), ids=UNBELIEVED.keys())
+def test_what_is_not_believed(make: object) -> None:
+    with pytest.raises(CertificateUnusable):
+        read_answer(make(), [AUTHORITY.certificate])  # type: ignore[operator]
+
+
+def test_answers_age_and_revocations_stay(tmp_path: Path) -> None:
+    clock = Clock()
+    cache = OcspCache(tmp_path, clock)
+    certificate, _ = leaf()
+    good = read_answer(
+        answer_for(AUTHORITY, certificate, NOW - timedelta(seconds=100)), [AUTHORITY.certificate]
+    )
+    assert cache.age_ms(good.subject) is None
+    cache.learn(good, NOW)
+    assert 100_000 <= (cache.age_ms(good.subject) or 0) < 101_000
+    clock.now_ms += 5_000
+    assert 105_000 <= (cache.newest_age_ms() or 0) < 106_000
+    older = answer_for(AUTHORITY, certificate, NOW - timedelta(seconds=200), revoked_at=NOW)
+    cache.learn(read_answer(older, [AUTHORITY.certificate]), NOW)
+    assert cache.is_revoked(good.subject)
+    assert 105_000 <= (cache.age_ms(good.subject) or 0) < 106_000
+    ended = answer_for(AUTHORITY, leaf()[0], NOW - timedelta(days=2), lifetime=timedelta(days=1))
+    late = read_answer(ended, [AUTHORITY.certificate])
+    cache.learn(late, NOW)
+    assert cache.age_ms(late.subject) is None
+
+
+# On real connections.
+
+
+def put(made: World, pki: Path, of: Path, name: str, **more: object) -> None:
+    certificate = load_certificate(of / CERTIFICATE_FILE)
+    directory = pki / OCSP_DIRECTORY
+    directory.mkdir(exist_ok=True)
+    answer = answer_for(made.authority, certificate, utc_now(), **more)  # type: ignore[arg-type]
+    (directory / f"{name}.der").write_bytes(answer)
+
+
+async def test_answers_alone_let_peers_in_and_cut_the_revoked_off(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        pki, second, third = (made.root / f"own-{node}" for node in (1, 2, 3))
+        for node, directory in ((1, pki), (2, second), (3, third)):
+            issue_node(made.authority, NodeId(node), directory, utc_now())
+        put(made, pki, second, "second")
+        one, two = await made.peer(1, pki), await made.peer(2, second)
+        three = await made.peer(3, third)
+        sink, told = Sink(), list[Exception]()
+        trust = NodeTrust(one.transport, pki, sink, Clock())
+        one.transport.on_refused = lambda _peer, error: told.append(error)
+        await both_connected(one, two)
+        three.transport.connect(one.node, one.address)
+        await until(lambda: bool(told), "nobody vouches for the third")
+        assert "no revocation data about it is fresh" in str(told[0])
+        put(made, pki, second, "news", revoked_at=utc_now())
+        trust.look()
+        assert ("PeerConnectionEnded", "CertificateRefused") in sink.said()
+        await until(lambda: two.node not in one.transport.connected(), "it is cut off")
+
+
+async def test_an_old_answer_leaves_the_word_to_the_list(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        pki, second = made.root / "own-1", made.root / "own-2"
+        for node, directory in ((1, pki), (2, second)):
+            issue_node(made.authority, NodeId(node), directory, utc_now())
+        put(made, pki, second, "second", lifetime=timedelta(days=1))
+        one, two = await made.peer(1, pki), await made.peer(2, second)
+        clock, sink = Clock(), Sink()
+        trust = NodeTrust(one.transport, pki, sink, clock)
+        await both_connected(one, two)
+        clock.now_ms += MAX_STALENESS_MS - 1_000
+        trust.look()
+        assert two.node in one.transport.connected()
+        write_revocations(made.authority, {}, pki / REVOCATION_FILE, utc_now())
+        clock.now_ms += 60_000
+        trust.look()
+        assert two.node in one.transport.connected()
+        (pki / REVOCATION_FILE).unlink()
+        clock.now_ms += MAX_STALENESS_MS + 1
+        trust.look()
+        assert one.transport.quarantined
+        assert ("RevocationQuarantine", "Entered") in sink.said()
+
+
+class Responder(BaseHTTPRequestHandler):
+    authority: Authority
+    certificates: dict[int, x509.Certificate]
+    asked: list[int]
+
+    def do_POST(self) -> None:
+        content = self.rfile.read(int(self.headers["Content-Length"]))
+        serial = ocsp.load_der_ocsp_request(content).serial_number
+        self.asked.append(serial)
+        answer = answer_for(self.authority, self.certificates[serial], utc_now())
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_words: object) -> None: ...
+
+
+@contextmanager
+def responder(authority: Authority, *files: Path) -> Iterator[tuple[str, list[int]]]:
+    known = [load_certificate(file / CERTIFICATE_FILE) for file in files]
+    Responder.authority, Responder.asked = authority, []
+    Responder.certificates = {each.serial_number: each for each in known}
+    with HTTPServer(("127.0.0.1", 0), Responder) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/", Responder.asked
+        finally:
+            server.shutdown()
+            thread.join(60)
+
+
+async def test_a_responder_is_asked_about_whoever_comes(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        pki, second = made.root / "own-1", made.root / "own-2"
+        for node, directory in ((1, pki), (2, second)):
+            issue_node(made.authority, NodeId(node), directory, utc_now())
+        one, two = await made.peer(1, pki), await made.peer(2, second)
+        with responder(made.authority, pki, second) as (url, asked):
+            trust = NodeTrust(one.transport, pki, None, Clock(), url)
+            assert one.transport.quarantined  # nobody is trusted before the first answer
+            two.transport.connect(one.node, one.address)
+            one.transport.connect(two.node, two.address)
+
+            def connected() -> bool:
+                trust.look()
+                return two.node in one.transport.connected()
+
+            await until(connected, "the responder vouches for it")
+            files = (pki, second)
+            serials = {load_certificate(each / CERTIFICATE_FILE).serial_number for each in files}
+            assert set(asked) == serials
+            count = len(asked)
+            trust.look()
+            assert len(asked) == count  # what is fresh is not asked for again
+
+
+def test_a_question_names_the_certificate_and_its_issuer() -> None:
+    certificate, _ = leaf()
+    asked = ocsp.load_der_ocsp_request(
+        request_for(AUTHORITY.certificate, certificate.serial_number)
+    )
+    built = ocsp.OCSPRequestBuilder().add_certificate(
+        certificate, AUTHORITY.certificate, hashes.SHA256()
+    )
+    assert asked.public_bytes(Encoding.DER) == built.build().public_bytes(Encoding.DER)
