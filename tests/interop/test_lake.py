@@ -30,7 +30,7 @@ from quantum.lake.jobs.live import live_digests
 from quantum.lake.jobs.row_files import read_file
 from quantum.lake.table import DirectoryStore, FileKind, Table
 from quantum.mqtt import Publish
-from tests.interop.cluster_process import ClusterProcess
+from tests.interop.cluster_process import UNHURRIED, ClusterProcess
 from tests.interop.lake_process import (
     DEADLINE_SECONDS,
     QUICK_START,
@@ -148,7 +148,7 @@ def survive(
     """Fill a table while clients publish and everything is killed; then judge it."""
     rng = random.Random(SEED)
     table, var = tmp_path / "table", tmp_path / "var"
-    with ClusterProcess(var, tenant_prgs=3) as cluster:
+    with ClusterProcess(var, tenant_prgs=3, patience=UNHURRIED) as cluster:
         nodes = [Node(cluster.base_port + 10 * node + 2) for node in (1, 2, 3)]
         cluster.until(lambda: all(node.serves() for node in nodes), "MQTT is served")
         admins = ",".join(f"{each.host}:{each.port}" for each in cluster.admins())

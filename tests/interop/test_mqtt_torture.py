@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from quantum.cli.admin_client import AdminUnreachable, fetch, post
-from tests.interop.cluster_process import ClusterProcess, is_so
+from tests.interop.cluster_process import UNHURRIED, ClusterProcess, is_so
 from tests.interop.torture_clients import Client, Publisher, Subscriber
 
 SECONDS = float(os.environ.get("QUANTUM_TORTURE_SECONDS", "60"))
@@ -197,7 +197,7 @@ def judge(subscribers: list[Subscriber], publishers: list[Publisher]) -> None:
 def test_nothing_acknowledged_is_lost_and_qos_2_arrives_once(tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
-    with ClusterProcess(tmp_path, tenant_prgs=3) as cluster:
+    with ClusterProcess(tmp_path, tenant_prgs=3, patience=UNHURRIED) as cluster:
         cluster.wait_for_leader()
         asyncio.run(torture(cluster, seed, SECONDS))
 

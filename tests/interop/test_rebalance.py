@@ -22,7 +22,7 @@ from quantum.cli.exits import Exit
 from quantum.cli.tenants import app
 from quantum.serving.replaying import replay_directory
 from tests.interop.broker_process import DEADLINE_SECONDS, BrokerProcess
-from tests.interop.cluster_process import ClusterProcess
+from tests.interop.cluster_process import UNHURRIED, ClusterProcess
 from tests.interop.test_mqtt_torture import Disturber, arrived, judge, stuck, until
 from tests.interop.torture_clients import Client, Publisher, Subscriber
 
@@ -151,7 +151,7 @@ async def live_through(
 def test_three_nodes_grow_from_three_to_five_under_load_and_a_kill(tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
-    with ClusterProcess(tmp_path, tenant_prgs=3) as cluster:
+    with ClusterProcess(tmp_path, tenant_prgs=3, patience=UNHURRIED) as cluster:
         cluster.wait_for_leader()
         ports = [cluster.base_port + 10 * node + 2 for node in (1, 2, 3)]
         victim = random.Random(seed).randrange(1, 4)

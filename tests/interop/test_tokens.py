@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from clustor.runtime.pki import utc_now
 from quantum.cli import audit
 from quantum.cli.admin_api import AdminApi
+from quantum.cli.admin_client import AdminUnreachable
 from quantum.edge.tls_development import pki_directory, prepare_server
 from quantum.edge.tokens import confirmation_of, encode_key, sign_token
 from quantum.mqtt import (
@@ -206,14 +207,24 @@ async def test_a_client_id_belongs_to_whom_its_token_named(broker: BrokerProcess
 
 
 def configure(broker: BrokerProcess, **document: object) -> None:
-    """Set the tenant's configuration, as an Operator does; it wins over files."""
-    api = AdminApi(broker.admin)
+    """Set the tenant's configuration, as an Operator does; it wins over files.
+
+    Who is not answered by a busy broker looks again: the version says whether it was done.
+    """
     scope = {"kind": "Tenant", "name": DEVELOPMENT_TENANT}
     query = {"scope": scope["kind"], "name": scope["name"]}
-    told = api.ask("GET", "/v1/config", query=query)
-    body = {"scope": scope, "expected_version": told.body["version"], "document": document}
-    done = api.ask("PUT", "/v1/config", body=body)
-    assert done.is_done, (told.body, done.body)
+    deadline = time.monotonic() + 180
+    while True:
+        assert time.monotonic() < deadline, broker.last_words()
+        with suppress(AdminUnreachable):
+            told = AdminApi(broker.admin).ask("GET", "/v1/config", query=query)
+            if told.code != 200:
+                continue
+            body = {"scope": scope, "expected_version": told.body["version"], "document": document}
+            done = AdminApi(broker.admin).ask("PUT", "/v1/config", body=body)
+            if done.is_done:
+                return
+            assert done.code in (409, 429, 503, 504), (told.body, done.body)
 
 
 async def asked(broker: BrokerProcess, client_id: str, **changed: Any) -> tuple[Device, Connack]:
