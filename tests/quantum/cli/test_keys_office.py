@@ -67,6 +67,7 @@ def test_each_key_is_registered_shown_and_due(place: Place) -> None:
     assert {use: rows[use]["state"] for use in USES} == dict.fromkeys(USES, "Active")
     assert [rows[use]["due"] is None for use in USES] == [True, False, False]
     assert {row["age_days"] for row in rows.values()} == {"0.0"}
+    assert {row["kept"] for row in rows.values()} == {"files, no HSM"}
     purposes = [each.purpose.value for each in scan(place.host.plane.machine.kv, SigningKey)]
     assert all(use in purposes for use in USES)
     assert place.ask("tend").output.strip() == "nothing is due"
