@@ -117,7 +117,7 @@ def list_keys(data: Data = Path("var"), *, as_json: AsJson = False) -> None:
         stores = {path.name: _rows(path / KEYS_DIRECTORY) for path in _nodes(data)}
         office = read_office(data / KEYS_DIRECTORY).registry.entries
         if office:
-            stores[OFFICE] = [_row(each) for each in office]
+            stores[OFFICE] = [_row(each) | {"kept": KEPT_IN} for each in office]
     if as_json:
         typer.echo(json.dumps(stores))
         return
@@ -192,6 +192,8 @@ _AUDIT_PERIOD_MS = KEY_RULES[KeyUse.AUDIT_LOG].period_ms or 0
 _FIRST = ("use", "epoch", "state")
 OFFICE = "office"
 """Where `list` shows the keys that no node has."""
+KEPT_IN = "files, no HSM"
+"""What stands in for the hardware that §12.4 asks for; see `clustor.security.key_device`."""
 
 
 def _rotate_dek(data: Path, nodes: list[Path], after_ms: int) -> dict[str, Any]:

@@ -345,5 +345,7 @@ def test_the_command_lists_and_rotates(root: Path) -> None:
     assert run("release", "archive", "--data", root)[0] == 3
     code, output = run("rotate", "--data", root, "--use", "AuditLogKey")
     assert code == 0 and "stores=4" in output
-    assert run("rotate", "--data", root, "--use", "CPReleaseKey")[0] == 2
+    assert run("rotate", "--data", root, "--use", "IntegrityMacKey")[0] == 2
+    nowhere = ("--admin", "127.0.0.1:1")  # people's keys are registered before they sign
+    assert run("rotate", "--data", root, "--use", "CPReleaseKey", *nowhere)[0] == 12
     assert run("list", "--data", root / "nothing")[0] == 3

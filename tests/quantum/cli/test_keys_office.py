@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from typer.testing import CliRunner
 
 from clustor.control import IssueBreakGlass, KeyPurpose, OverrideScope, SigningKey, scan
+from clustor.runtime.cluster_file import CLUSTER_FILE, read_cluster_file
 from clustor.runtime.development import prepare_cluster
 from clustor.runtime.pki import GLASS_FILE, cluster_id, load_certificates, utc_now
 from clustor.runtime.release import check_release
 from clustor.runtime.transport import Address
 from clustor.security import signer_rotation
 from quantum.cli import admin, keys
+from quantum.cli.supervisor import Supervisor
 from tests.clustor.control.plane import OPERATOR
 from tests.quantum.admin.host import Host
 from tests.quantum.admin.serving import served
@@ -65,6 +67,7 @@ def test_each_key_is_registered_shown_and_due(place: Place) -> None:
     assert {use: rows[use]["state"] for use in USES} == dict.fromkeys(USES, "Active")
     assert [rows[use]["due"] is None for use in USES] == [True, False, False]
     assert {row["age_days"] for row in rows.values()} == {"0.0"}
+    assert {row["kept"] for row in rows.values()} == {"files, no HSM"}
     purposes = [each.purpose.value for each in scan(place.host.plane.machine.kv, SigningKey)]
     assert all(use in purposes for use in USES)
     assert place.ask("tend").output.strip() == "nothing is due"
@@ -146,3 +149,19 @@ def test_a_signed_release_is_what_nodes_verify(place: Place) -> None:
     for node in (1, 2):
         pki = place.data / f"node-{node}" / "pki"
         assert check_release(pki) == json.loads(told.output)["version"]
+
+
+def test_who_keeps_nodes_running_has_their_keys_tended(place: Place) -> None:
+    cluster = read_cluster_file(place.data / CLUSTER_FILE)
+    keeping = Supervisor(place.data, cluster, restart=False)
+    keeping._running = {1: cast("Any", None)}
+
+    def tending() -> Any:
+        keeping._tend_at = 0.0
+        keeping._tend_keys()
+        return keeping._tending
+
+    assert tending() is None  # nobody ever made such a key
+    assert place.ask("rotate", "--use", "CPReleaseKey").exit_code == 0
+    assert tending().wait(120) == 12  # the node that it asks is none of this test
+    assert "Traceback" not in (place.data / "keys.log").read_text()
