@@ -25,6 +25,11 @@ class DeviceLatency:
         self._below = 0
         self.stalled = False
 
+    @property
+    def average_ms(self) -> float:
+        """What a sync took lately; 0 where there was none."""
+        return self._sum / len(self._window) if self._window else 0.0
+
     def sample(self, latency_ms: float, now_ms: int) -> bool:
         """Take one sample of a sync; return whether `stalled` changed."""
         numbers = self._numbers

@@ -135,6 +135,7 @@ class GroupWhy:
             silent=sorted(set(voters) - answered),
             leaderless_ms=0 if core.leader_id else core.now_ms - core.last_leader_ms,
             election_ms_max=core.profile.election_timeout_ms[1],
+            sync_ms=round(replica.group.device.average_ms),
         )
 
     def _snapshot(self, hosted: HostedGroup) -> SnapshotFacts:

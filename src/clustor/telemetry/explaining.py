@@ -14,6 +14,8 @@ from clustor.telemetry.why import Guardrail, Question, Why, replica_names
 
 _NAMED_MAX: Final = 5
 _ROUNDS: Final = 2  # elections that may fail before silence is a cause
+_ELECTIONS: Final = 10  # those before a slow disk is one
+_SYNCS: Final = 20  # of a few groups that elect at once
 
 # WhyNotLeader.
 
@@ -40,6 +42,8 @@ class LeadingFacts:
     """Of the voters: who did not answer it."""
     leaderless_ms: int
     election_ms_max: int
+    sync_ms: int = 0
+    """What a sync of this disk took lately."""
 
 
 _CAMPAIGN: Final = {
@@ -106,6 +110,14 @@ def _not_leader(
         barred = facts.clause is CampaignClause.BARRED
         reason = reasons.STRICT_FALLBACK_BARRED if barred else reasons.FOLLOWER
         return str(facts.clause), f"nobody leads, and this one may not: {because}", remedy, reason
+    if _is_too_slow_to_elect(facts):
+        sentence = (
+            f"nobody leads for {facts.leaderless_ms} ms: a vote counts when it is on disk, "
+            f"a sync takes {facts.sync_ms} ms here, and elections begin anew "
+            f"within {facts.election_ms_max} ms"
+        )
+        remedy = "give the nodes a quicker disk, or raise `patience` in every node's cluster.json"
+        return "DiskTooSlow", sentence, remedy, reasons.CANDIDATE
     if not facts.has_answers and facts.leaderless_ms > _ROUNDS * facts.election_ms_max:
         sentence = (
             f"nobody leads for {facts.leaderless_ms} ms: {_names(facts.silent)} "
@@ -115,6 +127,12 @@ def _not_leader(
         return "NoAnswers", sentence, remedy, reasons.CANDIDATE
     sentence = f"nobody leads for {facts.leaderless_ms} ms; an election is under way"
     return "ElectionUnderWay", sentence, "wait a moment", reasons.CANDIDATE
+
+
+def _is_too_slow_to_elect(facts: LeadingFacts) -> bool:
+    """Say whether the disk is why elections do not end: it serves all groups of the node."""
+    lasts = facts.leaderless_ms > _ELECTIONS * facts.election_ms_max
+    return lasts and facts.sync_ms * _SYNCS > facts.election_ms_max
 
 
 def _names(members: Collection[int]) -> str:

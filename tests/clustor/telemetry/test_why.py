@@ -74,6 +74,18 @@ NOT_LEADER: dict[str, tuple[LeadingFacts, str, str | None, str]] = {
         "under way",
     ),
     "election": (LOST, "ElectionUnderWay", "Candidate", "under way"),
+    "a disk too slow for elections": (
+        replace(LOST, leaderless_ms=3_001, sync_ms=16, has_answers=False, silent=(2, 3)),
+        "DiskTooSlow",
+        "Candidate",
+        "a sync takes 16 ms here, and elections begin anew within 300 ms",
+    ),
+    "a slow disk, and an election like any other": (
+        replace(LOST, leaderless_ms=3_000, sync_ms=16),
+        "ElectionUnderWay",
+        "Candidate",
+        "under way",
+    ),
     **{
         str(clause): (
             replace(LOST, clause=clause),
