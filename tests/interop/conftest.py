@@ -9,6 +9,8 @@ from typing import Final
 
 import pytest
 
+from clustor.runtime.admin_caller import NOBODY
+from quantum.cli.credentials import speak_as
 from tests.interop.mqtt_places import PLACES, Place
 
 HERE: Final = Path(__file__).parent
@@ -49,6 +51,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.flaky(reruns=1))
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUT_SECONDS))
+
+
+@pytest.fixture(autouse=True)
+def _speaks_for_nobody() -> Iterator[None]:
+    """Commands run in this process: as whom one of them spoke is forgotten with its test."""
+    yield
+    speak_as(NOBODY)
 
 
 @pytest.fixture(autouse=True)
