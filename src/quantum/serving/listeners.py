@@ -69,6 +69,8 @@ class Doors:
     half_open_max: int = HALF_OPEN_MAX
     port_shift: int = 0
     """By how much higher the doors of single tenants are here than they are said to be."""
+    server_names: frozenset[str] = frozenset()
+    """Further names and addresses of this machine: its certificate is for them too."""
 
     def told(self, said: Mapping[str, int]) -> Doors:
         """Return these doors under what the control plane's configuration says of them."""
@@ -164,7 +166,8 @@ class Listeners:
         tenant keeps those of this machine, and any other name is nobody's.
         """
         names = self._service.server_names
-        if not names or server_name is None or server_name.lower() in _OWN_NAMES:
+        own = _OWN_NAMES | self._doors.server_names
+        if not names or server_name is None or server_name.lower() in own:
             return names.get((server_name or "").lower(), self._default)
         return names.get(server_name.lower())
 
@@ -231,7 +234,8 @@ class Listeners:
         (self._data / _LOCK_FILE).touch()
         with (self._data / _LOCK_FILE).open("ab") as lock:
             flock(lock, LOCK_EX)
-            return prepare_server(self._data, utc_now(), frozenset(self._service.server_names))
+            names = self._doors.server_names | self._service.server_names.keys()
+            return prepare_server(self._data, utc_now(), names)
 
     async def start(self) -> None:
         """Open the doors. Raises EdgeError."""
