@@ -311,7 +311,7 @@ class ControlService:
     def on_peer_data(self, peer: NodeId, data: bytes) -> None:
         try:
             message = decode_message(data)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             journal.warning("node %d sent what is no message of this version", peer)
             return
         self._take(peer, message)

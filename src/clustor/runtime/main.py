@@ -30,6 +30,7 @@ from clustor.raft.errors import DataLost
 from clustor.replica import ReplicaError
 from clustor.runtime.admin import AdminServer
 from clustor.runtime.admin_commands import AdminCommands
+from clustor.runtime.admin_ports import CertificateGuard
 from clustor.runtime.admin_trust import AdminTrust
 from clustor.runtime.audit_control import ControlFollower
 from clustor.runtime.audit_desk import open_desk
@@ -48,6 +49,7 @@ from clustor.runtime.errors import (
     HardeningRefused,
     NodeError,
     PeerRefused,
+    PlaintextRefused,
     PortTaken,
     ReleaseUnverified,
     SelfTestFailed,
@@ -80,6 +82,7 @@ EXIT_CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (SelfTestFailed, 7),
     (ReleaseUnverified, 7),
     (HardeningRefused, 2),
+    (PlaintextRefused, 2),
     (ReplicaError, 8),
     (DataLost, 8),
     (LogError, 8),
@@ -214,7 +217,11 @@ async def serve_node(
     if door is not None:
         watches.append(Repeated(door.look))
     admin.telemetry = node.watch = NodeTelemetry(node)
-    await admin.listen(settings.entry.admin, door.context if door is not None else None)
+    await admin.listen(
+        settings.entry.admin,
+        door.context if door is not None else None,
+        isolated=cluster.fault_injection,
+    )
     for number in range(1, cluster.groups + 1):
         kv.host(PartitionId(number))
     if cluster.control_founders:
@@ -252,10 +259,18 @@ async def _serve_repair(cluster: ClusterFile, node_id: NodeId, data: DataDirecto
     pid = os.getpid()
     status = repair_status(cluster, node_id, data, keys, pid)
     admin = AdminServer(lambda: status, None)
-    admin.telemetry = RepairPages(int(node_id))
-    await admin.listen(cluster.node(node_id).admin)
+    admin.telemetry, admin.api = RepairPages(int(node_id)), CertificateGuard()
+    door = AdminTrust(data.pki, admin, None) if cluster.admin_tls else None
+    await admin.listen(
+        cluster.node(node_id).admin,
+        door.context if door is not None else None,
+        isolated=cluster.fault_injection,
+    )
+    watch = Repeated(door.look) if door is not None else None
     journal.info("repair mode: read-only, status on %s", cluster.node(node_id).admin)
     await _asked_to_stop()
+    if watch is not None:
+        watch.stop()
     admin.close()
 
 

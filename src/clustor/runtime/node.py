@@ -405,7 +405,7 @@ class Node:
         if isinstance(body, w.SnapshotTransfer):
             try:
                 transfer = decode_transfer(bytes(body.data))
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 journal.warning("node %d sent a transfer that cannot be read", peer)
                 return
             group.replica.receive_transfer(ReplicaId(peer), transfer)

@@ -17,10 +17,10 @@ from clustor.flow import IngestStatus, hint_for, ingest_status
 from clustor.log.types import PartitionId
 from clustor.raft.errors import MembershipRefused
 from clustor.raft.types import ReplicaId
-from clustor.runtime.admin import Later
 from clustor.runtime.admin_commands import Answer
+from clustor.runtime.admin_http import Text
+from clustor.runtime.admin_ports import Later
 from clustor.runtime.hosted_group import HostedGroup
-from clustor.runtime.http_head import Text
 from clustor.runtime.members import WantedChange, request_for
 from clustor.runtime.telemetry_metrics import Detail, scrape
 from clustor.telemetry import (
