@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import msgspec
 import pytest
@@ -117,6 +118,14 @@ def contained(broker: BrokerProcess, place: str) -> float:
     return 0.0
 
 
+def contained_total(broker: BrokerProcess) -> float:
+    """Say how many errors of our own there were, wherever."""
+    with urlopen(f"http://{HOST}:{broker.admin.port}/metrics", timeout=60) as page:
+        lines = page.read().decode().splitlines()
+    name = "clustor_node_errors_contained_total{"
+    return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
+
+
 def request(line: str, host: str = "127.0.0.1") -> bytes:
     return f"{line} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
 
@@ -186,9 +195,10 @@ def test_half_open_admin_connections_are_bounded_and_others_are_served(
 
 @pytest.mark.usefixtures("witness")
 def test_the_peer_port_is_bounded_by_source(broker: PlantedBroker) -> None:
+    port = broker.peer_port
     with ExitStack() as held:
         for _ in range(300):
-            held.enter_context(socket.create_connection((HOST, broker.peer_port), 60))
+            held.enter_context(socket.create_connection((HOST, port), 60))
         assert metric(broker, 'clustor_node_port_half_open{port="peer"}') <= 128
         assert metric(broker, 'clustor_node_port_turned_away_total{port="peer"}') >= 100
 
