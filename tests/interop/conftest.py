@@ -17,38 +17,13 @@ HERE: Final = Path(__file__).parent
 TIMEOUT_SECONDS: Final = 900
 """For whole clusters on a machine that is busy with something else; each wait in a test has a
 deadline of its own, which says what it waited for."""
-NOTHING_LOST: Final = frozenset(
-    {
-        "test_archive",
-        "test_catch_up",
-        "test_cluster",
-        "test_control_plane",
-        "test_durability_mode",
-        "test_lake",
-        "test_lake_rows",
-        "test_lake_stream",
-        "test_members",
-        "test_mqtt_failover",
-        "test_mqtt_replay",
-        "test_mqtt_restart",
-        "test_mqtt_torture",
-        "test_partitions",
-        "test_placed_moves",
-        "test_rebalance",
-        "test_rotation",
-        "test_rotation_due",
-    }
-)
-"""What counts acknowledged messages is never asked twice: one loss in a thousand runs is a loss."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Ask once more where an election on a busy machine may make a fact late; it is reported."""
+    """Give whole clusters the time that they may need."""
     for item in items:
         if not item.path.is_relative_to(HERE):
             continue
-        if item.path.stem not in NOTHING_LOST:
-            item.add_marker(pytest.mark.flaky(reruns=1))
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUT_SECONDS))
 
