@@ -60,7 +60,7 @@ def refuse_early(store: Reading, command: bytes | msgspec.Raw, partition_id: int
     """
     try:
         kind = _decoder.decode(command).kind
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     if kind and kind not in _KNOWN:
         return Refused(

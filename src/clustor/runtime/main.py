@@ -30,11 +30,13 @@ from clustor.raft.errors import DataLost
 from clustor.replica import ReplicaError
 from clustor.runtime.admin import AdminServer
 from clustor.runtime.admin_commands import AdminCommands
+from clustor.runtime.admin_ports import CertificateGuard
 from clustor.runtime.admin_trust import AdminTrust
 from clustor.runtime.audit_control import ControlFollower
 from clustor.runtime.audit_desk import open_desk
 from clustor.runtime.audit_writer import AUDIT_DIRECTORY
 from clustor.runtime.cluster_file import ClusterFile, read_cluster_file
+from clustor.runtime.containment import contained, on_loop_error
 from clustor.runtime.control_orders import GroupOrders
 from clustor.runtime.control_pages import ControlPages
 from clustor.runtime.control_service import ControlService
@@ -47,6 +49,7 @@ from clustor.runtime.errors import (
     HardeningRefused,
     NodeError,
     PeerRefused,
+    PlaintextRefused,
     PortTaken,
     ReleaseUnverified,
     SelfTestFailed,
@@ -79,6 +82,7 @@ EXIT_CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (SelfTestFailed, 7),
     (ReleaseUnverified, 7),
     (HardeningRefused, 2),
+    (PlaintextRefused, 2),
     (ReplicaError, 8),
     (DataLost, 8),
     (LogError, 8),
@@ -173,7 +177,7 @@ async def serve_node(
     extend: Extend | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then stop in order; `file` is the cluster's description."""
-    asyncio.get_running_loop().set_exception_handler(_die)
+    asyncio.get_running_loop().set_exception_handler(_on_loop_error)
     _harden(cluster, data, check_release(data.pki))
     signers = SignerKeeper(data.keys, node_id)
     settings = NodeSettings(
@@ -192,6 +196,7 @@ async def serve_node(
     node = Node(settings, data, disk)
     node.audit = signers.audit = open_desk(data, active_partitions=cluster.groups)
     node.transport.on_refused = node.audit.peer_refused
+    contained.tell = node.audit.error_contained
     node.audit.node_did("NodeStarted", node_id)
     trust = NodeTrust(node.transport, data.pki, node.audit, node.now_ms, cluster.ocsp_url)
     keeper = KeyKeeper(
@@ -212,7 +217,11 @@ async def serve_node(
     if door is not None:
         watches.append(Repeated(door.look))
     admin.telemetry = node.watch = NodeTelemetry(node)
-    await admin.listen(settings.entry.admin, door.context if door is not None else None)
+    await admin.listen(
+        settings.entry.admin,
+        door.context if door is not None else None,
+        isolated=cluster.fault_injection,
+    )
     for number in range(1, cluster.groups + 1):
         kv.host(PartitionId(number))
     if cluster.control_founders:
@@ -245,24 +254,37 @@ async def serve_node(
 
 
 async def _serve_repair(cluster: ClusterFile, node_id: NodeId, data: DataDirectory) -> None:
+    asyncio.get_running_loop().set_exception_handler(_on_loop_error)
     keys = load_keyring(data.keys)
     pid = os.getpid()
     status = repair_status(cluster, node_id, data, keys, pid)
     admin = AdminServer(lambda: status, None)
-    admin.telemetry = RepairPages(int(node_id))
-    await admin.listen(cluster.node(node_id).admin)
+    admin.telemetry, admin.api = RepairPages(int(node_id)), CertificateGuard()
+    door = AdminTrust(data.pki, admin, None) if cluster.admin_tls else None
+    await admin.listen(
+        cluster.node(node_id).admin,
+        door.context if door is not None else None,
+        isolated=cluster.fault_injection,
+    )
+    watch = Repeated(door.look) if door is not None else None
     journal.info("repair mode: read-only, status on %s", cluster.node(node_id).admin)
     await _asked_to_stop()
+    if watch is not None:
+        watch.stop()
     admin.close()
 
 
-def _die(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """End the process at once: an error that nobody foresaw is ours, and a wrong node may lie.
+def _on_loop_error(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Take what no guard has contained: the last resort (see `containment`)."""
+    on_loop_error(context, _die)
+
+
+def _die(message: str, error: BaseException | None) -> None:
+    """End the process at once: nothing less can be ended, and a wrong node may lie.
 
     What was acknowledged is durable; the next start recovers.
     """
-    error = context.get("exception")
-    journal.critical("%s", context.get("message"), exc_info=error)
+    journal.critical("%s", message, exc_info=error)
     logging.shutdown()
     os._exit(70)
 

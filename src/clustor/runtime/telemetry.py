@@ -20,8 +20,8 @@ from clustor.log.types import PartitionId
 from clustor.raft.output import Note, NoteKind, RoleChange
 from clustor.raft.types import Role
 from clustor.replica import Applied, Refused, ReplicaOutput
-from clustor.runtime.admin import Later
 from clustor.runtime.admin_commands import Answer
+from clustor.runtime.admin_ports import Later
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.telemetry_metrics import Source
 from clustor.runtime.telemetry_pages import TelemetryPages

@@ -17,10 +17,10 @@ from clustor.flow import IngestStatus, hint_for, ingest_status
 from clustor.log.types import PartitionId
 from clustor.raft.errors import MembershipRefused
 from clustor.raft.types import ReplicaId
-from clustor.runtime.admin import Later
 from clustor.runtime.admin_commands import Answer
+from clustor.runtime.admin_http import Text
+from clustor.runtime.admin_ports import Later
 from clustor.runtime.hosted_group import HostedGroup
-from clustor.runtime.http_head import Text
 from clustor.runtime.members import WantedChange, request_for
 from clustor.runtime.telemetry_metrics import Detail, scrape
 from clustor.telemetry import (
@@ -182,7 +182,12 @@ class TelemetryPages:
             return encode_families([*families, *detail_families(detail.readings, detail.left_off)])
 
         encoding = self._loop.run_in_executor(None, encode)
-        encoding.add_done_callback(lambda done: finish(200, Text(done.result(), CONTENT_TYPE)))
+
+        def encoded(done: asyncio.Future[bytes]) -> None:
+            answer = (200, Text(done.result(), CONTENT_TYPE)) if not done.exception() else _BROKEN
+            finish(*answer)
+
+        encoding.add_done_callback(encoded)
 
     def _own_families(self) -> Iterator[Family]:
         log = self._watch.incidents

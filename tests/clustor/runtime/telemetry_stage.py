@@ -11,9 +11,9 @@ from typing import Any, cast
 import msgspec
 
 from clustor.replica import Replica, ReplicaOutput
+from clustor.runtime.admin_http import Text
 from clustor.runtime.admission import Admission, FlowNumbers
 from clustor.runtime.hosted_group import HostedGroup
-from clustor.runtime.http_head import Text
 from clustor.runtime.node import Node
 from clustor.runtime.telemetry import NodeTelemetry
 from clustor.runtime.telemetry_spans import Spans

@@ -16,8 +16,8 @@ import pytest
 from clustor.control import AuditRecord, scan
 from clustor.runtime import admin
 from clustor.runtime.admin import AdminServer
+from clustor.runtime.admin_http import BODY_BYTES_MAX, Request, Response
 from clustor.runtime.admin_trust import AdminTrust
-from clustor.runtime.http_head import BODY_BYTES_MAX, Request, Response
 from clustor.runtime.pki import (
     AUTHORITY_FILE,
     Issued,
