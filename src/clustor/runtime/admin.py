@@ -14,7 +14,7 @@ from typing import Final, Protocol, TypeAlias, cast
 
 from clustor import wire as w
 from clustor.runtime.admin_commands import AdminCommands, Answer
-from clustor.runtime.errors import PortTaken
+from clustor.runtime.errors import CertificateUnreadable, PortTaken
 from clustor.runtime.http_head import (
     HEAD_BYTES_MAX,
     BadRequest,
@@ -118,7 +118,11 @@ class AdminConnection(asyncio.Protocol):
         self._encrypted = tls is not None
         if tls is not None:
             self._certificate = tls.getpeercert(binary_form=True)
-            self._shown = self._server.chains.shown_by(tls)
+            try:
+                self._shown = self._server.chains.shown_by(tls)
+            except CertificateUnreadable as error:
+                self._refuse(403, str(error))
+                return
         if not self._server.admit(self):
             self._refuse(503, "too many connections")
             return

@@ -9,6 +9,7 @@ NodeError
 ├── HardeningRefused           the cluster requires what this process could not give up
 ├── ControlUnavailable         no leader of the control plane answered, or our copy of it is too old
 ├── CertificateUnusable        our own certificate, key or authority cannot be used
+├── CertificateUnreadable      somebody's certificate is believed by TLS, and no reader takes it
 ├── AuditFailed                an event is not in the audit log, and will not be
 └── PeerRefused                the other side of a connection is not who it must be
     ├── PeerUntrusted              its certificate is of an authority that we do not know
@@ -61,6 +62,10 @@ class HardeningRefused(NodeError):
 
 class CertificateUnusable(NodeError):
     """Our own certificate, key or authority cannot be used."""
+
+
+class CertificateUnreadable(NodeError):
+    """A certificate that TLS believes, and that cannot be read: its bearer has no name here."""
 
 
 class AuditFailed(NodeError):
