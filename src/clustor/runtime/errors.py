@@ -22,6 +22,8 @@ NodeError
 
 from __future__ import annotations
 
+from clustor.printable import printable
+
 
 class NodeError(Exception):
     """Root of the room's errors: a sentence for people, and `facts` for machines."""
@@ -32,7 +34,7 @@ class NodeError(Exception):
         self.facts = facts
 
     def __str__(self) -> str:
-        details = ", ".join(f"{name}={value}" for name, value in self.facts.items())
+        details = ", ".join(f"{name}={printable(value)}" for name, value in self.facts.items())
         return f"{self.reason} ({details})" if details else self.reason
 
 

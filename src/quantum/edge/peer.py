@@ -20,6 +20,12 @@ class CertificateIdentity:
     """Its number: hexadecimal, small letters, no leading zeros."""
 
 
+def host_of(transport: asyncio.BaseTransport | None) -> str:
+    """Return the host of the other end."""
+    address = None if transport is None else transport.get_extra_info("peername")
+    return str(address[0]) if isinstance(address, tuple) else "?"
+
+
 def shown_address(transport: asyncio.BaseTransport | None) -> str:
     """Return HOST:PORT of the other end, with brackets around an IPv6 address."""
     address = None if transport is None else transport.get_extra_info("peername")
