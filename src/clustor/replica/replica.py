@@ -7,6 +7,8 @@ when the whole plan is durable, a reply leaves when the group allows it and the 
 
 from __future__ import annotations
 
+from typing import Self
+
 from clustor.log.log import Log
 from clustor.log.steps import FileName, Storage, plan_replace
 from clustor.log.types import Entry, EntryKind, LogId, LogIndex, PartitionId
@@ -130,7 +132,7 @@ class Replica:
         log_id: LogId,
         bootstrap: Configuration | None,
         now_ms: int,
-    ) -> Replica:
+    ) -> Self:
         """Make a new replica: a member of the `bootstrap` configuration, or one that is to join.
 
         `log_id` is 16 random bytes, drawn for this call. Raises ReplicaExists, ReplicaDamaged.
@@ -141,7 +143,7 @@ class Replica:
     @classmethod
     def open(
         cls, settings: ReplicaSettings, partition: Storage, node: Storage, *, now_ms: int
-    ) -> Replica:
+    ) -> Self:
         """Open the replica that was here, after a stop or a crash.
 
         Raises NoReplica, DataLost, ReplicaDamaged: nothing was changed then, and `rejoin` is
@@ -159,7 +161,7 @@ class Replica:
         log_id: LogId,
         rejoin_epoch: RoutingEpoch,
         now_ms: int,
-    ) -> Replica:
+    ) -> Self:
         """Start empty where data was lost or damaged; what is left is set aside, not deleted.
 
         The replica has no vote until the group made it a non-voter by a change of a routing
@@ -353,6 +355,10 @@ class Replica:
         `open` will refuse, and `rejoin` is the way on.
         """
         self._fail(f"the log is damaged: {detail}")
+
+    def stop_for_good(self, reason: str) -> None:
+        """Stop because the driver cannot answer for this replica any more, and say why."""
+        self._fail(reason)
 
     def _fail(self, reason: str) -> None:
         if self.failed is not None:

@@ -14,6 +14,7 @@ from typing import Final, Protocol, TypeAlias, cast
 
 from clustor import wire as w
 from clustor.runtime.admin_commands import AdminCommands, Answer
+from clustor.runtime.containment import contained, guarded
 from clustor.runtime.errors import CertificateUnreadable, PortTaken
 from clustor.runtime.http_head import (
     HEAD_BYTES_MAX,
@@ -36,6 +37,8 @@ OPEN_REQUESTS_MAX: Final = 1 << 16
 CONNECTIONS_MAX: Final = 4096
 OPEN_ANSWERS_MAX: Final = 256
 UPGRADE: Final = "clustor-kv"
+PLACE: Final = "admin"
+"""Where an error while one connection is served is counted."""
 
 _SWITCHING: Final = (
     f"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {UPGRADE}\r\n\r\n"
@@ -112,6 +115,7 @@ class AdminConnection(asyncio.Protocol):
         self._shown: Shown | None = None
         self._answering = False
 
+    @guarded(PLACE)
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         tls = transport.get_extra_info("ssl_object")
@@ -130,6 +134,7 @@ class AdminConnection(asyncio.Protocol):
         late = "the request did not come in time"
         self._timeout = loop.call_later(REQUEST_SECONDS_MAX, self._refuse, 408, late)
 
+    @guarded(PLACE)
     def data_received(self, data: bytes) -> None:
         if self._answering:
             return  # one request per connection
@@ -141,6 +146,7 @@ class AdminConnection(asyncio.Protocol):
         else:
             self._on_head()
 
+    @guarded(PLACE)
     def connection_lost(self, _exc: Exception | None) -> None:
         self._stop_timeout()
         self._server.forget(self)
@@ -152,6 +158,7 @@ class AdminConnection(asyncio.Protocol):
         self._writable = False
         self._pace()
 
+    @guarded(PLACE)
     def resume_writing(self) -> None:
         self._writable = True
         self._pace()
@@ -178,6 +185,11 @@ class AdminConnection(asyncio.Protocol):
         """End the connection at once."""
         if self._transport is not None:
             self._transport.abort()
+
+    def whom(self) -> str:
+        """Name the client by its address."""
+        address = self._transport.get_extra_info("peername") if self._transport else None
+        return f"admin {address[0] if address else ''}"
 
     # HTTP
 
@@ -266,7 +278,7 @@ class AdminConnection(asyncio.Protocol):
         kv = self._server.kv
         answer = self._server.find(head.path)
         if isinstance(answer, asyncio.Future):
-            answer.add_done_callback(lambda ready: self.finish(*ready.result()))
+            answer.add_done_callback(self._on_ready)
         elif callable(answer):
             answer(self.finish)
         elif answer is not None:
@@ -284,6 +296,10 @@ class AdminConnection(asyncio.Protocol):
         else:
             self._upgrade(kv)
 
+    @guarded(PLACE)
+    def _on_ready(self, ready: asyncio.Future[Answer]) -> None:
+        self.finish(*ready.result())
+
     def _upgrade(self, kv: KvService) -> None:
         assert self._transport is not None
         self._number = kv.joined(self)
@@ -291,6 +307,7 @@ class AdminConnection(asyncio.Protocol):
         if self._buffer:
             self._on_stream(self._number)
 
+    @guarded(PLACE)
     def finish(self, code: int, content: object, headers: Mapping[str, str] | None = None) -> None:
         """Answer, and end the connection."""
         self._stop_timeout()
@@ -333,6 +350,7 @@ class AdminConnection(asyncio.Protocol):
         if not self._reading:
             self._pace()
 
+    @guarded(PLACE)
     def flush(self) -> None:
         """Write what is staged, at once."""
         if self._staged and self._transport is not None:
@@ -392,17 +410,10 @@ class AdminServer:
         if len(self._answers) >= OPEN_ANSWERS_MAX:
             answer.close()
             return False
-        task = asyncio.get_running_loop().create_task(answer)
+        task = contained.spawn(PLACE, answer)
         self._answers.add(task)
-        task.add_done_callback(self._answered)
+        task.add_done_callback(self._answers.discard)
         return True
-
-    def _answered(self, task: asyncio.Task[None]) -> None:
-        self._answers.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:  # nobody foresaw it: the loop's handler decides
-            context = {"message": "an answer failed", "exception": error}
-            asyncio.get_running_loop().call_exception_handler(context)
 
     def find(self, target: str) -> Answer | asyncio.Future[Answer] | Later | None:
         """Return a page of the node's telemetry or of a service, or None."""

@@ -62,6 +62,10 @@ class AuditDesk:
         """Tell of a connection between nodes that was refused."""
         self.refused(type(error).__name__, who=f"node/{peer}" if peer else "", why=str(error))
 
+    def error_contained(self, place: str, who: str, error: str) -> None:
+        """Tell of an error of our own that ended one connection, task or group."""
+        self.refused("ErrorContained", who=who, why=error, target=place)
+
     def node_did(self, what: str, node: int) -> None:
         """Tell what became of this node."""
         self.note(

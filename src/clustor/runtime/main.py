@@ -35,6 +35,7 @@ from clustor.runtime.audit_control import ControlFollower
 from clustor.runtime.audit_desk import open_desk
 from clustor.runtime.audit_writer import AUDIT_DIRECTORY
 from clustor.runtime.cluster_file import ClusterFile, read_cluster_file
+from clustor.runtime.containment import contained, on_loop_error
 from clustor.runtime.control_orders import GroupOrders
 from clustor.runtime.control_pages import ControlPages
 from clustor.runtime.control_service import ControlService
@@ -173,7 +174,7 @@ async def serve_node(
     extend: Extend | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then stop in order; `file` is the cluster's description."""
-    asyncio.get_running_loop().set_exception_handler(_die)
+    asyncio.get_running_loop().set_exception_handler(_on_loop_error)
     _harden(cluster, data, check_release(data.pki))
     signers = SignerKeeper(data.keys, node_id)
     settings = NodeSettings(
@@ -192,6 +193,7 @@ async def serve_node(
     node = Node(settings, data, disk)
     node.audit = signers.audit = open_desk(data, active_partitions=cluster.groups)
     node.transport.on_refused = node.audit.peer_refused
+    contained.tell = node.audit.error_contained
     node.audit.node_did("NodeStarted", node_id)
     trust = NodeTrust(node.transport, data.pki, node.audit, node.now_ms, cluster.ocsp_url)
     keeper = KeyKeeper(
@@ -245,6 +247,7 @@ async def serve_node(
 
 
 async def _serve_repair(cluster: ClusterFile, node_id: NodeId, data: DataDirectory) -> None:
+    asyncio.get_running_loop().set_exception_handler(_on_loop_error)
     keys = load_keyring(data.keys)
     pid = os.getpid()
     status = repair_status(cluster, node_id, data, keys, pid)
@@ -256,13 +259,17 @@ async def _serve_repair(cluster: ClusterFile, node_id: NodeId, data: DataDirecto
     admin.close()
 
 
-def _die(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """End the process at once: an error that nobody foresaw is ours, and a wrong node may lie.
+def _on_loop_error(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Take what no guard has contained: the last resort (see `containment`)."""
+    on_loop_error(context, _die)
+
+
+def _die(message: str, error: BaseException | None) -> None:
+    """End the process at once: nothing less can be ended, and a wrong node may lie.
 
     What was acknowledged is durable; the next start recovers.
     """
-    error = context.get("exception")
-    journal.critical("%s", context.get("message"), exc_info=error)
+    journal.critical("%s", message, exc_info=error)
     logging.shutdown()
     os._exit(70)
 

@@ -14,6 +14,7 @@ import random
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -30,6 +31,7 @@ from clustor.raft.types import ReplicaId, Role
 from clustor.replica import (
     ChunkSent,
     DiskRead,
+    DiskWork,
     NewMachine,
     NodeInflight,
     ReplicaOutput,
@@ -41,6 +43,7 @@ from clustor.replica import (
 from clustor.runtime.admission import FlowNumbers
 from clustor.runtime.audit_desk import AuditDesk
 from clustor.runtime.cluster_file import ClusterFile, NodeEntry
+from clustor.runtime.containment import contained
 from clustor.runtime.control_records import CONTROL_PARTITION
 from clustor.runtime.data_directory import DataDirectory, read_room
 from clustor.runtime.disk import Disk
@@ -359,12 +362,16 @@ class Node:
         if self._ticks % GROUP_TICKS == 0:  # all at once: their heartbeats share a frame
             for group in self.groups.values():
                 if not group.paused:
-                    self._tick_group(group, now_ms)
+                    group.answer_for(partial(self._tick_group, group, now_ms))
         for service in self._services:
-            service.on_tick()
+            contained.run("service tick", type(service).__name__, service.on_tick)
+        if self.watch is not None:
+            contained.run("telemetry", "", lambda: self._look_on(now_ms))
+        self.turn_soon()
+
+    def _look_on(self, now_ms: int) -> None:
         if self.watch is not None:
             self.watch.on_tick(now_ms)
-        self.turn_soon()
 
     def _tick_group(self, group: HostedGroup, now_ms: int) -> None:
         group.replica.tick(now_ms)
@@ -411,13 +418,14 @@ class Node:
 
     def _on_lost(self, peer: NodeId) -> None:
         for service in self._services:
-            service.on_peer_lost(peer)
+            name = type(service).__name__
+            contained.run("service peer lost", name, partial(service.on_peer_lost, peer))
 
     def _on_disk(self) -> None:
         mode = self.disk.mode
         for completion in self.disk.completions():
             group = self._by_number[completion.partition.number]
-            group.completed(completion)
+            group.answer_for(partial(group.completed, completion))
             self.touch(group)
         if self.disk.mode is not mode:
             journal.warning("the disk now writes in mode %s", self.disk.mode.name)
@@ -434,7 +442,8 @@ class Node:
         behind, self._behind = self._behind, {}
         for group in behind:
             if group.replica.catch_up():
-                self._hosted_by[group.partition_id].on_output(group, ReplicaOutput())
+                service = self._hosted_by[group.partition_id]
+                group.answer_for(partial(service.on_output, group, ReplicaOutput()))
         for service in self._services:
             service.flush()
 
@@ -453,7 +462,7 @@ class Node:
         if not waits:
             self._write(outputs)
         for group, output in outputs:
-            self._carry_out(group, output)
+            group.answer_for(partial(self._carry_out, group, output))
         self._behind |= touched
         if self._pace.waiting:
             for partition, target, chunk in self._pace.take(self.now_ms()):
@@ -467,8 +476,12 @@ class Node:
     def _write(self, outputs: list[tuple[HostedGroup, ReplicaOutput]]) -> None:
         for group, output in outputs:
             works = output.disk + group.replica.take_disk()
-            if works and group.submit(works, alone=len(outputs) == 1):
-                self._touched[group] = None
+            if works:
+                group.answer_for(partial(self._submit, group, works, alone=len(outputs) == 1))
+
+    def _submit(self, group: HostedGroup, works: list[DiskWork], *, alone: bool) -> None:
+        if group.submit(works, alone=alone):
+            self._touched[group] = None
 
     def _carry_out(self, group: HostedGroup, output: ReplicaOutput) -> None:
         if output.messages:
@@ -485,7 +498,7 @@ class Node:
         self._hosted_by[group.partition_id].on_output(group, output)
         group.admission.measure()
         if self.watch is not None:
-            self.watch.on_output(group, output)
+            contained.run("telemetry", "", partial(self.watch.on_output, group, output))
         if output.delay is not None:
             began, delay = self._loop.time(), output.delay
             self._loop.call_later(
@@ -567,7 +580,7 @@ class Node:
             if isinstance(error, Exception):
                 group.replica.disk_read_failed(read.token, error)
             elif not future.cancelled():
-                group.replica.disk_read(read.token, future.result())
+                group.replica.disk_read(read.token, future.result())  # fences by itself
             self.touch(group)
 
         running.add_done_callback(ended)

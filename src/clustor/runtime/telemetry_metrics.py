@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from clustor.control.gates import MODE_TRUTH_TABLE
 from clustor.flow import hint_for, ingest_status
 from clustor.raft.reads import read_gate_predicate
+from clustor.runtime.containment import contained
 from clustor.runtime.errors import NodeError
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.pki import CERTIFICATE_FILE, load_certificate
@@ -20,8 +21,10 @@ from clustor.runtime.telemetry_why import durability_status
 from clustor.telemetry import (
     Family,
     GroupReading,
+    Kind,
     NodeMeters,
     Totals,
+    by_label,
     counter,
     gauge,
     meter_families,
@@ -165,6 +168,13 @@ def node_families(node: Node) -> Iterator[Family]:
         yield gauge("clustor.wal.disk_total_bytes", room.f_blocks * room.f_frsize, "Whole disk")
     yield from _certificate(node)
     yield from _control(node)
+    yield by_label(
+        Kind.COUNTER,
+        "clustor.node.errors_contained_total",
+        "place",
+        contained.counts,
+        "Errors of our own that ended one connection, task or group, and nothing else",
+    )
     keys = node.settings.keys
     yield gauge("clustor.security.dek_epoch", keys.dek_epoch, "Key epoch that encrypts")
     yield gauge("clustor.security.mac_epoch", keys.mac_epoch, "Key epoch that seals segments")

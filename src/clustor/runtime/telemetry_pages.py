@@ -182,7 +182,12 @@ class TelemetryPages:
             return encode_families([*families, *detail_families(detail.readings, detail.left_off)])
 
         encoding = self._loop.run_in_executor(None, encode)
-        encoding.add_done_callback(lambda done: finish(200, Text(done.result(), CONTENT_TYPE)))
+
+        def encoded(done: asyncio.Future[bytes]) -> None:
+            answer = (200, Text(done.result(), CONTENT_TYPE)) if not done.exception() else _BROKEN
+            finish(*answer)
+
+        encoding.add_done_callback(encoded)
 
     def _own_families(self) -> Iterator[Family]:
         log = self._watch.incidents

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final, TypeAlias, cast
 
 from clustor import wire as w
+from clustor.runtime.containment import contained, guarded
 from clustor.runtime.errors import PeerRefused, PortTaken
 from clustor.runtime.pki import (
     ClusterId,
@@ -42,6 +43,8 @@ own patience doubles with every try, and would outlast a partition by as long as
 _FIRST_PAUSE_SECONDS: Final = 0.02
 _LAST_PAUSE_SECONDS: Final = 1.0
 _PREFIX_BYTES: Final = 4
+PLACE: Final = "peer"
+"""Where an error while one connection between nodes is served is counted."""
 
 OnPacket: TypeAlias = Callable[[NodeId, w.Packet], None]
 OnLost: TypeAlias = Callable[[NodeId], None]
@@ -138,6 +141,7 @@ class _Connection(asyncio.Protocol, ABC):
         """Whether both handshakes are over."""
         return self._transport is not None and self._reception.negotiated is not None
 
+    @guarded(PLACE)
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(WRITE_BUFFER_BYTES_MAX)
@@ -149,6 +153,7 @@ class _Connection(asyncio.Protocol, ABC):
             self._pipe.start()
             self._write_out()
 
+    @guarded(PLACE)
     def data_received(self, data: bytes) -> None:
         try:
             plain = self._pipe.receive(data)
@@ -169,6 +174,7 @@ class _Connection(asyncio.Protocol, ABC):
         except (w.WireError, PeerRefused) as error:
             self.refuse(error)
 
+    @guarded(PLACE)
     def connection_lost(self, _exc: Exception | None) -> None:
         self._stop_timeout()
         self._transport = None
@@ -193,6 +199,15 @@ class _Connection(asyncio.Protocol, ABC):
         if self._transport is not None:
             self._transport.close()
 
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def whom(self) -> str:
+        address = self._transport.get_extra_info("peername") if self._transport else None
+        return f"node {self.peer or '?'} {address[0] if address else ''}"
+
+    @guarded(PLACE)
     def refuse(self, error: Exception) -> None:
         """Say why, tell the peer as far as TLS can, and close."""
         if self._transport is None:
@@ -269,6 +284,7 @@ class _Outbound(_Connection):
         super().__init__(owner, owner.client_tls, server_side=False)
         self._line = line
 
+    @guarded(PLACE)
     def send(self, packets: list[w.Packet]) -> None:
         """Write packets as few frames, at once."""
         negotiated = self._reception.negotiated
@@ -448,7 +464,9 @@ class Transport:
         """Keep a connection to a peer from now on."""
         line = Line(self, peer, address)
         self._lines[peer] = line
-        self._tasks[peer] = asyncio.get_running_loop().create_task(line.keep_open())
+        self._tasks[peer] = asyncio.get_running_loop().create_task(
+            contained.lasting("peer line", line.keep_open)
+        )
 
     def disconnect(self, peer: NodeId) -> None:
         """Speak to a peer no more, and let it speak here no more on what is open."""

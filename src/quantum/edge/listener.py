@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable
 from typing import Final, cast
 
+from clustor.runtime.containment import guarded
 from quantum.edge.admission import Verdict
 from quantum.edge.deadlines import NO_SLOT
 from quantum.edge.errors import AddressRefused, ClientCertificateRevoked, ListenFailed
@@ -22,6 +23,8 @@ from quantum.edge.ports import Handler, NewHandler, Peer, Transport
 
 BACKLOG: Final = 4096
 """What the kernel holds for us while a turn of the loop is long; it may cap it lower."""
+PLACE: Final = "listener"
+"""Where an error of one connection is counted."""
 HELD_BYTES_MAX: Final = 4096
 """What a connection may say while it waits at the door: more than any client's first words."""
 
@@ -112,6 +115,7 @@ class Connection(asyncio.Protocol):
 
     # What the loop calls.
 
+    @guarded(PLACE)
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         verdict = self._listener.arrived(self)
@@ -124,6 +128,7 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.abort()
 
+    @guarded(PLACE)
     def data_received(self, data: bytes) -> None:
         handler = self._handler
         if handler is not None:
@@ -136,6 +141,7 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         self.writable = False
 
+    @guarded(PLACE)
     def resume_writing(self) -> None:
         self.writable = True
         self._unread_bytes = 0
@@ -146,6 +152,7 @@ class Connection(asyncio.Protocol):
         if self._handler is not None and not self._closing:
             self._handler.writable_again()
 
+    @guarded(PLACE)
     def connection_lost(self, _exc: Exception | None) -> None:
         self._disarm()
         self._transport = None
@@ -156,6 +163,7 @@ class Connection(asyncio.Protocol):
 
     # What the lobby calls.
 
+    @guarded(PLACE)
     def admitted(self) -> None:
         """Begin, after a wait at the door."""
         held, self._held = self._held, None
@@ -164,6 +172,7 @@ class Connection(asyncio.Protocol):
         if held:
             self.data_received(held)
 
+    @guarded(PLACE)
     def late(self) -> None:
         """Cut a connection whose time is over."""
         self._slot = NO_SLOT
@@ -171,9 +180,13 @@ class Connection(asyncio.Protocol):
             self._listener.refuse(self, "it did not finish its first packet in time")
         self.abort()
 
+    @guarded(PLACE)
     def crowded_out(self) -> None:
         """Cut a connection that said nothing while many others came."""
         self.abort()
+
+    def whom(self) -> str:
+        return f"{self._listener.name} {self.address}"
 
     # What the kinds of connections share.
 

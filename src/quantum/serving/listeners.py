@@ -12,6 +12,7 @@ from fcntl import LOCK_EX, flock
 from pathlib import Path
 from typing import Final
 
+from clustor.runtime.containment import contained
 from clustor.runtime.errors import DataDirectoryRefused
 from clustor.runtime.pki import utc_now
 from clustor.runtime.rotation import FileWatch, Repeated
@@ -135,7 +136,6 @@ class Listeners:
         self._trusted: frozenset[str] = frozenset()  # tenants with a trust of their own
         self._is_started = False
         self._following = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def _on_refusal(self, address: str, why: object) -> None:
         kind = type(why).__name__ if isinstance(why, EdgeError) else "ConnectionLate"
@@ -179,9 +179,7 @@ class Listeners:
         """
 
         def changed(_changed: Changed) -> None:
-            task = asyncio.get_running_loop().create_task(self._follow())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            contained.spawn("listeners", self._follow())
 
         keeper.on_changed = changed
         self._keeper = keeper
