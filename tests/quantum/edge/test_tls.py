@@ -36,14 +36,19 @@ def tenant_of(server_name: str | None) -> str | None:
 
 @asynccontextmanager
 async def serving(
-    data: Path, handlers: Handlers, *, websocket: bool = False, close_seconds: float = 30.0
+    data: Path,
+    handlers: Handlers,
+    *,
+    websocket: bool = False,
+    close_seconds: float = 30.0,
+    own_records: bool = False,
 ) -> AsyncIterator[tuple[TlsListener, Clients]]:
     lobby = Lobby(limits(close_seconds=close_seconds))
     listener = TlsListener(
         "mqtts",
         lobby,
         over_websocket(handlers) if websocket else handlers,
-        certificates=prepare_server(data, utc_now()),
+        certificates=prepare_server(data, utc_now(), own_records=own_records),
         tenant_of=tenant_of,
     )
     await listener.start(HOST, 0)
