@@ -41,7 +41,7 @@ from clustor.runtime.control_orders import GroupOrders
 from clustor.runtime.control_pages import ControlPages
 from clustor.runtime.control_service import ControlService
 from clustor.runtime.data_directory import STATE_DIRECTORY, DataDirectory, open_data_directory
-from clustor.runtime.disk import DiskError, open_disk
+from clustor.runtime.disk import DiskError, describe_loss, open_disk
 from clustor.runtime.errors import (
     CertificateUnusable,
     DataDirectoryInUse,
@@ -191,8 +191,9 @@ async def serve_node(
         registered_keys=read_trusted(data.keys),
     )
     disk = open_disk(data.root)
-    for downgrade in disk.downgrades:
-        journal.info("the disk cannot write in mode %s: %s", downgrade.mode.name, downgrade.reason)
+    loss = describe_loss(disk)
+    if loss is not None:
+        journal.warning("%s", loss)
     node = Node(settings, data, disk)
     node.audit = signers.audit = open_desk(data, active_partitions=cluster.groups)
     node.transport.on_refused = node.audit.peer_refused

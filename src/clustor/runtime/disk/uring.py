@@ -75,6 +75,10 @@ class UringDisk:
             raise
         self.mode = mode
         self.downgrades = downgrades
+        if self._ring.buffers_refused:
+            self.downgrades += (Downgrade(mode, self._ring.buffers_refused),)
+            if not self._ring.buffer_count:
+                self.mode = IoWriterMode.REGISTERED_URING
         self._table = FileTable(open_files_max)
         self._table.before_close = self._unregister
         self._partitions: dict[int, Partition] = {}
