@@ -24,7 +24,6 @@ from clustor.raft.output import NoteKind
 from clustor.raft.quorum import VoteResult
 from clustor.raft.types import ReplicaId, Role, VoteAnnotation
 
-
 FIRST_DRAWS = 8
 """So often a process that heard of no leader yet waits for the shorter time only."""
 

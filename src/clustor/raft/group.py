@@ -168,10 +168,6 @@ class Group:
         """Append a batch of payloads, each an entry; `Output.acked` says when they are safe."""
         return self.leadership.propose(payloads)
 
-    def propose_no_op(self) -> Accepted | Refused:
-        """Append an entry that no machine sees, if a client's write would be taken now."""
-        return self.leadership.propose_no_op()
-
     def propose_transition(self, transition: Transition) -> Accepted | Refused:
         """Append a change of the durability mode, with the epoch the control plane issued."""
         return self.leadership.propose_transition(transition)
@@ -226,7 +222,7 @@ class Group:
 
     def read(self, request: ReadRequest) -> None:
         """Ask to read; the answer comes with an output."""
-        linearizable = request.kind is not ReadKind.SNAPSHOT_ONLY
+        linearizable = request.kind not in (ReadKind.SNAPSHOT_ONLY, ReadKind.QUORUM)
         if self.core.leads and linearizable and not self.leadership.membership_acknowledged():
             refusal = ReadRefusal.MEMBERSHIP_UNACKNOWLEDGED
             self.access.answers.append(ReadRefused(request.read_id, refusal))
@@ -352,7 +348,7 @@ class Group:
     def take(self) -> Output:
         """Return all that must happen now, once; equal inputs give equal outputs."""
         core = self.core
-        if core.reads_moved and len(self.access.queue):
+        if core.reads_moved and self.access.waiting:
             self.access.advance()
         core.reads_moved = False
         leads = core.leads
@@ -456,6 +452,7 @@ class Group:
     def _begin_term(self) -> None:
         self._acked = NO_INDEX
         self.access.answers += self.access.queue.refuse_all(ReadRefusal.NOT_LEADER)
+        self.access.answers += self.access.quorum_queue.refuse_all(ReadRefusal.NOT_LEADER)
         self.snapshots.lead()
         self.leadership.begin()
 

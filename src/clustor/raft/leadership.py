@@ -147,14 +147,6 @@ class Leadership:
             return self._propose_keyed(payloads)
         return self._append_payloads(payloads)
 
-    def propose_no_op(self) -> Accepted | Refused:
-        """Append an entry that no machine sees, if a client's write would be taken now."""
-        refusal = self.refusal()
-        if refusal is not None:
-            return Refused(refusal, self._core.leader_id)
-        index = self.append(Proposal(EntryKind.NO_OP, b""))
-        return Accepted(self._core.hard.term, index, index)
-
     def refusal(self) -> RefusedBecause | None:
         """Say why a small write would be refused now; None: it would be taken."""
         return self._refusal(())

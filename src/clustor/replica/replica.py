@@ -232,24 +232,18 @@ class Replica:
         else:
             self._proposals.outcomes.append(NotLeader([request_id], self.leader_id))
 
-    def propose_canary(self) -> LogIndex | str:
-        """Append an entry that changes no state, to see whether a write becomes durable.
-
-        Returns where it stands, or why a client's write would be refused too. Who watches
-        `wal_committed_index` pass it knows that a quorum has fsynced it.
-        """
-        if not self.ready:
-            return "NotReady"
-        answer = self.group.propose_no_op()
-        return answer.last_index if isinstance(answer, Accepted) else str(answer.reason)
-
-    def read(self, request_id: RequestId, deadline_ms: int) -> None:
+    def read(
+        self,
+        request_id: RequestId,
+        deadline_ms: int,
+        kind: ReadKind = ReadKind.READ_INDEX,
+    ) -> None:
         """Ask to read what is newest; an answer comes with an output, at the deadline at last."""
         if not self.ready:
             self._read_gate.deny(request_id, self.leader_id)
             return
         self._read_gate.ask(request_id)
-        self.group.read(ReadRequest(ReadId(request_id), ReadKind.READ_INDEX, deadline_ms))
+        self.group.read(ReadRequest(ReadId(request_id), kind, deadline_ms))
 
     def control_plane(self, update: ControlPlaneUpdate) -> None:
         """Take what the control plane said."""
