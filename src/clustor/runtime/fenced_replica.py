@@ -102,13 +102,6 @@ class FencedReplica(Replica):
             self.fence(error)
             raise
 
-    def propose_canary(self) -> LogIndex | str:
-        try:
-            return super().propose_canary()
-        except Exception as error:
-            self.fence(error)
-            raise
-
     def transfer(self, target: ReplicaId) -> Refused | None:
         try:
             return super().transfer(target)
