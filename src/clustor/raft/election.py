@@ -11,6 +11,7 @@ from enum import StrEnum
 from clustor.log.types import Term
 from clustor.raft.core import Core
 from clustor.raft.fallback import StrictFallback
+from clustor.raft.lateness import ElectionRange
 from clustor.raft.messages import (
     AppendEntries,
     ModeConflict,
@@ -47,6 +48,8 @@ class Election:
         self._hold_off_until_ms = 0  # after a voluntary step-down
         self.high_rtt = False
         self._widened = False
+        self.range = ElectionRange(core.profile)
+        """From what the timeout is drawn: wider while this node itself is late (C19)."""
         self.deadline_ms = 0
         self.won = False
         self.draw_deadline()
@@ -56,10 +59,14 @@ class Election:
     def draw_deadline(self) -> None:
         """Draw the next election timeout; a high round trip widens it to the WAN's range."""
         core = self._core
-        profile = core.profile
-        wide = self.high_rtt or self._widened
-        low, high = profile.wan_election_timeout_ms if wide else profile.election_timeout_ms
+        low, high = self.range.bounds(high_rtt=self.high_rtt or self._widened)
         self.deadline_ms = core.now_ms + core.draw(low, high)
+
+    def did_not_run(self, missed_ms: int) -> None:
+        """Leave out a time in which this node did nothing, and read nothing either (C19)."""
+        core = self._core
+        self.deadline_ms += missed_ms
+        core.last_leader_ms = min(core.now_ms, core.last_leader_ms + missed_ms)
 
     def hold_off(self) -> None:
         """Do not campaign for `min_leader_term_ms`: this replica just gave up leading."""
