@@ -11,6 +11,7 @@ from enum import StrEnum
 from clustor.log.types import Term
 from clustor.raft.core import Core
 from clustor.raft.fallback import StrictFallback
+from clustor.raft.lateness import ElectionRange
 from clustor.raft.messages import (
     AppendEntries,
     ModeConflict,
@@ -51,6 +52,8 @@ class Election:
         self.high_rtt = False
         self._widened = False
         self._first_draws = FIRST_DRAWS
+        self.range = ElectionRange(core.profile)
+        """From what the timeout is drawn: wider while this node itself is late (C19)."""
         self.deadline_ms = 0
         self.won = False
         self.draw_deadline()
@@ -66,13 +69,18 @@ class Election:
         shorter time, an election would never end.
         """
         core = self._core
-        profile = core.profile
-        wide = self.high_rtt or self._widened
-        low, high = profile.wan_election_timeout_ms if wide else profile.election_timeout_ms
-        if self._first_draws and profile.first_election_timeout_ms is not None:
+        low, high = self.range.bounds(high_rtt=self.high_rtt or self._widened)
+        first = core.profile.first_election_timeout_ms
+        if self._first_draws and first is not None:
             self._first_draws -= 1
-            low, high = profile.first_election_timeout_ms
+            low, high = first
         self.deadline_ms = core.now_ms + core.draw(low, high)
+
+    def did_not_run(self, missed_ms: int) -> None:
+        """Leave out a time in which this node did nothing, and read nothing either (C19)."""
+        core = self._core
+        self.deadline_ms += missed_ms
+        core.last_leader_ms = min(core.now_ms, core.last_leader_ms + missed_ms)
 
     def hold_off(self) -> None:
         """Do not campaign for `min_leader_term_ms`: this replica just gave up leading."""

@@ -57,8 +57,9 @@ from clustor.runtime.errors import (
 from clustor.runtime.hardening import Hardening, harden, require
 from clustor.runtime.keystore import load_keyring
 from clustor.runtime.kv_service import KvService
+from clustor.runtime.loop_watch import StackWatch
 from clustor.runtime.memory import keep_freed_memory
-from clustor.runtime.node import Node, NodeSettings
+from clustor.runtime.node import TICK_SECONDS, Node, NodeSettings
 from clustor.runtime.pki import NodeId, own_identity
 from clustor.runtime.release import check_release
 from clustor.runtime.repair import repair_status
@@ -235,12 +236,15 @@ async def serve_node(
     await node.start()
     if node.control is not None:
         node.control.start()
+    looking = StackWatch(node.loop_watch, TICK_SECONDS) if door is None else None
     if door is None:
         journal.info("development mode: admin and KV are plaintext on %s", settings.entry.admin)
     gc.collect()
     gc.freeze()
     await _asked_to_stop()
     journal.info("stopping")
+    if looking is not None:
+        looking.stop()
     if close is not None:
         close()
     if node.control is not None:
