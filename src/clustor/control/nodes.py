@@ -86,12 +86,13 @@ class NodeLoad(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class NodeReport(ControlObject, frozen=True, kw_only=True):
-    """The newest word of a node. `reports.is_stale` says whether it still counts."""
+    """The newest word of a node. It counts until the control plane's leader hears it no more."""
 
     PREFIX: ClassVar[str] = "node_report/"
     node_id: Count
     reported_at: Count
     load: NodeLoad
+    silent: bool | msgspec.UnsetType = msgspec.UNSET  # unset while it is heard: older bytes stay
 
     def key(self) -> Key:
         return key_of(NodeReport, self.node_id)

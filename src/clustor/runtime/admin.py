@@ -28,7 +28,7 @@ from clustor.runtime.admin_http import (
 from clustor.runtime.admin_ports import Api, Calls, Later, Pages, StatusOf
 from clustor.runtime.connection_gate import ConnectionGate, GateLimits
 from clustor.runtime.containment import contained, guarded
-from clustor.runtime.errors import PeerRefused, PortTaken
+from clustor.runtime.errors import CertificateUnreadable, PeerRefused, PortTaken
 from clustor.runtime.kv_service import KvService
 from clustor.runtime.kv_stream import StreamViolation, take_requests
 from clustor.runtime.plaintext import peer_address, require_loopback
@@ -110,6 +110,9 @@ class AdminConnection(asyncio.Protocol):
                 journal.debug("refused a TLS connection: %s", error)
                 self._write_out(self._pipe)  # the alert that says so
                 self.close()
+                return
+            except CertificateUnreadable as error:
+                self._refuse(403, str(error))
                 return
         if not data or self._answering:
             return  # one request per connection

@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 from typing import Final
 
+from clustor.printable import printable
 from clustor.runtime.audit_keys import open_audit_keys
 from clustor.runtime.audit_writer import AUDIT_DIRECTORY, LIMITS, AuditWriter, WriterLimits, wall_ms
 from clustor.runtime.data_directory import DataDirectory
@@ -47,7 +48,12 @@ class AuditDesk:
         """Count a refusal, and write it down unless there is a storm of its kind."""
         self.refusals[what] = self.refusals.get(what, 0) + 1
         event = AuditEvent(
-            who=who, what=what, outcome=why, at_ms=wall_ms(), object=target, tenant=tenant
+            who=printable(who),
+            what=what,
+            outcome=printable(why),
+            at_ms=wall_ms(),
+            object=printable(target),
+            tenant=tenant,
         )
         for each in self._guard.admit(event):
             self.writer.note(each)

@@ -336,7 +336,7 @@ class ControlService:
 
     def on_output(self, group: HostedGroup, output: ReplicaOutput) -> None:
         """Answer, let watchers of the store see what is new, and fold it."""
-        if output.replies:
+        if output.replies or output.reads:
             self._desk.on_output(output)
         self._kv.on_output(group, output)
         if output.role is not None and group.replica.leads:

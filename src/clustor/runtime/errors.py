@@ -10,6 +10,7 @@ NodeError
 ├── PlaintextRefused           plaintext would be served off loopback
 ├── ControlUnavailable         no leader of the control plane answered, or our copy of it is too old
 ├── CertificateUnusable        our own certificate, key or authority cannot be used
+├── CertificateUnreadable      somebody's certificate is believed by TLS, and no reader takes it
 ├── AuditFailed                an event is not in the audit log, and will not be
 └── PeerRefused                the other side of a connection is not who it must be
     ├── PeerUntrusted              its certificate is of an authority that we do not know
@@ -22,6 +23,8 @@ NodeError
 
 from __future__ import annotations
 
+from clustor.printable import printable
+
 
 class NodeError(Exception):
     """Root of the room's errors: a sentence for people, and `facts` for machines."""
@@ -32,7 +35,7 @@ class NodeError(Exception):
         self.facts = facts
 
     def __str__(self) -> str:
-        details = ", ".join(f"{name}={value}" for name, value in self.facts.items())
+        details = ", ".join(f"{name}={printable(value)}" for name, value in self.facts.items())
         return f"{self.reason} ({details})" if details else self.reason
 
 
@@ -62,6 +65,10 @@ class HardeningRefused(NodeError):
 
 class CertificateUnusable(NodeError):
     """Our own certificate, key or authority cannot be used."""
+
+
+class CertificateUnreadable(NodeError):
+    """A certificate that TLS believes, and that cannot be read: its bearer has no name here."""
 
 
 class AuditFailed(NodeError):

@@ -41,7 +41,7 @@ from clustor.runtime.control_orders import GroupOrders
 from clustor.runtime.control_pages import ControlPages
 from clustor.runtime.control_service import ControlService
 from clustor.runtime.data_directory import STATE_DIRECTORY, DataDirectory, open_data_directory
-from clustor.runtime.disk import DiskError, open_disk
+from clustor.runtime.disk import DiskError, describe_loss, open_disk
 from clustor.runtime.errors import (
     CertificateUnusable,
     DataDirectoryInUse,
@@ -57,8 +57,9 @@ from clustor.runtime.errors import (
 from clustor.runtime.hardening import Hardening, harden, require
 from clustor.runtime.keystore import load_keyring
 from clustor.runtime.kv_service import KvService
+from clustor.runtime.loop_watch import StackWatch
 from clustor.runtime.memory import keep_freed_memory
-from clustor.runtime.node import Node, NodeSettings
+from clustor.runtime.node import TICK_SECONDS, Node, NodeSettings
 from clustor.runtime.pki import NodeId, own_identity
 from clustor.runtime.release import check_release
 from clustor.runtime.repair import repair_status
@@ -192,8 +193,9 @@ async def serve_node(
         registered_keys=read_trusted(data.keys),
     )
     disk = open_disk(data.root)
-    for downgrade in disk.downgrades:
-        journal.info("the disk cannot write in mode %s: %s", downgrade.mode.name, downgrade.reason)
+    loss = describe_loss(disk)
+    if loss is not None:
+        journal.warning("%s", loss)
     node = Node(settings, data, disk)
     node.audit = signers.audit = open_desk(data, active_partitions=cluster.groups)
     node.transport.on_refused = node.audit.peer_refused
@@ -237,12 +239,15 @@ async def serve_node(
     await node.start()
     if node.control is not None:
         node.control.start()
+    looking = StackWatch(node.loop_watch, TICK_SECONDS) if door is None else None
     if door is None:
         journal.info("development mode: admin and KV are plaintext on %s", settings.entry.admin)
     gc.collect()
     gc.freeze()
     await _asked_to_stop()
     journal.info("stopping")
+    if looking is not None:
+        looking.stop()
     if close is not None:
         close()
     if node.control is not None:

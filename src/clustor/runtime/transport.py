@@ -161,6 +161,7 @@ class _Connection(asyncio.Protocol, ABC):
 
     @guarded(PLACE)
     def data_received(self, data: bytes) -> None:
+        self._owner.bytes_received += len(data)
         try:
             plain = self._pipe.receive(data)
             if self._pipe.established and not self._identified:
@@ -456,6 +457,8 @@ class Transport:
         self.on_lost = on_lost
         self.jitter = jitter
         self.chains = ChainReader()
+        self.bytes_received = 0
+        """From all peers, since the beginning: whether it grows says whether more is to be read."""
         self._lines: dict[NodeId, Line] = {}
         self._inbound: set[_Inbound] = set()
         self.gate: ConnectionGate[_Inbound] = ConnectionGate(GATE)

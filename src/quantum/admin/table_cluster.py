@@ -82,6 +82,7 @@ NODES: Final = (
         "nodes report",
         "4 --version 1.0 --io-writer-mode FixedUring --features '[\"GroupFsync\"]'",
     ),
+    call("POST", "/v1/nodes/{node_id}/silence", c.ReportSilence, "nodes silent", "4"),
     call(
         "POST",
         "/v1/nodes/{node_id}/zeroizations",

@@ -83,7 +83,8 @@ class TlsConnection(Connection):
 
     def _shake_hands(self, data: bytes) -> None:
         if self.session is None:
-            self.session = TlsSession(self._listener.certificates.terms.context)
+            certificates = self._listener.certificates
+            self.session = TlsSession(certificates.terms.context, certificates.secrets)
         listener = self._listener
         self.session.shake_hands(data, listener.tenant_of, listener.certificates)
         self._write_out()

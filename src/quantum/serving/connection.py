@@ -47,6 +47,10 @@ if TYPE_CHECKING:
 
 _GRACE: Final = 1.5
 _NEVER_MS: Final = 1 << 62
+_FILTER_BYTES_PER_TURN: Final = 16 << 10
+"""So much of SUBSCRIBEs and UNSUBSCRIBEs a client may have read in one turn: filters are small
+on the wire and slow here. What is behind that waits for the next turn, unread."""
+_WITH_FILTERS: Final = frozenset({PacketType.SUBSCRIBE.value, PacketType.UNSUBSCRIBE.value})
 _ASKS: Final = {
     PacketType.PUBLISH.value: Operation.PUBLISH,
     PacketType.SUBSCRIBE.value: Operation.SUBSCRIBE,
@@ -202,6 +206,8 @@ class Connection(SessionClient):
                 rows, end = scan(buffer, start, reader.packet_bytes_max, self.is_v5)
                 if self.prg is not None and self.prg.closed:
                     rows, end = self._open_rows(self.prg, buffer, rows, end)
+                if end - start > _FILTER_BYTES_PER_TURN:
+                    rows, end = self._bounded_rows(buffer, rows, end)
                 reader.consume(end)
                 if self.permit.gate is None:
                     self._talk_on().on_rows(buffer, rows)
@@ -223,6 +229,17 @@ class Connection(SessionClient):
             if operation is not None and operation in prg.closed:
                 self.home.fence(self, operation)
                 return rows[:number], row[2]
+        return rows, end
+
+    def _bounded_rows(self, buffer: bytes, rows: list[Row], end: int) -> tuple[list[Row], int]:
+        """Cut off filters that are too many for one turn, with all behind them."""
+        spent = 0
+        for number, row in enumerate(rows):
+            if row[0] == SLOW and buffer[row[2]] >> 4 in _WITH_FILTERS:
+                if spent > _FILTER_BYTES_PER_TURN:
+                    self.home.rest(self, self.service.tick_ms + 1)
+                    return rows[:number], row[2]
+                spent += row[6] - row[2]
         return rows, end
 
     def _talk_on(self) -> Conversation:

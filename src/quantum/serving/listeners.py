@@ -68,6 +68,9 @@ class Doors:
     connections_per_second: int = 5_000
     first_packet_seconds: int = 10
     half_open_max: int = HALF_OPEN_MAX
+    half_open_source_percent: int = 50
+    tls_records: str = "openssl"
+    """Who makes the records of clients' TLS: `openssl`, or `own` (`quantum.edge.tls_records`)."""
     port_shift: int = 0
     """By how much higher the doors of single tenants are here than they are said to be."""
 
@@ -120,6 +123,7 @@ class Listeners:
             ),
             first_answer_seconds=float(doors.first_packet_seconds),
             half_open_max=max(1, min(doors.half_open_max, possible // 2)),
+            half_open_source_percent=doors.half_open_source_percent,
         )
         self._lobby = service.lobby = Lobby(limits)
         self._lobby.on_refusal = self._on_refusal
@@ -229,7 +233,9 @@ class Listeners:
         (self._data / _LOCK_FILE).touch()
         with (self._data / _LOCK_FILE).open("ab") as lock:
             flock(lock, LOCK_EX)
-            return prepare_server(self._data, utc_now(), frozenset(self._service.server_names))
+            names = frozenset(self._service.server_names)
+            own_records = self._doors.tls_records == "own"
+            return prepare_server(self._data, utc_now(), names, own_records=own_records)
 
     async def start(self) -> None:
         """Open the doors. Raises EdgeError."""

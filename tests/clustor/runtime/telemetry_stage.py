@@ -17,11 +17,11 @@ from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.node import Node
 from clustor.runtime.telemetry import NodeTelemetry
 from clustor.runtime.telemetry_spans import Spans
-from clustor.telemetry import CanaryNumbers, NodeMeters
+from clustor.telemetry import NodeMeters, ReadinessNumbers
 from tests.clustor.replica import harness
 from tests.clustor.replica.harness import PARTITION, TICK_MS, Cluster
 
-NUMBERS = CanaryNumbers(period_ms=500, pace_ms=10)
+NUMBERS = ReadinessNumbers(unsettled_ms_max=1_500)
 
 
 @dataclass(eq=False)
