@@ -180,8 +180,8 @@ class TlsListener(Listener):
     def trust_tenant(self, tenant: str, trust: TenantTrust | None) -> None:
         """Judge a tenant's clients by its own trust from now on, those that are here as well.
 
-        None: by the common one. Raises CertificatesUnusable, and then nobody is believed there (fail
-        closed): whom the tenant believed before it need not believe now.
+        None: by the common one. Raises CertificatesUnusable, and then nobody is believed there: it
+        fails closed, because whom the tenant believed before it need not believe now.
         """
         try:
             self.certificates.trust_tenant(tenant, trust)
