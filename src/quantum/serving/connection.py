@@ -418,6 +418,8 @@ class Connection(SessionClient):
     @guarded(PLACE)
     def check_time(self, now_ms: int) -> None:
         """Close what was silent too long, or waits too long for a leader."""
+        if self._behind is not None:
+            self.check_behind()
         if self._entrance is not None and self._entrance.check_time(now_ms):
             return
         if self._ends_ms != _NEVER_MS and self.now_ms() >= self._ends_ms:

@@ -24,6 +24,7 @@ from quantum.mqtt import (
     ProtocolViolation,
     ReasonCode,
     UnsupportedProtocol,
+    Will,
     connect_return_code,
     decode_packet,
 )
@@ -34,7 +35,7 @@ from quantum.serving.phase import Phase
 from quantum.serving.policy import identity_digest
 from quantum.serving.standing import Operation
 from quantum.serving.tenant_binding import UNDER_TLS
-from quantum.serving.terms import agree, announce, refuse_will, will_spec
+from quantum.serving.terms import agree, announce, is_bridge_state, refuse_will, will_spec
 from quantum.tenancy import Rate
 from quantum.tenancy import Verdict as TenantVerdict
 
@@ -150,6 +151,8 @@ class Entrance:
 
     def _on_connect(self, connect: Connect) -> None:
         connection = self._connection
+        if connect.will is not None and is_bridge_state(connect.will.topic):
+            connect = replace(connect, will=None)
         self.connect = connect
         connection.speak(connect.version)
         connection.accept_terms(agree(connect, connection.limits))
@@ -176,11 +179,14 @@ class Entrance:
             return False
         elif not connection.client_id:
             connection.client_id = connection.service.draw_client_id()
-        reason = refuse_will(connect.will) if connect.will is not None else None
+        reason = self._refuse_will(connect.will) if connect.will is not None else None
         if reason is not None:
             self.refuse(reason, "the will is not accepted")
             return False
         return self._check_method(connect.properties.authentication_method)
+
+    def _refuse_will(self, will: Will) -> ReasonCode | None:
+        return refuse_will(will, self._connection.limits.topic_levels_max)
 
     def _check_rules(self, connect: Connect) -> bool:
         connection = self._connection

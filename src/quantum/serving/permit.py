@@ -88,7 +88,14 @@ class Permit:
         Raises ProtocolViolation where the tenant's policy sends such clients away.
         """
         connection = self._connection
-        plan = plan_subscribe(packet, connection.version, self._access, self._has_room(packet))
+        plan = plan_subscribe(
+            packet,
+            connection.version,
+            self._access,
+            self._has_room(packet),
+            levels_max=connection.limits.topic_levels_max,
+            for_bridge=connection.agreed.is_bridge,
+        )
         for line, refused in zip(packet.subscriptions, plan.refused, strict=True):
             if refused is not None:
                 connection.service.meters.refuse("SUBSCRIBE", refused)
