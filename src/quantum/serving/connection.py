@@ -38,6 +38,7 @@ from quantum.serving.permit import Permit
 from quantum.serving.phase import Phase
 from quantum.serving.session_client import SessionClient
 from quantum.serving.standing import Operation
+from quantum.serving.tenant_binding import disbelief
 from quantum.serving.terms import Terms
 
 if TYPE_CHECKING:
@@ -351,9 +352,21 @@ class Connection(SessionClient):
         assert self._permit is not None
         return self._permit
 
+    def disbelief(self, *, awaits_token: bool = False) -> str | None:
+        """Say why the client is not its tenant's; None: it is."""
+        home = self.home
+        assert self.peer is not None
+        shared = home.guard.is_shared
+        return disbelief(self.peer, home.name, shared=shared, awaits_token=awaits_token)
+
     @guarded(PLACE)
     def policy_changed(self) -> None:
         """Go on under other rules of the tenant; what they forbid ends."""
+        why = self.disbelief()
+        if why is not None:
+            self.note_refused("ConnectRefused", why)
+            self.expelled(why)
+            return
         if not self.home.guard.may_connect(self.identity, self.client_id):
             self.sent_away("the rules of the tenant let it not connect any more")
             return
@@ -405,6 +418,8 @@ class Connection(SessionClient):
     @guarded(PLACE)
     def check_time(self, now_ms: int) -> None:
         """Close what was silent too long, or waits too long for a leader."""
+        if self._behind is not None:
+            self.check_behind()
         if self._entrance is not None and self._entrance.check_time(now_ms):
             return
         if self._ends_ms != _NEVER_MS and self.now_ms() >= self._ends_ms:

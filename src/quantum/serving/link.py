@@ -30,6 +30,7 @@ class RelayOpen(_Said, tag=1):
     not_after_ms: int | None
     client_id: bytes  # the one that was assigned, or empty
     data: bytes
+    named_tenant: str | None = None
 
 
 class RelayData(_Said, tag=2):

@@ -125,6 +125,8 @@ class BrokerService:
         """What follows the control plane's word on tenants; None: the files are all there is."""
         self.on_hosted: Callable[[Prg], None] | None = None
         """Told of every partition that is hosted from then on."""
+        self.distrusted = 0
+        """How many tenants have a trust bundle that cannot be used."""
         self.on_described: Callable[[BrokerFile], None] | None = None
         """Told of `broker.json` when it changed, and all its partitions are hosted."""
         self._number = node.serve(self)
@@ -148,13 +150,23 @@ class BrokerService:
         if len(self.tenants) > 1:
             for each in self.tenants.values():
                 each.share = each.share or TurnShare(self.soon)
+        self._note_sharing()
         return tenant
+
+    def _note_sharing(self) -> None:
+        """Let tenants know whether they are alone: that changes what clients have to show."""
+        shared = len(self.tenants) > 1
+        for tenant in self.tenants.values():
+            if tenant.guard.is_shared != shared:
+                tenant.guard.is_shared = shared
+                tenant.judge_again()
 
     def forget_tenant(self, name: str) -> None:
         """Serve a tenant no more. Its groups run on until the next start; their data stays."""
         tenant = self.tenants.pop(name, None)
         if tenant is not None:
             self._by_life.pop(tenant.life, None)
+            self._note_sharing()
 
     def host(self, tenant: Tenant, entry: TenantEntry, seats: Sequence[Seat] | None = None) -> None:
         """Host the partitions of a tenant that are not hosted yet, in groups known by now."""
@@ -434,6 +446,7 @@ class BrokerService:
             peer.not_after_ms,
             client_id,
             data,
+            peer.named_tenant,
         )
         self.say(node, said, len(data) + 128)
         return entry
@@ -555,6 +568,7 @@ class BrokerService:
             said.identity,
             said.server_name,
             said.not_after_ms,
+            said.named_tenant,
         )
         relay_exit = RelayExit(self, node, said.relay)
         self._exits[node, said.relay] = relay_exit

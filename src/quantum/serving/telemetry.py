@@ -174,6 +174,8 @@ class BrokerTelemetry:
             came, text = lobby.counts.as_dict(), "What came to the door, and what became of it"
             yield by_label(Kind.COUNTER, "quantum.door_total", "what", came, text)
             yield gauge("quantum.half_open", lobby.half_open, "Connections without an answer yet")
+        text = "Tenants whose trust bundle cannot be used: none of their certificates is believed"
+        yield gauge("quantum.tenants_distrusted", service.distrusted, text)
         large = service.large
         yield gauge("quantum.large_packet_bytes", large.bytes, "Large packets on their way in")
         yield gauge("quantum.large_packets_waiting", large.waiting, "Clients that wait for room")
