@@ -406,8 +406,8 @@ class Connection(SessionClient):
             self.disconnect(fault.reason_code, fault.reason)
 
     def taken_over(self) -> None:
-        """Another connection has the client's id ([MQTT-3.1.4-3]); no will then (§10.3)."""
-        self.gracefully = True
+        """Another connection has the client's id ([MQTT-3.1.4-3]): that decides on the will."""
+        self.by_us = True
         self.disconnect(ReasonCode.SESSION_TAKEN_OVER, "session taken over")
 
     def sent_away(self, why: str) -> None:

@@ -349,8 +349,10 @@ class Entrance:
             connect.clean_start,
             connection.expiry_seconds,
             connection.window,
-            will_spec(connect.will, client_id),
+            will_spec(connect.will, client_id, connection.agreed.keep_alive_seconds),
             identity_digest(connection.identity),
+            takes_over=older is not None,
+            standard_wills=connection.home.guard.has_standard_wills,
         )
         connection.command(encode_command(command), self._attached)
 

@@ -30,6 +30,7 @@ from quantum.tenancy import (
     Resource,
     TenantDescription,
     Verdict,
+    Wills,
     describe_tenants,
 )
 from quantum.types import ClientId
@@ -144,6 +145,11 @@ class TenantGuard:
     def disconnects(self) -> bool:
         """Whether a client that does what the rules refuse is sent away (C14)."""
         return self.description.policy.acl_refusal is AclRefusal.DISCONNECT
+
+    @property
+    def has_standard_wills(self) -> bool:
+        """Whether a takeover says the will of whom it takes over, whoever it is (C23)."""
+        return self.description.policy.wills is Wills.STANDARD
 
     def access(self, identity: str | None, client_id: bytes) -> ClientAccess | None:
         """Return a client's view of the access rules; None where there are none."""

@@ -314,7 +314,7 @@ class BrokerService:
             if key[0] == peer:
                 del self._exits[key]
                 self.say(peer, link.RelayEnd(key[1], opened_here=False), 32)
-                relay_exit.lost()
+                relay_exit.node_lost()
         for tenant in self.tenants.values():
             for prg in tenant.prgs:
                 prg.peer_changed(None)

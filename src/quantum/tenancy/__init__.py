@@ -33,7 +33,7 @@ from quantum.tenancy.errors import (
 )
 from quantum.tenancy.ladder import GRACE_MS, Usage
 from quantum.tenancy.namespace import Namespace, check_tenant_id
-from quantum.tenancy.policy import AclRefusal, SharedDistribution, TenantPolicy, TopicNames
+from quantum.tenancy.policy import AclRefusal, SharedDistribution, TenantPolicy, TopicNames, Wills
 from quantum.tenancy.quotas import (
     QUOTA_MAXIMA,
     Alert,
@@ -89,6 +89,7 @@ __all__ = [
     "TopicNames",
     "Usage",
     "Verdict",
+    "Wills",
     "check_tenant_id",
     "compile_acl",
     "credit_hint",

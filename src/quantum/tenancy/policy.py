@@ -24,6 +24,14 @@ class SharedDistribution(StrEnum):
     HASH = "hash"
 
 
+class Wills(StrEnum):
+    """What becomes of the will when a client takes its own session over (C23)."""
+
+    CONTINUED = "continued"
+    """Nothing is said while the same proven identity goes on with its session."""
+    STANDARD = "standard"
+
+
 class TopicNames(StrEnum):
     """How clients name topics (§11.1)."""
 
@@ -39,6 +47,7 @@ class TenantPolicy:
     acl_refusal: AclRefusal = AclRefusal.REASON_CODE
     shared_distribution: SharedDistribution = SharedDistribution.ROUND_ROBIN
     topic_names: TopicNames = TopicNames.LOCAL
+    wills: Wills = Wills.CONTINUED
     in_flight_max: int = SLOTS_MAX
     quotas: Quotas = Quotas()
     rates: Rates = Rates()
