@@ -40,6 +40,7 @@ from clustor.runtime.control_pages import ControlPages
 from clustor.runtime.control_service import ControlService
 from clustor.runtime.data_directory import STATE_DIRECTORY, DataDirectory, open_data_directory
 from clustor.runtime.disk import DiskError, open_disk
+from clustor.runtime.duties import NodeDuties
 from clustor.runtime.errors import (
     CertificateUnusable,
     DataDirectoryInUse,
@@ -212,6 +213,7 @@ async def serve_node(
     if door is not None:
         watches.append(Repeated(door.look))
     admin.telemetry = node.watch = NodeTelemetry(node)
+    node.duties = NodeDuties(node)
     await admin.listen(settings.entry.admin, door.context if door is not None else None)
     for number in range(1, cluster.groups + 1):
         kv.host(PartitionId(number))

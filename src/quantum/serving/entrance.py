@@ -215,6 +215,8 @@ class Entrance:
                 return
             connection.prg = prg
             self._authenticate(prg)
+        elif connection.service.draining and not self._arrived:
+            self.refuse(ReasonCode.USE_ANOTHER_SERVER, "this node is being drained")
         elif node is not None and connection.service.reaches(node) and not self._arrived:
             self._relay_to(prg, node)
         else:

@@ -18,10 +18,12 @@ from clustor.runtime.errors import DataDirectoryRefused
 from quantum.mqtt.hot import SLOW, Row
 from quantum.tenancy import (
     AclRefusal,
+    Alert,
     ClientAccess,
     InvalidTenants,
     NoisyNeighbour,
     Principal,
+    QuotaDecision,
     QuotaLedger,
     Quotas,
     Rate,
@@ -129,6 +131,8 @@ class TenantGuard:
         self.recent: Recent | None = None
         self.connects: ConnectRules | None = None
         """Who may connect; None: everybody that the tenant's door lets in."""
+        self.alerts: dict[Resource, Alert] = {}
+        """Which quotas are nearly or more than used up (A.4), as of the last request for each."""
 
     def may_connect(self, identity: str | None, client_id: bytes) -> bool:
         """Say whether the rules let a client connect."""
@@ -177,10 +181,13 @@ class TenantGuard:
     def enter(self, now_ms: int) -> bool:
         """Count a connection in, unless there are too many."""
         decision = self._ledger.charge(Resource.CONNECTIONS, 1, now_ms)
+        self._watch(decision)
         return decision.verdict in _CARRIED_OUT
 
     def leave(self, now_ms: int) -> None:
         self._ledger.release(Resource.CONNECTIONS, 1, now_ms)
+        if Resource.CONNECTIONS in self.alerts:
+            self._watch(self._ledger.charge(Resource.CONNECTIONS, 0, now_ms))
 
     def ask(self, rate: Rate, amount: int, now_ms: int) -> RateDecision:
         """Decide about connects or subscribes by how fast they come."""
@@ -189,7 +196,23 @@ class TenantGuard:
     def has_room(self, resource: Resource, held: int, added: int, now_ms: int) -> bool:
         """Say whether so much more may be held of what is counted elsewhere."""
         self._ledger.measure(resource, held, now_ms)
-        return self._ledger.charge(resource, added, now_ms).verdict in _CARRIED_OUT
+        decision = self._ledger.charge(resource, added, now_ms)
+        self._watch(decision)
+        return decision.verdict in _CARRIED_OUT
+
+    def _watch(self, decision: QuotaDecision) -> None:
+        """Tell operators, once for each step, that a quota is nearly or more than used up."""
+        alert = decision.alert
+        if alert is self.alerts.get(decision.resource, Alert.NONE):
+            return
+        if alert is Alert.NONE:
+            del self.alerts[decision.resource]
+            return
+        self.alerts[decision.resource] = alert
+        audit.warning(
+            "QUOTA_ALERT tenant=%s resource=%s %s: %d of %d",
+            *(self._name, decision.resource.value, alert.value, decision.used, decision.quota),
+        )
 
     # Audit.
 

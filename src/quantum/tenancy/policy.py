@@ -32,6 +32,15 @@ class Wills(StrEnum):
     STANDARD = "standard"
 
 
+class ConnectionAudit(StrEnum):
+    """How many of the connections that came and went the audit log tells of."""
+
+    SAMPLED = "sampled"
+    """The first few of each while, and how many more there were."""
+    ALL = "all"
+    OFF = "off"
+
+
 class TopicNames(StrEnum):
     """How clients name topics (§11.1)."""
 
@@ -48,6 +57,7 @@ class TenantPolicy:
     shared_distribution: SharedDistribution = SharedDistribution.ROUND_ROBIN
     topic_names: TopicNames = TopicNames.LOCAL
     wills: Wills = Wills.CONTINUED
+    connection_audit: ConnectionAudit = ConnectionAudit.SAMPLED
     in_flight_max: int = SLOTS_MAX
     quotas: Quotas = Quotas()
     rates: Rates = Rates()
