@@ -266,6 +266,16 @@ class Replica:
         if self.ready:
             self.group.proof_conflict_reconciled()
 
+    def set_fence(self, fence: str) -> None:
+        """Take or lift a DR fence (quantumqtt §17): while it stands nothing is acknowledged.
+
+        What is in the log and not answered yet may become durable, and nobody is told so.
+        """
+        leadership = self.group.leadership
+        if fence and not leadership.fenced:
+            self._proposals.lose_open()
+        leadership.fenced = fence
+
     def membership_acknowledged(self, ack: MembershipAck) -> None:
         """Take the control plane's record of a membership."""
         if self.ready:

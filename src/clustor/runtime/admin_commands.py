@@ -47,6 +47,12 @@ class WantedPause(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     paused: bool
 
 
+class WantedShift(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`POST /clock`: let this node's guard see a time of day that is so much off."""
+
+    shift_ms: int
+
+
 class AdminCommands:
     """The commands of one node. `read_cluster` reads the list of nodes as it is now."""
 
@@ -58,6 +64,8 @@ class AdminCommands:
         """Do what was posted; every refusal is an answer too."""
         if path == "/reload":
             return self._reload()
+        if path == "/clock":
+            return self._shift_clock(body)
         found = _GROUP_PATH.fullmatch(path)
         group = None if found is None else self._node.groups.get(PartitionId(int(found[1])))
         if found is None or group is None:
@@ -114,6 +122,17 @@ class AdminCommands:
         journal.warning("group %d: told to %s", group.partition_id, _verb(wanted.paused))
         self._node.pause(group, paused=wanted.paused)
         return 200, {"paused": wanted.paused}
+
+    def _shift_clock(self, body: bytes) -> Answer:
+        if not self._node.cluster.fault_injection or self._node.duties is None:
+            return 403, {"error": "cluster.json does not allow fault_injection"}
+        try:
+            wanted = msgspec.json.decode(body, type=WantedShift)
+        except msgspec.MsgspecError as error:
+            return 400, {"error": f"not what this page takes: {error}"}
+        journal.warning("the clock is told to be %d ms off", wanted.shift_ms)
+        self._node.duties.shift_ms = wanted.shift_ms
+        return 200, {"shift_ms": wanted.shift_ms}
 
     def _leader(self, group: HostedGroup) -> str:
         return self._node.admin_address(group.replica.leader_id)

@@ -27,13 +27,17 @@ from clustor.control import (
     ControlCache,
     ControlMachine,
     Moment,
+    NodeSpec,
+    NodeState,
     ProofPublisher,
     Reading,
     call_refusal,
     decode_answer,
     find,
+    scan,
 )
 from clustor.control.commands import KIND_OF
+from clustor.control.fences import fences_of
 from clustor.control.objects import canonical
 from clustor.kv import Limits, StoreId
 from clustor.log.types import PartitionId
@@ -134,6 +138,7 @@ class ControlService:
         self._saving = asyncio.Event()
         self._seen_tenants = 0
         self._to_tell: dict[PartitionId, None] = {}
+        self._fences: dict[int, str] = {}
         self._seen_revision = -1
         self._look_again_ms = 0
         self._calls = 0
@@ -239,6 +244,12 @@ class ControlService:
     def epoch_above(self, group: HostedGroup) -> RoutingEpoch:
         """Return an epoch for a change of members that is ordered at the group itself."""
         return epoch_above(group, self.cache)
+
+    def draining(self) -> frozenset[int]:
+        """Return which nodes shall lead nothing, by this node's copy."""
+        return frozenset(
+            each.node_id for each in scan(self.cache, NodeSpec) if each.state is NodeState.DRAINING
+        )
 
     def request_id(self) -> str:
         """Return a request id that nobody used, for a call of this node's own."""
@@ -401,6 +412,7 @@ class ControlService:
             self._steward.look()
 
     def _tell_all(self) -> None:
+        self._fences = fences_of(self.cache)
         self._to_tell |= dict.fromkeys(self._node.groups)
 
     def _tell_some(self) -> None:
@@ -417,6 +429,8 @@ class ControlService:
 
     def _tell(self, group: HostedGroup) -> None:
         """Hand a group the control plane's word on it."""
+        if group is not self.group:  # or nobody could lift a fence again
+            group.replica.set_fence(self._fences.get(int(group.partition_id), ""))
         word = self.cache.word_for(group.partition_id, self._now())
         if word is None:
             return

@@ -42,6 +42,7 @@ from clustor.runtime.control_pages import ControlPages
 from clustor.runtime.control_service import ControlService
 from clustor.runtime.data_directory import STATE_DIRECTORY, DataDirectory, open_data_directory
 from clustor.runtime.disk import DiskError, describe_loss, open_disk
+from clustor.runtime.duties import NodeDuties
 from clustor.runtime.errors import (
     CertificateUnusable,
     DataDirectoryInUse,
@@ -220,6 +221,7 @@ async def serve_node(
     if door is not None:
         watches.append(Repeated(door.look))
     admin.telemetry = node.watch = watch = NodeTelemetry(node)
+    node.duties = NodeDuties(node)
     gates: dict[str, Gate] = {"admin": admin.gate, "peer": node.transport.gate}
     watch.sources.append(lambda: gate_families(gates))
     await admin.listen(

@@ -59,6 +59,7 @@ from clustor.runtime.transport import Transport
 
 if TYPE_CHECKING:
     from clustor.runtime.control_service import ControlService
+    from clustor.runtime.duties import NodeDuties
 
 TICK_SECONDS: Final = 0.010
 GROUP_TICKS: Final = 3
@@ -126,6 +127,9 @@ class Node:
         self.loop_watch = LoopWatch()
         """How late this loop is, and what blocks it."""
         self.stopping = False
+        self.draining = False
+        """An operator wants this node to lead nothing and to serve nobody."""
+        self.duties: NodeDuties | None = None
         self.watch: NodeWatch | None = None
         """Who looks on; nothing here depends on it."""
         self.transport = Transport(
@@ -316,13 +320,13 @@ class Node:
             if not leading:
                 return
             for group in leading:
-                self._transfer(group)
+                self.hand_over(group)
             await asyncio.sleep(2 * TICK_SECONDS)
 
-    def _transfer(self, group: HostedGroup) -> None:
+    def hand_over(self, group: HostedGroup, but: frozenset[int] = frozenset()) -> None:
         """Hand over to the replica that is furthest; a transfer that runs is left alone."""
         core = group.replica.group.core
-        reachable = self.transport.connected()
+        reachable = [each for each in self.transport.connected() if int(each) not in but]
         others = [
             (progress.match_index, member)
             for member, progress in core.progress.items()
@@ -394,6 +398,8 @@ class Node:
             self._tick_groups()
         for service in self._services:
             contained.run("service tick", type(service).__name__, service.on_tick)
+        if self.duties is not None:
+            contained.run("duties", "", partial(self.duties.on_tick, now_ms))
         if self.watch is not None:
             contained.run("telemetry", "", lambda: self._look_on(now_ms))
         self.turn_soon()

@@ -128,13 +128,20 @@ class NodeStatus(msgspec.Struct, frozen=True):
     control: ControlStatus | None = None  # its own group is not among the others
 
 
+def mode_of(node: Node) -> str:
+    """Name what the node does as a whole."""
+    if node.stopping:
+        return "Stopping"
+    return "Draining" if node.draining else "Serving"
+
+
 def status_of(node: Node, pid: int) -> NodeStatus:
     """Look at everything once."""
     return NodeStatus(
         cluster_id=node.cluster.cluster_id,
         node_id=node.node_id,
         pid=pid,
-        mode="Stopping" if node.stopping else "Serving",
+        mode=mode_of(node),
         connected_to=[int(peer) for peer in node.transport.connected()],
         nodes=[
             NodeAddress(entry.node_id, str(entry.peer), str(entry.admin))

@@ -22,6 +22,7 @@ from clustor.runtime.admin_http import Text
 from clustor.runtime.admin_ports import Later
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.members import WantedChange, request_for
+from clustor.runtime.status import mode_of
 from clustor.runtime.telemetry_metrics import Detail, scrape
 from clustor.telemetry import (
     CONTENT_TYPE,
@@ -100,8 +101,7 @@ class TelemetryPages:
         node = self._node
         readiness = self._watch.readiness.readiness(map(int, node.groups), node.now_ms())
         members, absent = self._ready_members()
-        mode = "Serving" if self._watch.has_looked else "Starting"
-        mode = "Stopping" if node.stopping else mode
+        mode = mode_of(node) if self._watch.has_looked else "Starting"
         body = ReadyBody(int(node.node_id), mode, members, absent)
         ready, content = ready_body(body, readiness, self._watch.readiness.numbers)
         return (200 if ready else 503), content

@@ -65,6 +65,10 @@ _CAMPAIGN: Final = {
     ),
     CampaignClause.INSTALLING: ("it installs a snapshot", "wait until the snapshot is in"),
     CampaignClause.DEVICE_STALLED: ("its disk is stalled", "look at the disk"),
+    CampaignClause.CLOCK_ALARM: (
+        "this machine's clock jumped or runs away",
+        "look at the time service of this machine; it may lead again once the clock is steady",
+    ),
     CampaignClause.HOLDING_OFF: ("it gave up leading a moment ago", "wait a moment"),
 }
 

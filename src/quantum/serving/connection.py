@@ -185,6 +185,7 @@ class Connection(SessionClient):
         """Say that the session is there, and go on with what the client already sent."""
         self._entrance = None
         self.phase = Phase.LIVE
+        self._note_audit("ClientConnected", "Resumed" if connack.session_present else "Done")
         self.send(connack)
         self._end_forbidden()
         if self._holds:
@@ -400,6 +401,10 @@ class Connection(SessionClient):
         who, tenant = self._named()
         self.service.note_refused(what, who=who, why=why, target=target, tenant=tenant)
 
+    def _note_audit(self, what: str, why: str) -> None:
+        who, _ = self._named()
+        self.service.note_client(what, why, who, self.home)
+
     def count_fault(self, fault: PeerFault) -> None:
         """Count what is wrong with what the client sent, and tell the audit log whose it was."""
         self.service.count_fault(fault, *self._named())
@@ -448,8 +453,8 @@ class Connection(SessionClient):
             self.disconnect(fault.reason_code, fault.reason)
 
     def taken_over(self) -> None:
-        """Another connection has the client's id ([MQTT-3.1.4-3]); no will then (§10.3)."""
-        self.gracefully = True
+        """Another connection has the client's id ([MQTT-3.1.4-3]): that decides on the will."""
+        self.by_us = True
         self.disconnect(ReasonCode.SESSION_TAKEN_OVER, "session taken over")
 
     @guarded(PLACE)
@@ -488,6 +493,9 @@ class Connection(SessionClient):
     def close_session(self) -> None:
         if self.phase is Phase.CLOSED:
             return
+        if self.phase is Phase.LIVE:
+            left = "Goodbye" if self.gracefully else "BrokenByUs" if self.by_us else "Lost"
+            self._note_audit("ClientDisconnected", left)
         self.phase = Phase.CLOSED
         self._entrance = None
         self.service.left(self)

@@ -226,6 +226,8 @@ class Entrance:
                 return
             connection.prg = prg
             self._authenticate(prg)
+        elif connection.service.draining and not self._arrived:
+            self.refuse(ReasonCode.USE_ANOTHER_SERVER, "this node is being drained")
         elif node is not None and connection.service.reaches(node) and not self._arrived:
             self._relay_to(prg, node)
         else:
@@ -364,8 +366,10 @@ class Entrance:
             connect.clean_start,
             connection.expiry_seconds,
             connection.window,
-            will_spec(connect.will, client_id),
+            will_spec(connect.will, client_id, connection.agreed.keep_alive_seconds),
             identity_digest(connection.identity),
+            takes_over=older is not None,
+            standard_wills=connection.home.guard.has_standard_wills,
         )
         connection.command(encode_command(command), self._attached)
 

@@ -44,6 +44,7 @@ class RelayData(_Said, tag=2):
 class RelayEnd(_Said, tag=3):
     relay: int
     opened_here: bool
+    by_us: bool = False  # the node ends it, and perhaps not the client
 
 
 class RelayTaken(_Said, tag=4):

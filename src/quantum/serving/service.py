@@ -44,8 +44,9 @@ from quantum.serving.replaying import broker_settings
 from quantum.serving.standing import Standing
 from quantum.serving.telemetry import BrokerMeters, Recent
 from quantum.serving.tenant import Tenant
-from quantum.tenancy import TenantDescription
+from quantum.tenancy import ConnectionAudit, TenantDescription
 
+_SENT_AWAY_AT_ONCE: Final = 16  # in a tick: clients that all come back at once are a storm
 _CHECK_SLICES: Final = 50
 """Each connection's time is looked at once in so many ticks: half a second."""
 _LINK_BYTES_PER_TURN: Final = 2 << 20
@@ -119,6 +120,8 @@ class BrokerService:
         self._seats: dict[str, Sequence[Seat]] = {}
         self._by_life: dict[str, Tenant] = {}
         """Tenants by their names between nodes."""
+        self.draining = False
+        """An operator wants nobody to be served here."""
         self.standing: Callable[[Prg], Standing] | None = None
         """Says how a partition stands with the control plane; None where there is none."""
         self.keeper: Follower | None = None
@@ -284,6 +287,8 @@ class BrokerService:
             contained.run("tenant words", "broker.json", self._follow_rings)
             if self.keeper is not None:
                 contained.run("tenant words", "control plane", self.keeper.follow)
+        if self.draining:
+            contained.run("drain", "", self._send_relayed_away)
         if self._moved and self._next_slice == 0:
             self._end_strays()
         for connection in list(self._slices[self._next_slice]):
@@ -324,16 +329,27 @@ class BrokerService:
         for number, (node, entry) in list(self._entries.items()):
             if node == peer:
                 del self._entries[number]
-                self.say(peer, link.RelayEnd(number, opened_here=True), 32)
+                self.say(peer, link.RelayEnd(number, opened_here=True, by_us=True), 32)
                 entry.end()
         for key, relay_exit in list(self._exits.items()):
             if key[0] == peer:
                 del self._exits[key]
                 self.say(peer, link.RelayEnd(key[1], opened_here=False), 32)
-                relay_exit.lost()
+                relay_exit.node_lost()
         for tenant in self.tenants.values():
             for prg in tenant.prgs:
                 prg.peer_changed(None)
+
+    def set_draining(self, draining: bool) -> None:
+        """Serve nobody here any more, or again; leaderships leave by themselves."""
+        self.draining = draining
+
+    def _send_relayed_away(self) -> None:
+        """End some of the connections that only pass through here: their clients dial elsewhere."""
+        for number, (node, entry) in list(self._entries.items())[:_SENT_AWAY_AT_ONCE]:
+            del self._entries[number]
+            self.say(node, link.RelayEnd(number, opened_here=True, by_us=True), 32)
+            entry.end()
 
     def _end_strays(self) -> None:
         """End relays to nodes that lead no more; while they live they end them themselves."""
@@ -404,6 +420,13 @@ class BrokerService:
         """Tell the audit log of something that a client may not."""
         if self.audit is not None:
             self.audit.refused(what, who=who, why=why, target=target, tenant=tenant)
+
+    def note_client(self, what: str, why: str, who: str, tenant: Tenant) -> None:
+        """Tell the audit log of a client that came or went, as its tenant's policy says."""
+        wanted = tenant.guard.description.policy.connection_audit
+        if self.audit is not None and wanted is not ConnectionAudit.OFF:
+            every = wanted is ConnectionAudit.ALL
+            self.audit.client_did(what, who=who, why=why, tenant=tenant.name, every=every)
 
     def note_act(self, what: str, outcome: str, *, target: str = "", tenant: str = "") -> None:
         """Tell the audit log what was done to clients because somebody in charge wants it."""
@@ -555,7 +578,7 @@ class BrokerService:
             end.on_taken(said.taken)
         elif isinstance(end, RelayExit):
             del self._exits[peer, said.relay]
-            end.lost()
+            end.node_lost() if said.by_us else end.lost()
         else:
             del self._entries[said.relay]
             end.end()

@@ -35,6 +35,7 @@ class SessionClient(ClientWire):
     __slots__ = (
         "_ended",
         "attachment",
+        "by_us",
         "epoch",
         "expiry_seconds",
         "gracefully",
@@ -62,6 +63,8 @@ class SessionClient(ClientWire):
         self._ended = False
         self.gracefully = False
         """Whether its will is not wanted."""
+        self.by_us = False
+        """Whether the connection ended and the client did not: its will waits (C23)."""
         self.queued_bytes = 0
         """What waits here for a client that does not keep up."""
 
@@ -110,6 +113,10 @@ class SessionClient(ClientWire):
         if self.epoch == epoch and self.phase is Phase.LIVE:
             self.disconnect(ReasonCode.ADMINISTRATIVE_ACTION, reason)
 
+    def broken_by_us(self) -> None:
+        """Note that the connection ends, and the client perhaps does not (C23)."""
+        self.by_us = True
+
     def end_session(self) -> None:
         """Leave the partition, when all that is on its way there is settled."""
         prg = self.prg
@@ -133,6 +140,7 @@ class SessionClient(ClientWire):
             self.new_expiry_seconds,
             self.attachment,
             self.outward.unsent_from() if self.outward is not None else 0,
+            self.by_us,
         )
         settled = prg.unsettle(self.client_id)
         prg.propose(encode_command(command), lambda _reply: settled())
