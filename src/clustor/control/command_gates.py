@@ -32,6 +32,7 @@ class CommandGate(StrEnum):
     DURABILITY_RECORDS = "DurabilityRecords"
     DATA_KEY_GRANTS = "DataKeyGrants"
     FORWARDS_HELD = "ForwardsHeld"  # a word between brokers, tag 12 of their link
+    SLOW_DOWN = "SlowDown"  # a word between brokers, tag 13 of their link
 
 
 GATE_OF: Final[Mapping[str, CommandGate]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -233,7 +234,7 @@ class Conversation:
                 if QUOTA_EXHAUSTED in found.reasons:
                     why = "the tenant is over its quota for long"
                     connection.end_soon(ReasonCode.QUOTA_EXCEEDED, why)
-                self._answer_when_taken(found, suback)
+                self._answer_when_taken(found, suback, connection.await_suback())
                 self._answer_system(plan, suback)
 
         command = plan.command(
@@ -264,10 +265,20 @@ class Conversation:
         command = plan.command(prg.now_ms(), connection.client_id, connection.epoch)
         connection.command(encode_command(command), unsubscribed)
 
-    def _answer_when_taken(self, found: Subscribed, answer: Suback | Unsuback) -> None:
-        """Answer when every partition that may own such a topic knows."""
+    def _answer_when_taken(
+        self,
+        found: Subscribed,
+        answer: Suback | Unsuback,
+        then: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Answer when every partition that may own such a topic knows; then comes `then`."""
         connection = self._connection
-        if found.awaited and connection.prg is not None:
-            connection.prg.when_taken(found.awaited, lambda: connection.send_live(answer))
-        else:
+
+        def taken() -> None:
             connection.send_live(answer)
+            then()
+
+        if found.awaited and connection.prg is not None:
+            connection.prg.when_taken(found.awaited, taken)
+        else:
+            taken()

@@ -43,6 +43,7 @@ class RelayData(_Said, tag=2):
 class RelayEnd(_Said, tag=3):
     relay: int
     opened_here: bool
+    again: bool = False  # the session is led elsewhere, and its client has no answer yet
 
 
 class RelayTaken(_Said, tag=4):
@@ -140,6 +141,16 @@ class ForwardsHeld(_Said, tag=12):
     reason: str
 
 
+class SlowDown(_Said, tag=13):
+    """A subscriber of the sender cannot follow a publisher of the receiver, or can again."""
+
+    tenant: str
+    prg: int
+    publisher: bytes
+    subscriber: bytes
+    slow: bool
+
+
 Said: TypeAlias = (
     RelayOpen
     | RelayData
@@ -154,6 +165,7 @@ Said: TypeAlias = (
     | Items
     | ItemsTaken
     | ForwardsHeld
+    | SlowDown
 )
 
 

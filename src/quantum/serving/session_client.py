@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from quantum.broker import (
     PUBREC,
@@ -20,6 +21,7 @@ from quantum.serving.client_wire import ClientWire
 from quantum.serving.delivery import Outgoing
 from quantum.serving.outward import Outward, answer_stray_pubrec
 from quantum.serving.phase import Phase
+from quantum.serving.slowing import Slowing
 from quantum.tenancy.credits import WHOLE
 
 if TYPE_CHECKING:
@@ -28,20 +30,28 @@ if TYPE_CHECKING:
     from quantum.serving.tenant import Tenant
 
 
+BEHIND_SUBACK_MAX: Final = 1_024
+"""So many messages may wait for a SUBACK."""
+
+
 class SessionClient(ClientWire):
     """The session's side of a `Connection`, which is the only kind of it."""
 
     __slots__ = (
+        "_behind_suback",
         "_ended",
+        "_subacks",
         "attachment",
         "epoch",
         "expiry_seconds",
         "gracefully",
+        "moved_ms",
         "new_expiry_seconds",
         "operations",
         "outward",
         "prg",
         "queued_bytes",
+        "slowing",
         "tenant",
     )
 
@@ -63,6 +73,13 @@ class SessionClient(ClientWire):
         """Whether its will is not wanted."""
         self.queued_bytes = 0
         """What waits here for a client that does not keep up."""
+        self.moved_ms = 0
+        """When something of that last left, or began to wait."""
+        self._subacks = 0  # that wait for other partitions to know of a subscription
+        self._behind_suback: list[Callable[[], None]] | None = None
+        """What is sent when those have left; None: nothing waits for them."""
+        self.slowing: Slowing | None = None
+        """Whom it slows; None: it kept up so far."""
 
     @property
     def home(self) -> Tenant:
@@ -151,13 +168,46 @@ class SessionClient(ClientWire):
         self, outgoing: Outgoing, qos: int, retain: int, identifiers: tuple[int, ...]
     ) -> None:
         """Deliver a message that only this connection keeps."""
-        if self.phase is Phase.LIVE:
+        if self.phase is not Phase.LIVE:
+            return
+        if self._behind_suback is None:
             self._sender().deliver(outgoing, qos, retain, identifiers)
+        else:
+            self._wait(lambda: self.deliver(outgoing, qos, retain, identifiers))
 
     def send_kept(self, delivery: Delivery, *, again: bool) -> None:
         """Send a message that the machine keeps for this client."""
-        if self.phase is Phase.LIVE:
+        if self.phase is not Phase.LIVE:
+            return
+        if self._behind_suback is None:
             self._sender().send_kept(delivery, again=again)
+        else:
+            self._wait(lambda: self.send_kept(delivery, again=again))
+
+    def await_suback(self) -> Callable[[], None]:
+        """Send no message before a SUBACK that must wait; call what is returned when it left."""
+        self._subacks += 1
+        if self._behind_suback is None:
+            self._behind_suback = []
+
+        def left() -> None:
+            self._subacks -= 1
+            if not self._subacks:
+                self._send_behind_suback()
+
+        return left
+
+    def _wait(self, call: Callable[[], None]) -> None:
+        """Let a message wait behind SUBACK; not without end: the standard lets it come before."""
+        assert self._behind_suback is not None
+        self._behind_suback.append(call)
+        if len(self._behind_suback) > BEHIND_SUBACK_MAX:
+            self._send_behind_suback()
+
+    def _send_behind_suback(self) -> None:
+        calls, self._behind_suback = self._behind_suback, None
+        for call in calls or ():
+            call()
 
     def _sender(self) -> Outward:
         if self.outward is None:
@@ -192,8 +242,19 @@ class SessionClient(ClientWire):
     def note_queued(self, queued_bytes: int) -> None:
         """Say how much waits here for the client."""
         if queued_bytes != self.queued_bytes:
+            if queued_bytes < self.queued_bytes or not self.queued_bytes:
+                self.moved_ms = self.service.tick_ms
             self.home.queued.add(queued_bytes - self.queued_bytes)
             self.queued_bytes = queued_bytes
+            if self.slowing is not None:
+                self.slowing.weigh(queued_bytes)
+
+    def slow_down(self, publisher: bytes) -> None:
+        """Let the client whose message waits here wait, too."""
+        if self.slowing is None:
+            self.slowing = Slowing(self)
+            self.slowing.weigh(self.queued_bytes)
+        self.slowing.slow_down(publisher)
 
     def count_dropped(self) -> None:
         self.service.dropped += 1
