@@ -150,9 +150,7 @@ class BrokerService:
         self.host(tenant, entry)
         self.tenants[entry.name] = tenant
         self._by_life[tenant.life] = tenant
-        if len(self.tenants) > 1:
-            for each in self.tenants.values():
-                each.share = each.share or TurnShare(self.soon)
+        tenant.share = TurnShare(self.soon)
         self._note_sharing()
         return tenant
 
@@ -337,8 +335,12 @@ class BrokerService:
                 self.say(peer, link.RelayEnd(key[1], opened_here=False), 32)
                 relay_exit.node_lost()
         for tenant in self.tenants.values():
+            tenant.slowed.begin_anew(peer)
             for prg in tenant.prgs:
                 prg.peer_changed(None)
+            for connection in tenant.connected():
+                if connection.slowing is not None:
+                    connection.slowing.begin_anew(peer)
 
     def set_draining(self, draining: bool) -> None:
         """Serve nobody here any more, or again; leaderships leave by themselves."""
@@ -349,7 +351,7 @@ class BrokerService:
         for number, (node, entry) in list(self._entries.items())[:_SENT_AWAY_AT_ONCE]:
             del self._entries[number]
             self.say(node, link.RelayEnd(number, opened_here=True, by_us=True), 32)
-            entry.end()
+            entry.end(again=False)
 
     def _end_strays(self) -> None:
         """End relays to nodes that lead no more; while they live they end them themselves."""
@@ -457,7 +459,7 @@ class BrokerService:
         """Let another node serve a client that came here."""
         self._next_relay += 1
         number = self._next_relay
-        entry = RelayEntry(self, wire, prg, node, number)
+        entry = RelayEntry(self, wire, prg, node, number, data)
         self._entries[number] = (node, entry)
         said = link.RelayOpen(
             number,
@@ -516,10 +518,22 @@ class BrokerService:
                 if prg is not None and prg.leading:
                     items = [decode_item(item) for item in said.items]
                     prg.receive_items(said.origin, said.first, items, said.base)
+            case link.SlowDown():
+                self._on_slow_down(peer, said)
             case link.ItemsTaken():
                 prg = self._prg(said.tenant, said.origin)
                 if prg is not None and prg.leading:
                     prg.items_taken(said.prg, said.through)
+
+    def _on_slow_down(self, peer: int, said: link.SlowDown) -> None:
+        prg = self._prg(said.tenant, said.prg)
+        connection = None if prg is None else prg.connections.get(said.publisher)
+        if prg is not None and connection is not None:
+            prg.tenant.slowed.on_word(peer, said.subscriber, connection, slow=said.slow)
+
+    def knows_slow_down(self, node: int) -> bool:
+        """Say whether a node's build knows how to slow its publishers."""
+        return self._knows(node, CommandGate.SLOW_DOWN)
 
     def _knows(self, peer: int, gate: CommandGate) -> bool:
         """Say whether a node's build knows a word; without a control plane all are one build."""
@@ -581,7 +595,7 @@ class BrokerService:
             end.node_lost() if said.by_us else end.lost()
         else:
             del self._entries[said.relay]
-            end.end()
+            end.end(again=isinstance(said, link.RelayEnd) and said.again)
 
     def _on_relay_open(self, node: int, said: link.RelayOpen) -> None:
         peer = Peer(

@@ -14,6 +14,7 @@ from clustor.replica import Replica, ReplicaOutput
 from clustor.runtime.admin_http import Text
 from clustor.runtime.admission import Admission, FlowNumbers
 from clustor.runtime.hosted_group import HostedGroup
+from clustor.runtime.loop_watch import LoopWatch
 from clustor.runtime.node import Node
 from clustor.runtime.telemetry import NodeTelemetry
 from clustor.runtime.telemetry_spans import Spans
@@ -48,6 +49,7 @@ class StageNode:
     reaches: set[int] = field(default_factory=set)
     pki: Path = Path("/nowhere")
     control: None = None
+    loop_watch: LoopWatch = field(default_factory=LoopWatch)
 
     @property
     def transport(self) -> Any:
