@@ -40,6 +40,7 @@ from clustor.runtime.control_pages import ControlPages
 from clustor.runtime.control_service import ControlService
 from clustor.runtime.data_directory import STATE_DIRECTORY, DataDirectory, open_data_directory
 from clustor.runtime.disk import DiskError, open_disk
+from clustor.runtime.disk_checks import check_disk
 from clustor.runtime.errors import (
     CertificateUnusable,
     DataDirectoryInUse,
@@ -59,15 +60,17 @@ from clustor.runtime.node import Node, NodeSettings
 from clustor.runtime.pki import NodeId, own_identity
 from clustor.runtime.release import check_release
 from clustor.runtime.repair import repair_status
+from clustor.runtime.repairing import RepairService
 from clustor.runtime.rotation import NodeTrust, Repeated
 from clustor.runtime.rotation_keys import KeyKeeper, epochs_in_use, keep_keys, mac_epochs_in_use
+from clustor.runtime.scrubbing import Scrubber
 from clustor.runtime.signer_keys import SignerKeeper, read_trusted
 from clustor.runtime.status import status_of
 from clustor.runtime.telemetry import NodeTelemetry
 from clustor.runtime.telemetry_logs import FORMATS, set_up_logging
 from clustor.runtime.telemetry_pages import RepairPages
 from clustor.security import KeyUse
-from clustor.selftest import run_selftest
+from clustor.selftest import run_selftest, selftest_digest
 
 EXIT_CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (DataDirectoryRefused, 3),
@@ -186,10 +189,12 @@ async def serve_node(
         flow=cluster.flow,
         registered_keys=read_trusted(data.keys),
     )
+    checked = check_disk(data, cluster)
     disk = open_disk(data.root)
     for downgrade in disk.downgrades:
         journal.info("the disk cannot write in mode %s: %s", downgrade.mode.name, downgrade.reason)
     node = Node(settings, data, disk)
+    node.disk_checked = checked
     node.audit = signers.audit = open_desk(data, active_partitions=cluster.groups)
     node.transport.on_refused = node.audit.peer_refused
     node.audit.node_did("NodeStarted", node_id)
@@ -211,7 +216,7 @@ async def serve_node(
     door = AdminTrust(data.pki, admin, node.audit) if cluster.admin_tls else None
     if door is not None:
         watches.append(Repeated(door.look))
-    admin.telemetry = node.watch = NodeTelemetry(node)
+    telemetry = admin.telemetry = node.watch = NodeTelemetry(node)
     await admin.listen(settings.entry.admin, door.context if door is not None else None)
     for number in range(1, cluster.groups + 1):
         kv.host(PartitionId(number))
@@ -221,8 +226,14 @@ async def serve_node(
         admin.calls = ControlPages(node.control, cluster.id, orders)
         calls = ControlFollower(node.control.state, node.audit, data.root / AUDIT_DIRECTORY)
         watches.append(Repeated(calls.look))
+    selftest = selftest_digest(run_selftest())
+    repairs, scrubber = RepairService(node), Scrubber(node, selftest)
+    commands.scrub_now = scrubber.scrub_now
+    telemetry.sources.append(scrubber.families)
+    telemetry.more.append(scrubber.page)
     close = await extend(node, admin, file) if extend is not None else None
     await node.start()
+    scrubber.start()
     if node.control is not None:
         node.control.start()
     if door is None:
@@ -233,6 +244,8 @@ async def serve_node(
     journal.info("stopping")
     if close is not None:
         close()
+    scrubber.close()
+    repairs.close()
     if node.control is not None:
         await node.control.close()
     await node.stop()

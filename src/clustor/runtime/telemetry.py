@@ -251,4 +251,5 @@ def _sight(group: HostedGroup) -> GroupSight:
         rejoining=core.hard.rejoining,
         proven_index=core.wal_committed_index if replica.leads else fsynced,
         ingest_blocked=group.admission.verdict.credit_scale == 0.0,
+        quarantine="" if group.quarantine is None else str(group.quarantine),
     )

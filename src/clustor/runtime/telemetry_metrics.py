@@ -163,6 +163,9 @@ def node_families(node: Node) -> Iterator[Family]:
             return
         yield gauge("clustor.wal.disk_free_bytes", room.f_bavail * room.f_frsize, "Room left")
         yield gauge("clustor.wal.disk_total_bytes", room.f_blocks * room.f_frsize, "Whole disk")
+    if node.disk_checked is not None:
+        found = len(node.disk_checked.findings)
+        yield gauge("clustor.wal.disk_findings", found, "What is wrong with the disk: see /status")
     yield from _certificate(node)
     yield from _control(node)
     keys = node.settings.keys

@@ -47,6 +47,7 @@ class NotReady(StrEnum):
     FAILED = "Failed"
     MENDING = "Mending"
     REJOINING = "Rejoining"
+    QUARANTINED = "Quarantined"
     NO_LEADER = "NoLeader"
     INGEST_BLOCKED = "IngestBlocked"
     WRITE_REFUSED = "WriteRefused"
@@ -68,6 +69,8 @@ class GroupSight:
     proven_index: int
     """A leader's `wal_committed_index`; a follower's commit index as far as it is fsynced here."""
     ingest_blocked: bool = False
+    quarantine: str = ""
+    """How far its repair is, and what was found; empty: its bytes are believed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +197,8 @@ def _judge(watched: _Watched, limit_ms: int, now_ms: int) -> GroupReadiness:
 def _reason(
     watched: _Watched, sight: GroupSight, age_ms: int | None, limit_ms: int
 ) -> tuple[NotReady | None, str]:
+    if sight.quarantine:
+        return NotReady.QUARANTINED, sight.quarantine
     if sight.failed is not None:
         return NotReady.FAILED, sight.failed
     if not sight.ready:

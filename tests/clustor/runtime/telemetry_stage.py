@@ -12,7 +12,7 @@ import msgspec
 
 from clustor.replica import Replica, ReplicaOutput
 from clustor.runtime.admission import Admission, FlowNumbers
-from clustor.runtime.hosted_group import HostedGroup
+from clustor.runtime.hosted_group import HostedGroup, QuarantineView
 from clustor.runtime.http_head import Text
 from clustor.runtime.node import Node
 from clustor.runtime.telemetry import NodeTelemetry
@@ -35,6 +35,7 @@ class StageGroup:
     syncs: int = 0
     meters: NodeMeters | None = None
     rolled_back: str = ""
+    quarantine: QuarantineView | None = None
 
 
 @dataclass(eq=False)
@@ -48,6 +49,7 @@ class StageNode:
     reaches: set[int] = field(default_factory=set)
     pki: Path = Path("/nowhere")
     control: None = None
+    disk_checked: None = None
 
     @property
     def transport(self) -> Any:
