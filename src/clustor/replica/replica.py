@@ -73,6 +73,7 @@ class Replica:
         self.settings = settings
         self.identity = opened.identity
         self.findings = opened.findings
+        self.truncated_bytes = opened.truncated_bytes
         self.log: Log = opened.log
         self.machine: StateMachine = opened.machine
         self.applied_index: LogIndex = opened.view.base_index
@@ -88,6 +89,7 @@ class Replica:
         self.apply_seconds: list[float] = []
         """How long each batch took to apply, for who has given a clock, and empties this."""
         self.failed: str | None = None
+        self.is_damaged = False  # why it failed: bytes are not what was written
         self._mending = True
         self._disk = DiskQueue()
         self._reader = Reader()
@@ -369,6 +371,7 @@ class Replica:
 
         `open` will refuse, and `rejoin` is the way on.
         """
+        self.is_damaged = self.is_damaged or self.failed is None
         self._fail(f"the log is damaged: {detail}")
 
     def stop_for_good(self, reason: str) -> None:

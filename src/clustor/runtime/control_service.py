@@ -116,7 +116,7 @@ class ControlService:
             node.now_ms,
         )
         self._own_proofs = OwnProofs()
-        self._steering = Steering(node.node_id, self._call_for_node, self._call_as_steward)
+        self._steering = Steering(node.node_id, self.call_for_node, self.call_as_steward)
         proof_key = signers.signers[KeyUse.CONTROL_PLANE_PROOF]
         self._desk = Desk(node, self.group, self._send, signers.proof_key_id, proof_key)
         self._rounds = Rounds(
@@ -124,14 +124,14 @@ class ControlService:
             self._desk,
             signers,
             state=self.state,
-            call_for_node=self._call_for_node,
-            call_as_steward=self._call_as_steward,
+            call_for_node=self.call_for_node,
+            call_as_steward=self.call_as_steward,
         )
         self._steward = Steward(
             lambda: self.group.replica.leads,
             self.state,
             lambda: self._questions.ask(lambda number: Asked(number, 0), CALL_SECONDS_MAX),
-            self._call_as_steward,
+            self.call_as_steward,
         )
         self._steward.add(self._cluster)
         self._refreshing = asyncio.Event()
@@ -489,10 +489,12 @@ class ControlService:
         }
         return cluster_records(self._node.cluster, partitions)(store)
 
-    async def _call_as_steward(self, command: Command) -> Answer:
+    async def call_as_steward(self, command: Command) -> Answer:
+        """Call for the cluster itself; raises ControlUnavailable."""
         return await self._call_as(steward_of(self._node.cluster.id), command)
 
-    async def _call_for_node(self, command: Command) -> Answer:
+    async def call_for_node(self, command: Command) -> Answer:
+        """Call as this node; raises ControlUnavailable."""
         return await self._call_as(Caller(identity=self._node.identity), command)
 
     async def _call_as(self, caller: Caller, command: Command) -> Answer:

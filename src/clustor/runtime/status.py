@@ -46,7 +46,7 @@ class GroupStatus(msgspec.Struct, frozen=True):
 
     partition_id: int
     replica_id: int
-    state: str  # Running, Mending, Failed, or in repair mode the log's own state
+    state: str  # Running, Mending, Failed, Quarantine, or in repair mode the log's own state
     role: str
     term: int
     leader_id: int | None
@@ -115,6 +115,16 @@ class NodeAddress(msgspec.Struct, frozen=True):
     admin: str
 
 
+class DiskStatus(msgspec.Struct, frozen=True):
+    """What the node's data lies on, and what is wrong with that."""
+
+    filesystem: str
+    source: str
+    write_cache: str
+    io_writer_mode: str
+    findings: list[str]
+
+
 class NodeStatus(msgspec.Struct, frozen=True):
     """One node."""
 
@@ -126,6 +136,7 @@ class NodeStatus(msgspec.Struct, frozen=True):
     nodes: list[NodeAddress]
     groups: list[GroupStatus]
     control: ControlStatus | None = None  # its own group is not among the others
+    disk: DiskStatus | None = None
 
 
 def mode_of(node: Node) -> str:
@@ -153,6 +164,20 @@ def status_of(node: Node, pid: int) -> NodeStatus:
             if node.control is None or group is not node.control.group
         ],
         control=None if node.control is None else node.control.status(),
+        disk=_disk_status(node),
+    )
+
+
+def _disk_status(node: Node) -> DiskStatus | None:
+    checked = node.disk_checked
+    if checked is None:
+        return None
+    return DiskStatus(
+        checked.picture.kind,
+        checked.picture.source,
+        checked.picture.write_cache,
+        node.disk.mode.name,
+        [f"{each.kind}: {each.detail}" for each in checked.findings],
     )
 
 
@@ -165,7 +190,7 @@ def group_status(hosted: HostedGroup) -> GroupStatus:
     return GroupStatus(
         partition_id=hosted.partition_id,
         replica_id=core.id,
-        state="Failed" if replica.failed is not None else running,
+        state=_state(hosted, running),
         role=str(core.role),
         term=core.hard.term,
         leader_id=core.leader_id,
@@ -182,7 +207,7 @@ def group_status(hosted: HostedGroup) -> GroupStatus:
         syncs=hosted.syncs,
         members=_members(hosted) if core.leads else [],
         flow=_flow(hosted) if core.leads else None,
-        problem=replica.failed,
+        problem=replica.failed if hosted.quarantine is None else str(hosted.quarantine),
         learners=sorted(core.config.learners),
         outgoing=sorted(core.config.outgoing),
         membership_phase=str(_phase(hosted)),
@@ -196,6 +221,12 @@ def group_status(hosted: HostedGroup) -> GroupStatus:
         strict_fallback_blocking_reason=str(group.fallback.blocking),
         cache_state=str(group.access.cache),
     )
+
+
+def _state(hosted: HostedGroup, running: str) -> str:
+    if hosted.quarantine is not None:
+        return "Quarantine"
+    return running if hosted.replica.failed is None else "Failed"
 
 
 def _state_digest(machine: StateMachine) -> str:

@@ -180,6 +180,9 @@ def node_families(node: Node) -> Iterator[Family]:
         yield gauge("clustor.wal.disk_free_bytes", room.f_bavail * room.f_frsize, "Room left")
         yield gauge("clustor.wal.disk_total_bytes", room.f_blocks * room.f_frsize, "Whole disk")
     yield from _loop_families(node)
+    if node.disk_checked is not None:
+        found = len(node.disk_checked.findings)
+        yield gauge("clustor.wal.disk_findings", found, "What is wrong with the disk: see /status")
     yield from _certificate(node)
     yield from _control(node)
     yield by_label(

@@ -120,6 +120,8 @@ class TelemetryPages:
             "boot": {
                 "selftest": "passed",  # a node whose vectors fail does not start
                 "scrub_findings": sum(len(group.replica.findings) for group in groups),
+                "scrub_states": _scrub_states(groups),
+                "truncated_bytes": sum(group.replica.truncated_bytes for group in groups),
             },
             "fixtures.bundle_version": None,
             "fixtures.bundle_age_ms": None,
@@ -329,3 +331,12 @@ class RepairPages:
         """Nothing here is ordered."""
         del target
         return None
+
+
+def _scrub_states(groups: list[HostedGroup]) -> dict[str, int]:
+    """Count the groups by what their last start, or a scrub since, made of their bytes."""
+    found: dict[str, int] = {}
+    for group in groups:
+        state = "Healthy" if group.quarantine is None else group.quarantine.phase
+        found[state] = found.get(state, 0) + 1
+    return found
