@@ -34,6 +34,8 @@ NOTHING_LOST: Final = frozenset(
         "test_mqtt_torture",
         "test_partitions",
         "test_placed_moves",
+        "test_reads",
+        "test_reads_parted",
         "test_rebalance",
         "test_rotation",
         "test_rotation_due",

@@ -125,6 +125,16 @@ class KvMachine:
             return encode_reply(self._execute(command))
         return self._apply_once(command)
 
+    def read(self, encoded: bytes) -> bytes:
+        """Answer a `Get` or a `Range` from the state as it is; nothing changes."""
+        try:
+            command = decode_command(encoded)
+        except (msgspec.DecodeError, RecursionError):
+            return _MALFORMED
+        if not isinstance(command, Get | Range):
+            return _MALFORMED
+        return encode_reply(self._execute(command))
+
     def _apply_once(self, command: WriteCommand) -> bytes:
         known = self._clients.known_reply(command.client_id, command.sequence)
         if known is not None:

@@ -56,7 +56,8 @@ class Access:
         self.clock_guard_alarm = False
         self._follower_reads: dict[ReadId, None] = {}  # granted and not finished
         self._could_follow = False
-        self._expired_applied: LogIndex | None = None  # what snapshot reads clamp to
+        self.expired_applied: LogIndex | None = None
+        """What snapshot reads clamp to while the copy is Expired: what was applied before."""
         self._publish_due_ms = 0
         self._owed_index = NO_INDEX  # what a proof must cover before the latch clears
         self.cache = CacheState.EXPIRED
@@ -125,9 +126,9 @@ class Access:
 
     def _clamp_expired(self) -> None:
         if self.cache is not CacheState.EXPIRED:
-            self._expired_applied = None
-        elif self._expired_applied is None:
-            self._expired_applied = self._core.applied_index
+            self.expired_applied = None
+        elif self.expired_applied is None:
+            self.expired_applied = self._core.applied_index
 
     def _watch_observers(self) -> None:
         allowed = self.cache is CacheState.FRESH and not self.fallback.asserted
@@ -207,7 +208,7 @@ class Access:
 
     def _read_snapshot(self, request: ReadRequest) -> None:
         core = self._core
-        index = core.applied_index if self._expired_applied is None else self._expired_applied
+        index = core.applied_index if self.expired_applied is None else self.expired_applied
         if core.leads:
             self.answers.append(ReadGranted(request.read_id, request.kind, index))
         elif self.follower_clause() is not None:

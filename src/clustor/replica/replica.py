@@ -241,13 +241,23 @@ class Replica:
         answer = self.group.propose_no_op()
         return answer.last_index if isinstance(answer, Accepted) else str(answer.reason)
 
-    def read(self, request_id: RequestId, deadline_ms: int) -> None:
-        """Ask to read what is newest; an answer comes with an output, at the deadline at last."""
+    def read(
+        self, request_id: RequestId, deadline_ms: int, kind: ReadKind = ReadKind.READ_INDEX
+    ) -> None:
+        """Ask to read what is newest; an answer comes with an output, at the deadline at last.
+
+        `SNAPSHOT_ONLY` asks for no more than what is applied here, and is answered at once. Who
+        has served one says so by `read_finished`.
+        """
         if not self.ready:
             self._read_gate.deny(request_id, self.leader_id)
             return
         self._read_gate.ask(request_id)
-        self.group.read(ReadRequest(ReadId(request_id), ReadKind.READ_INDEX, deadline_ms))
+        self.group.read(ReadRequest(ReadId(request_id), kind, deadline_ms))
+
+    def read_finished(self, request_id: RequestId) -> None:
+        """Say that a read was served: it cannot be revoked any more."""
+        self.group.read_finished(ReadId(request_id))
 
     def control_plane(self, update: ControlPlaneUpdate) -> None:
         """Take what the control plane said."""
