@@ -161,6 +161,7 @@ class NoteKind(StrEnum):
     LEASE_GAP_EXCEEDED = "LeaseGapExceeded"
     LEASE_REVOKED = "LeaseRevokedDueToStrictFallback"
     CLOCK_GUARD_ALARM = "ClockGuardAlarm"
+    SNAPSHOT_CADENCE = "SnapshotCadence"
     MALFORMED_ENTRY = "MalformedEntry"
     TRANSFER_ABORTED = "TransferAborted"
 

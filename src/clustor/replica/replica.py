@@ -38,6 +38,7 @@ from clustor.raft.types import (
 from clustor.replica.batch import decode_batch
 from clustor.replica.disk_queue import DiskQueue
 from clustor.replica.documents import plan_hard_state, plan_identity
+from clustor.replica.emission_clock import EmissionClock
 from clustor.replica.emitting import Shelf
 from clustor.replica.fetching import Fetching
 from clustor.replica.machine import StateMachine
@@ -202,7 +203,7 @@ class Replica:
         if self.ready:
             self.catch_up()
             self.group.tick(now_ms)
-            self._snapshots.tick(now_ms)
+            self._snapshots.tick(now_ms, self.machine)
             self._probe_device()
 
     def _probe_device(self) -> None:
@@ -309,6 +310,15 @@ class Replica:
         Who asks must let go some day: until then the log grows, and no newer snapshot is emitted.
         """
         self.group.snapshots.hold_through = through
+
+    def allow_deltas(self, *, allowed: bool) -> None:
+        """Open or close the gate of incremental snapshots; it is shut at first."""
+        self._snapshots.deltas_allowed = allowed
+
+    @property
+    def emission_clock(self) -> EmissionClock | None:
+        """When time makes a snapshot due, and how its chain stands; None: it never does."""
+        return self._snapshots.clock
 
     @property
     def catalog(self) -> Catalog:
