@@ -9,7 +9,6 @@ from clustor.raft.control_plane import CacheState, ControlPlaneUpdate, ControlPl
 from clustor.raft.core import Core
 from clustor.raft.durability import Durability
 from clustor.raft.fallback import HEARD, FallbackFacts, GatedOperation, StrictFallback
-from clustor.raft.lease import lease_holds
 from clustor.raft.output import NoteKind, ReadAnswer
 from clustor.raft.reads import (
     FailedClause,
@@ -22,7 +21,6 @@ from clustor.raft.reads import (
     ReadRefused,
     ReadRequest,
     follower_clause,
-    read_gate_predicate,
     refusal_for,
     standing_clause,
 )
@@ -121,8 +119,6 @@ class Access:
             reason=fallback.blocking,
             decision_epoch=fallback.decision_epoch,
         )
-        if fallback.asserted and core.profile.lease.gap_max > 0:
-            core.note(NoteKind.LEASE_REVOKED)
 
     def _clamp_expired(self) -> None:
         if self.cache is not CacheState.EXPIRED:
@@ -145,7 +141,8 @@ class Access:
             case ReadKind.SNAPSHOT_ONLY:
                 self._read_snapshot(request)
             case ReadKind.LEASE:
-                self._read_lease(request)
+                # Not built: an election is held off by ticks, and a lease would need better clocks.
+                self._refuse(request, ReadRefusal.LEASES_DISABLED)
             case ReadKind.READ_INDEX:
                 self._read_index(request)
             case _:
@@ -176,35 +173,6 @@ class Access:
             self._refuse(request, ReadRefusal.OVERLOADED)
         else:
             self.queue.add(request, self._replication.next_read_round())
-
-    def _read_lease(self, request: ReadRequest) -> None:
-        core = self._core
-        numbers = core.profile.lease
-        if not core.leads:
-            self._refuse(request, ReadRefusal.NOT_LEADER)
-        elif numbers.gap_max <= 0:
-            self._refuse(request, ReadRefusal.LEASES_DISABLED)
-        elif (clause := read_gate_predicate(self.gate_state())) is not FailedClause.NONE:
-            self._refuse_clause(request, clause)
-        elif not self._lease_holds():
-            self._refuse(request, ReadRefusal.LEASES_DISABLED)
-        else:
-            granted = ReadGranted(request.read_id, request.kind, core.commit_index)
-            self.answers.append(granted)
-
-    def _lease_holds(self) -> bool:
-        core = self._core
-        gap = core.commit_index - core.wal_committed_index
-        if gap > core.profile.lease.gap_max:
-            core.note(NoteKind.LEASE_GAP_EXCEEDED, gap=gap)
-        return lease_holds(
-            core.profile.lease,
-            core.config,
-            lambda member: core.now_ms if member == core.id else core.progress[member].echoed_ms,
-            now_ms=core.now_ms,
-            commit_gap=gap,
-            clock_guard_alarm=self.clock_guard_alarm,
-        )
 
     def _read_snapshot(self, request: ReadRequest) -> None:
         core = self._core
@@ -275,7 +243,7 @@ class Access:
         return self._replication.read_seq if member == core.id else core.progress[member].read_seq
 
     def gate_state(self) -> ReadGateState:
-        """Return what the reference predicate of §10.3 looks at, for telemetry and leases."""
+        """Return what the reference predicate of §10.3 looks at, for telemetry."""
         core = self._core
         return ReadGateState(
             self.cache,

@@ -158,8 +158,6 @@ class NoteKind(StrEnum):
     MEMBERSHIP_ROLLED_BACK = "MembershipRolledBack"
     OBSERVERS_REVOKED = "ObserversRevoked"
     FOLLOWER_CAPABILITY_REVOKED = "FollowerCapabilityRevoked"
-    LEASE_GAP_EXCEEDED = "LeaseGapExceeded"
-    LEASE_REVOKED = "LeaseRevokedDueToStrictFallback"
     CLOCK_GUARD_ALARM = "ClockGuardAlarm"
     SNAPSHOT_CADENCE = "SnapshotCadence"
     MALFORMED_ENTRY = "MalformedEntry"

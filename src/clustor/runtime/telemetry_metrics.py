@@ -107,7 +107,6 @@ def reading_of(hosted: HostedGroup) -> GroupReading:
         gate_blocked={str(name): count for name, count in fallback.gate_blocked.items()},
         cache_state=str(access.cache),
         cache_age_ms=access.control.cache_age_ms(core.now_ms) or 0,
-        lease_state="Enabled" if core.profile.lease.gap_max > 0 else "Disabled",
         clock_guard_alarm=access.clock_guard_alarm,
         observers_allowed=group.replication.observers_allowed,
         can_read_snapshot=core.leads or access.follower_clause() is None,
