@@ -162,6 +162,7 @@ class NoteKind(StrEnum):
     SNAPSHOT_CADENCE = "SnapshotCadence"
     MALFORMED_ENTRY = "MalformedEntry"
     TRANSFER_ABORTED = "TransferAborted"
+    ELECTIONS_WIDENED = "ElectionsWidened"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Awaitable
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
@@ -39,6 +40,7 @@ from clustor.log.types import PartitionId
 from clustor.raft.control_plane import CacheState
 from clustor.raft.types import ReplicaId, RoutingEpoch
 from clustor.replica import ReplicaOutput
+from clustor.runtime.containment import contained
 from clustor.runtime.control_copy import SAVE_SECONDS, NodeCopy, moment
 from clustor.runtime.control_desk import Desk
 from clustor.runtime.control_proofs import OwnProofs, Proofs
@@ -153,13 +155,13 @@ class ControlService:
         """Begin to refresh, to publish and, where this node leads, to see to the records."""
         self._node.watch_groups(self)
         self._tell_all()
-        for loop in (
-            self._refresh_always(),
-            self._steward.run(),
-            self._save_always(),
-            self._rounds.run(),
+        for duty in (
+            self._refresh_always,
+            self._steward.run,
+            self._save_always,
+            self._rounds.run,
         ):
-            self._spawn(loop)
+            self._spawn(contained.lasting("control plane", duty))
 
     async def close(self) -> None:
         """Stop what runs beside the loop, and keep the copy."""
@@ -176,8 +178,8 @@ class ControlService:
     def _ended(self, task: asyncio.Future[None]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if error is not None:  # nobody foresaw it: the loop's handler ends the process
-            self._loop.call_exception_handler({"message": "control plane", "exception": error})
+        if error is not None:
+            contained.caught("control plane", "", error)
 
     # The face.
 
@@ -305,17 +307,20 @@ class ControlService:
 
     def _send(self, peer: NodeId, message: Message) -> None:
         if peer == self._node.node_id:
-            self._loop.call_soon(self._take, peer, message)
+            self._loop.call_soon(self._take_own, peer, message)
         else:
             self._node.send_service(self._number, peer, encode_message(message))
 
     def on_peer_data(self, peer: NodeId, data: bytes) -> None:
         try:
             message = decode_message(data)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             journal.warning("node %d sent what is no message of this version", peer)
             return
         self._take(peer, message)
+
+    def _take_own(self, peer: NodeId, message: Message) -> None:
+        contained.run("control plane", "this node", partial(self._take, peer, message))
 
     def _take(self, peer: NodeId, message: Message) -> None:
         if isinstance(message, Answered | Confirmed):
@@ -329,12 +334,12 @@ class ControlService:
     # What the node calls, for the control plane's own group.
 
     def prepare(self) -> None:
-        self._desk.prepare()
+        self.group.answer_for(self._desk.prepare)
         self._tell_some()
 
     def on_output(self, group: HostedGroup, output: ReplicaOutput) -> None:
         """Answer, let watchers of the store see what is new, and fold it."""
-        if output.replies:
+        if output.replies or output.reads:
             self._desk.on_output(output)
         self._kv.on_output(group, output)
         if output.role is not None and group.replica.leads:
@@ -412,7 +417,7 @@ class ControlService:
             if group is None or group.replica.failed is not None or group.paused:
                 continue
             if group.replica.ready:
-                self._tell(group)
+                group.answer_for(partial(self._tell, group))
             else:
                 self._to_tell[partition] = None
 

@@ -18,12 +18,13 @@ from clustor.replica import (
     DiskWork,
     Home,
     NoReplica,
-    Replica,
     ReplicaDamaged,
     ReplicaSettings,
 )
 from clustor.runtime.admission import Admission, FlowNumbers
 from clustor.runtime.disk import Completion, DirectoryStorage, Disk, PlanToken
+from clustor.runtime.fenced_replica import FencedReplica
+from clustor.runtime.loop_watch import LoopWatch
 from clustor.telemetry.meters import NodeMeters
 
 Entropy: TypeAlias = Callable[[int], bytes]
@@ -54,7 +55,9 @@ class HostedGroup:
         """How many syncs its plans have done."""
         self.meters: NodeMeters | None = None
         """Where they are timed, if anywhere."""
-        self._replica: Replica | None = None
+        self.loop_watch: LoopWatch | None = None
+        """Where it is noted what the device took, and what we did."""
+        self._replica: FencedReplica | None = None
         self._admission: Admission | None = None
         self._last_note: Note | None = None
         self.rolled_back = ""
@@ -65,7 +68,7 @@ class HostedGroup:
         """Whether it hangs on purpose: it hears nothing, says nothing, and its time stands."""
 
     @property
-    def replica(self) -> Replica:
+    def replica(self) -> FencedReplica:
         assert self._replica is not None, "not opened"
         return self._replica
 
@@ -99,9 +102,9 @@ class HostedGroup:
         storages = (self.storage, self._identity_storage)
         log_id = LogId(entropy(LOG_ID_BYTES))
         try:
-            self._replica = Replica.open(settings, *storages, now_ms=now_ms)
+            self._replica = FencedReplica.open(settings, *storages, now_ms=now_ms)
         except NoReplica:
-            self._replica = Replica.create(
+            self._replica = FencedReplica.create(
                 settings,
                 *storages,
                 replica_id=replica_id,
@@ -113,7 +116,7 @@ class HostedGroup:
         except (DataLost, ReplicaDamaged):
             if rejoin_epoch is None:
                 raise
-            self._replica = Replica.rejoin(
+            self._replica = FencedReplica.rejoin(
                 settings, *storages, log_id=log_id, rejoin_epoch=rejoin_epoch, now_ms=now_ms
             )
         self._admission = Admission(self._replica, flow)
@@ -153,7 +156,20 @@ class HostedGroup:
             for duration in completion.sync_durations:
                 self.meters.fsync_latency_ms.observe(duration / _NS_PER_MS)
         slowest = max(completion.sync_durations, default=0)
+        if self.loop_watch is not None:
+            self.loop_watch.appended(sum(completion.sync_durations) / _NS_PER_MS)
+            self.loop_watch.disk_queue_ms.observe(completion.queued_ns / _NS_PER_MS)
+            self.loop_watch.disk_seen_late_ms.observe(completion.seen_late_ns / _NS_PER_MS)
         replica.disk_done(token, slowest / _NS_PER_MS)
+
+    def answer_for(self, call: Callable[[], object]) -> bool:
+        """Do something on which the word of this group rests; its error fences the group."""
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001  # what it has told clients is not known now
+            self.replica.fence(error)
+            return False
+        return True
 
     def use_mode(self, mode: IoWriterMode) -> None:
         """Let the ledger say how the disk writes now."""

@@ -5,9 +5,9 @@ All linearizable reads of a group that one turn brings share one question to the
 writes have moved the watermark since the last one. A read that asks for a snapshot only is served
 at once, by a follower if the control plane lets followers read.
 
-Two kinds of groups have no proof to wait for, and read through the log: those of a cluster without
-a control plane, and the control plane's own. A proof of the latter is an entry of its own log, so
-the newest index is never proven, and every read would cost an entry anyway.
+Two kinds of groups have no proof to wait for, and take a quorum's word alone: those of a cluster
+without a control plane, and the control plane's own. A proof of the latter is an entry of its own
+log, so its newest index is never proven.
 """
 
 from __future__ import annotations
@@ -95,6 +95,11 @@ class KvReads:
         if self._node.control is None or access.cache is not CacheState.EXPIRED or clamp is None:
             return True
         return group.replica.applied_index <= clamp
+
+    def add_newest(self, group: HostedGroup, request: int, body: bytes) -> None:
+        """Let a linearizable read wait for the end of the turn."""
+        kind = ReadKind.READ_INDEX if self.is_gated(group) else ReadKind.QUORUM
+        self.add(group, request, body, kind)
 
     def add(self, group: HostedGroup, request: int, body: bytes, kind: ReadKind) -> None:
         """Let a read wait for the end of the turn; its answer comes with an output."""

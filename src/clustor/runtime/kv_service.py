@@ -161,7 +161,7 @@ class KvService:
                     touched = group
                     self._node.touch(group)
             elif operation == Operation.SNAPSHOT_READ:
-                self._on_snapshot_read(client, group, base | request_id, body)
+                self._on_snapshot_read(group, base | request_id, body)
             elif operation == Operation.WATCH:
                 self._on_watch(client, group, (number, request_id), body)
             elif operation == Operation.CANCEL:
@@ -176,11 +176,11 @@ class KvService:
             return
         try:
             command = decode_command(body)
-        except (msgspec.DecodeError, RecursionError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self._answer(client, request_id, Status.APPLIED, _MALFORMED)
             return
-        if isinstance(command, Get | Range) and self.reads.is_gated(group):
-            self.reads.add(group, request, body, ReadKind.READ_INDEX)
+        if isinstance(command, Get | Range):
+            self.reads.add_newest(group, request, body)
             return
         if self.reads.is_gated(group) and (refusal := refusal_through_the_log(group, command)):
             self._answer(client, request_id, Status.REFUSED, words_of(refusal).encode())
@@ -193,12 +193,9 @@ class KvService:
             body = _stamped(command, body)
         group.replica.propose(cast("RequestId", request), body)
 
-    def _on_snapshot_read(
-        self, client: Client, group: HostedGroup, request: int, body: bytes
-    ) -> None:
+    def _on_snapshot_read(self, group: HostedGroup, request: int, body: bytes) -> None:
         if self._node.control is None:
-            self._on_command(client, group, request, body)  # nobody grants and revokes here
-            self._node.touch(group)
+            self.reads.add_newest(group, request, body)  # nobody grants and revokes here
         else:
             self.reads.add(group, request, body, ReadKind.SNAPSHOT_ONLY)
 
@@ -215,7 +212,7 @@ class KvService:
         partition = group.partition_id
         try:
             wanted = _watch_decoder.decode(body)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise StreamViolation("a watch that cannot be read") from None
         if not self.reads.may_watch(group):
             leader = self._node.admin_address(group.replica.leader_id)

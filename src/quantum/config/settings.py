@@ -52,7 +52,17 @@ class Settings:
         10, kinds.count(1, 300, "seconds"), "for handshakes and CONNECT together"
     )
     half_open_max: int = _setting(
-        10_000, kinds.count(1, 1_000_000), "connections without an answered CONNECT; the oldest go"
+        10_000, kinds.count(1, 1_000_000), "connections without an answered CONNECT"
+    )
+    half_open_source_percent: int = _setting(
+        50,
+        kinds.count(1, 100),
+        "of those, how many one source may have; 100 behind a load balancer that hides sources",
+    )
+    tls_records: str = _setting(
+        "openssl",
+        kinds.choice("openssl", "own"),
+        "who makes clients' TLS records; own: a quarter of the memory, our own code",
     )
     packet_bytes_max: int = _setting(
         16_842_752, kinds.size(1 << 10, 16_842_752), "the largest packet of a client"

@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import Final
 
+from clustor.runtime.containment import guarded
 from clustor.runtime.trust import ChainReader, Disbelief, Shown
 from quantum.edge.errors import (
     ClientAuthorityGone,
@@ -13,7 +14,7 @@ from quantum.edge.errors import (
     ClientCertificateRevoked,
     ClientRefused,
 )
-from quantum.edge.listener import Connection, Listener
+from quantum.edge.listener import PLACE, Connection, Listener
 from quantum.edge.lobby import Lobby
 from quantum.edge.peer import identity_of
 from quantum.edge.ports import Expelling, NewHandler, Peer
@@ -61,6 +62,7 @@ class TlsConnection(Connection):
             super().write_early(self.session.end())
         super().close()
 
+    @guarded(PLACE)
     def data_received(self, data: bytes) -> None:
         if self._held is not None:
             self._hold(data)
@@ -76,12 +78,13 @@ class TlsConnection(Connection):
             self._refuse(refusal)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
+        super().connection_lost(exc)  # contains its own errors
         self.session = None
 
     def _shake_hands(self, data: bytes) -> None:
         if self.session is None:
-            self.session = TlsSession(self._listener.certificates.terms.context)
+            certificates = self._listener.certificates
+            self.session = TlsSession(certificates.terms.context, certificates.secrets)
         listener = self._listener
         self.session.shake_hands(data, listener.tenant_of, listener.certificates)
         self._write_out()
@@ -119,6 +122,7 @@ class TlsConnection(Connection):
     def tenant(self) -> str:
         return "" if self.session is None else self.session.tenant
 
+    @guarded(PLACE)
     def expel(self, refusal: ClientRefused) -> None:
         """Show out a client that is believed no more; its handler may still say why."""
         if self._closing or self._is_leaving:

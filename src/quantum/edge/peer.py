@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from cryptography import x509
-from cryptography.x509.oid import NameOID
-
+from clustor.runtime.certificates import read_certificate
+from clustor.runtime.errors import CertificateUnreadable
 from quantum.edge.errors import ClientUnnamed
 
 
@@ -19,6 +18,12 @@ class CertificateIdentity:
     not_after_ms: int
     serial: str
     """Its number: hexadecimal, small letters, no leading zeros."""
+
+
+def host_of(transport: asyncio.BaseTransport | None) -> str:
+    """Return the host of the other end."""
+    address = None if transport is None else transport.get_extra_info("peername")
+    return str(address[0]) if isinstance(address, tuple) else "?"
 
 
 def shown_address(transport: asyncio.BaseTransport | None) -> str:
@@ -38,28 +43,10 @@ def identity_of(certificate_der: bytes | None) -> CertificateIdentity:
     if certificate_der is None:
         raise ClientUnnamed("the client showed no certificate")
     try:
-        certificate = x509.load_der_x509_certificate(certificate_der)
-        names = _alternative_names(certificate) + _common_names(certificate)
-        ends, serial = certificate.not_valid_after_utc, format(certificate.serial_number, "x")
-    except ValueError as error:
-        raise ClientUnnamed("the client's certificate cannot be read") from error
+        found = read_certificate(certificate_der)
+    except CertificateUnreadable as error:
+        raise ClientUnnamed("the client's certificate cannot be read", **error.facts) from error
+    names = (*found.uris, *found.dns_names, *found.common_names)
     if not names:
         raise ClientUnnamed("the client's certificate names nobody")
-    return CertificateIdentity(names[0], int(ends.timestamp() * 1000), serial)
-
-
-def _alternative_names(certificate: x509.Certificate) -> list[str]:
-    try:
-        extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    except x509.ExtensionNotFound:
-        return []
-    names = extension.value
-    return [
-        *names.get_values_for_type(x509.UniformResourceIdentifier),
-        *names.get_values_for_type(x509.DNSName),
-    ]
-
-
-def _common_names(certificate: x509.Certificate) -> list[str]:
-    found = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    return [str(attribute.value) for attribute in found]
+    return CertificateIdentity(names[0], found.not_after_ms, found.serial_name)

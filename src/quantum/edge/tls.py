@@ -25,8 +25,6 @@ TenantOf: TypeAlias = Callable[[str | None], str | None]
 class TermsOf(Protocol):
     """Says how a tenant's clients are judged."""
 
-    secrets: SecretsFile
-
     def terms_of(self, tenant: str) -> Terms: ...
 
 
@@ -57,7 +55,13 @@ class ServerCertificates:
     """
 
     def __init__(
-        self, certificate: Path, key: Path, authority: Path, *, alpn: tuple[str, ...] = ("mqtt",)
+        self,
+        certificate: Path,
+        key: Path,
+        authority: Path,
+        *,
+        alpn: tuple[str, ...] = ("mqtt",),
+        own_records: bool = False,
     ) -> None:
         self._files = (certificate, key, authority)
         self._revocations = authority.with_name(REVOCATION_FILE)
@@ -66,7 +70,8 @@ class ServerCertificates:
         self._without: frozenset[str] = frozenset()
         """Tenants whose clients may come without a certificate."""
         self._tenants: dict[str, Terms] = {}
-        self.secrets = SecretsFile()
+        self.secrets = SecretsFile() if own_records else None
+        """Where handshakes tell their secrets; None: they tell nobody, and OpenSSL does all."""
         self.terms = self._read()
 
     @property
@@ -158,7 +163,8 @@ class ServerCertificates:
         context.num_tickets = 0
         context.set_alpn_protocols(list(self._alpn))
         context.load_cert_chain(*self._files[:2])
-        self.secrets.listen_to(context)
+        if self.secrets is not None:
+            self.secrets.listen_to(context)
         return context
 
 

@@ -74,11 +74,15 @@ def pki_directory(data: Path) -> Path:
 
 
 def prepare_server(
-    data: Path, now: datetime, names: frozenset[str] = frozenset()
+    data: Path,
+    now: datetime,
+    names: frozenset[str] = frozenset(),
+    *,
+    own_records: bool = False,
 ) -> ServerCertificates:
     """Return the development server's certificates, made or renewed where need be.
 
-    They are for this machine's own names and for these.
+    They are for this machine's own names and for these. `own_records`: see `tls_records`.
     """
     directory = pki_directory(data)
     certificate, key = directory / SERVER_FILE, directory / SERVER_KEY_FILE
@@ -97,7 +101,8 @@ def prepare_server(
             replace_file(certificate, issued.certificate_pem, 0o644)
     except CertificateUnusable as error:
         raise CertificatesUnusable(error.reason, **error.facts) from error
-    return ServerCertificates(certificate, key, directory / AUTHORITY_FILE)
+    bundle = directory / AUTHORITY_FILE
+    return ServerCertificates(certificate, key, bundle, own_records=own_records)
 
 
 def renew_server(data: Path, now: datetime) -> datetime:

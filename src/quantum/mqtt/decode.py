@@ -47,6 +47,9 @@ _PROTOCOLS: Final = {
 }
 _REASONS: Final = {int(code): code for code in ReasonCode}
 _SUBACK_FAILURE: Final = 0x80
+FILTERS_PER_PACKET_MAX: Final = 4_096
+"""A filter takes three bytes on the wire and many microseconds here: while one packet is read
+nobody else is served."""
 
 _AcknowledgementT = TypeVar("_AcknowledgementT", bound=Acknowledgement)
 
@@ -193,6 +196,11 @@ def decode_publish(
     return Publish(TopicName(topic), cursor.take_rest(), qos, retain, dup, packet_id, properties)
 
 
+def _too_many_filters() -> PeerFault:
+    why = "too many filters in one packet"
+    return ProtocolViolation(ReasonCode.QUOTA_EXCEEDED, why, limit=FILTERS_PER_PACKET_MAX)
+
+
 def decode_acknowledgement(
     cursor: Cursor, version: ProtocolVersion, packet: type[_AcknowledgementT], kind: PacketType
 ) -> _AcknowledgementT:
@@ -212,6 +220,8 @@ def decode_subscribe(cursor: Cursor, version: ProtocolVersion) -> Subscribe:
         raise _violation("property given twice", property="subscription_identifiers")
     subscriptions: list[Subscription] = []
     while not cursor.exhausted:
+        if len(subscriptions) == FILTERS_PER_PACKET_MAX:
+            raise _too_many_filters()
         subscriptions.append(_take_subscription(cursor, version))
     if not subscriptions:
         raise _violation("subscribe to nothing")  # [MQTT-3.8.3-2]
@@ -261,6 +271,8 @@ def decode_unsubscribe(cursor: Cursor, version: ProtocolVersion) -> Unsubscribe:
     properties = _take_properties(cursor, PropertyScope.UNSUBSCRIBE, version)
     filters: list[TopicFilter] = []
     while not cursor.exhausted:
+        if len(filters) == FILTERS_PER_PACKET_MAX:
+            raise _too_many_filters()
         filters.append(_take_filter(cursor, version))
     if not filters:
         raise _violation("unsubscribe from nothing")  # [MQTT-3.10.3-2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from clustor.runtime.containment import guarded
 from quantum.edge.ports import Peer, Wire
 from quantum.mqtt import (
     Connack,
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from quantum.serving.service import BrokerService
     from quantum.serving.terms import Terms
 
+PLACE: Final = "mqtt"
+"""Where an error while one client is served is counted."""
 _V5: Final = ProtocolVersion.V5
 
 
@@ -114,6 +117,7 @@ class ClientWire:
             self.service.dirty(self)
         return self._out
 
+    @guarded(PLACE)
     def flush(self) -> None:
         """Write all that this turn brought, at once."""
         if self._out:
@@ -138,6 +142,16 @@ class ClientWire:
             self.send(Disconnect(reason, said))
         self.flush()
         self.drop(why)
+
+    def whom(self) -> str:
+        """Name the client, for who looks for what went wrong."""
+        address = "" if self.peer is None else self.peer.address
+        return f"{address} {self.client_id.decode(errors='replace')}"
+
+    def abort(self) -> None:
+        """End at once; the session ends when the wire says that it is lost."""
+        if self.wire is not None:
+            self.wire.abort()
 
     def drop(self, why: str) -> None:
         """Close without a word."""

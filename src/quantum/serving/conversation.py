@@ -252,6 +252,9 @@ class Conversation:
         prg = connection.prg
         assert prg is not None
         plan = plan_unsubscribe(packet)
+        if not connection.permit.admits_unsubscribe(packet):
+            connection.send(plan.answer_refused())
+            return
         if not connection.epoch and not connection.operations:
             connection.send(plan.answer_unknown())
             return

@@ -12,6 +12,7 @@ from fcntl import LOCK_EX, flock
 from pathlib import Path
 from typing import Final
 
+from clustor.runtime.containment import contained
 from clustor.runtime.errors import DataDirectoryRefused
 from clustor.runtime.pki import utc_now
 from clustor.runtime.rotation import FileWatch, Repeated
@@ -67,6 +68,9 @@ class Doors:
     connections_per_second: int = 5_000
     first_packet_seconds: int = 10
     half_open_max: int = HALF_OPEN_MAX
+    half_open_source_percent: int = 50
+    tls_records: str = "openssl"
+    """Who makes the records of clients' TLS: `openssl`, or `own` (`quantum.edge.tls_records`)."""
     port_shift: int = 0
     """By how much higher the doors of single tenants are here than they are said to be."""
 
@@ -119,6 +123,7 @@ class Listeners:
             ),
             first_answer_seconds=float(doors.first_packet_seconds),
             half_open_max=max(1, min(doors.half_open_max, possible // 2)),
+            half_open_source_percent=doors.half_open_source_percent,
         )
         self._lobby = service.lobby = Lobby(limits)
         self._lobby.on_refusal = self._on_refusal
@@ -131,7 +136,6 @@ class Listeners:
         self._trusted: frozenset[str] = frozenset()  # tenants with a trust of their own
         self._is_started = False
         self._following = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def _on_refusal(self, address: str, why: object) -> None:
         kind = type(why).__name__ if isinstance(why, EdgeError) else "ConnectionLate"
@@ -175,9 +179,7 @@ class Listeners:
         """
 
         def changed(_changed: Changed) -> None:
-            task = asyncio.get_running_loop().create_task(self._follow())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            contained.spawn("listeners", self._follow())
 
         keeper.on_changed = changed
         self._keeper = keeper
@@ -231,7 +233,9 @@ class Listeners:
         (self._data / _LOCK_FILE).touch()
         with (self._data / _LOCK_FILE).open("ab") as lock:
             flock(lock, LOCK_EX)
-            return prepare_server(self._data, utc_now(), frozenset(self._service.server_names))
+            names = frozenset(self._service.server_names)
+            own_records = self._doors.tls_records == "own"
+            return prepare_server(self._data, utc_now(), names, own_records=own_records)
 
     async def start(self) -> None:
         """Open the doors. Raises EdgeError."""

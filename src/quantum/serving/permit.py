@@ -10,6 +10,7 @@ from quantum.mqtt import (
     Publish,
     ReasonCode,
     Subscribe,
+    Unsubscribe,
     decode_packet,
 )
 from quantum.mqtt.hot import SLOW, Row
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _ALLOWED_TOPICS_MAX: Final = 1_024
 _NOTED_MAX: Final = 64
+_TOO_FAST: Final = "too many subscriptions in a while"
 
 
 class Permit:
@@ -92,16 +94,36 @@ class Permit:
                 self._note("SUBSCRIBE_OVER_QUOTA", line.topic_filter)
         return plan
 
-    def _has_room(self, packet: Subscribe) -> bool:
-        home, count = self._connection.home, len(packet.subscriptions)
-        now_ms = self._connection.service.tick_ms
+    def admits_unsubscribe(self, packet: Unsubscribe) -> bool:
+        """Charge an UNSUBSCRIBE as a SUBSCRIBE of as many filters, and say if it may be.
+
+        Raises ProtocolViolation where it may not and the client cannot be told so: before MQTT 5
+        its answer has no reasons.
+        """
+        if self._keeps_pace(len(packet.topic_filters)):
+            return True
+        self._note("UNSUBSCRIBE_OVER_QUOTA", b"")
+        if not self._connection.is_v5:
+            raise ProtocolViolation(ReasonCode.QUOTA_EXCEEDED, _TOO_FAST)
+        return False
+
+    def _keeps_pace(self, count: int) -> bool:
+        """Charge so many filters to the tenant's rate; what is only too early waits afterwards."""
+        home, now_ms = self._connection.home, self._connection.service.tick_ms
         pace = home.guard.ask(Rate.SUBSCRIBES, count, now_ms)
         if pace.verdict is Verdict.DISCONNECT:
-            raise ProtocolViolation(ReasonCode.QUOTA_EXCEEDED, "too many subscriptions in a while")
+            raise ProtocolViolation(ReasonCode.QUOTA_EXCEEDED, _TOO_FAST)
         if pace.verdict is Verdict.REJECT:
             return False
         if pace.wait_ms:
             home.rest(self._connection, now_ms + pace.wait_ms)
+        return True
+
+    def _has_room(self, packet: Subscribe) -> bool:
+        home, count = self._connection.home, len(packet.subscriptions)
+        now_ms = self._connection.service.tick_ms
+        if not self._keeps_pace(count):
+            return False
         held = home.subscription_count()
         return home.guard.has_room(Resource.SUBSCRIPTION_FILTERS, held, count, now_ms)
 

@@ -16,6 +16,7 @@ from clustor.control.command_gates import CommandGate, lacking_nodes
 from clustor.raft.types import ReplicaId
 from clustor.replica import ReplicaOutput
 from clustor.runtime.audit_desk import AuditDesk
+from clustor.runtime.containment import contained
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.node import Node
 from clustor.runtime.pki import NodeId
@@ -229,7 +230,7 @@ class BrokerService:
         while self._touched:
             touched, self._touched = self._touched, {}
             for prg in touched:
-                prg.prepare()
+                prg.group.answer_for(prg.prepare)
                 self._node.touch(prg.group)
 
     def on_output(self, group: HostedGroup, output: ReplicaOutput) -> None:
@@ -258,34 +259,37 @@ class BrokerService:
     def on_tick(self) -> None:
         self.tick_ms = self._node.now_ms()
         for prg in self._by_group.values():
-            prg.on_tick()
+            prg.group.answer_for(prg.on_tick)
         for tenant in self.tenants.values():
-            tenant.on_tick()
+            contained.run("tenant tick", tenant.name, tenant.on_tick)
         self.large.on_tick(self.tick_ms)
         self._next_slice = (self._next_slice + 1) % _CHECK_SLICES
         if self.standing is not None and self._next_slice % _REVIEW_TICKS == 0:
-            self._review()
+            contained.run("tenant tick", "", self._review)
         if self._next_slice % _WAITING_TICKS == 0:
             for tenant in self.tenants.values():
-                tenant.ask_again()
-            self._follow_rings()
+                contained.run("tenant tick", tenant.name, tenant.ask_again)
+            contained.run("tenant words", "broker.json", self._follow_rings)
             if self.keeper is not None:
-                self.keeper.follow()
+                contained.run("tenant words", "control plane", self.keeper.follow)
         if self._moved and self._next_slice == 0:
             self._end_strays()
         for connection in list(self._slices[self._next_slice]):
             connection.check_time(self.tick_ms)
-        if self._next_slice == 0 and self._tenants_file is not None:
-            described = self._tenants_file.read_if_changed()
-            if described is not None:
-                journal.info("the tenants are described anew")
-                self._describe(described)
+        if self._next_slice == 0:
+            contained.run("tenant words", "tenants.json", self._follow_tenants)
+
+    def _follow_tenants(self) -> None:
+        described = self._tenants_file.read_if_changed() if self._tenants_file else None
+        if described is not None:
+            journal.info("the tenants are described anew")
+            self._describe(described)
 
     def on_peer_data(self, peer: NodeId, data: bytes) -> None:
         incoming = self._links_in.setdefault(peer, link.LinkIn())
         try:
             said, lost = incoming.receive(data)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             journal.warning("node %d said something that cannot be read", peer)
             return
         if lost:
@@ -351,7 +355,7 @@ class BrokerService:
         self._dirty[connection] = None
 
     def soon(self, call: Callable[[], None]) -> None:
-        asyncio.get_running_loop().call_soon(call)
+        asyncio.get_running_loop().call_soon(contained.run, "soon", "", call)
 
     def is_local(self, node: int | None) -> bool:
         return node == self._node.node_id

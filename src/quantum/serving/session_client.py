@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from clustor.runtime.containment import end_alone
 from quantum.broker import (
     PUBREC,
     Delivery,
@@ -16,7 +17,7 @@ from quantum.mqtt import ReasonCode
 from quantum.mqtt.hot import PUBCOMP as PUBCOMP_BYTE
 from quantum.mqtt.hot import PUBREL as PUBREL_BYTE
 from quantum.mqtt.hot import encode_ack
-from quantum.serving.client_wire import ClientWire
+from quantum.serving.client_wire import PLACE, ClientWire
 from quantum.serving.delivery import Outgoing
 from quantum.serving.outward import Outward, answer_stray_pubrec
 from quantum.serving.phase import Phase
@@ -90,7 +91,10 @@ class SessionClient(ClientWire):
         def completed(reply: bytes | None) -> None:
             self.operations -= 1
             settled()
-            completion(reply)
+            try:
+                completion(reply)
+            except Exception as error:  # noqa: BLE001  # of this client, not of the partition
+                end_alone(PLACE, self, error)
             if self._ended and self.operations == 0:
                 self._detach()
 

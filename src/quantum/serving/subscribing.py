@@ -110,6 +110,10 @@ class UnsubscribePlan:
     def answer(self, reasons: list[int]) -> Unsuback:
         return Unsuback(self.packet_id, tuple(ReasonCode(reason) for reason in reasons))
 
+    def answer_refused(self) -> Unsuback:
+        """Answer a client that is too fast; of what UNSUBACK may say this is the nearest."""
+        return self.answer([ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR] * len(self.filters))
+
     def answer_unknown(self) -> Unsuback:
         """Answer a client that never subscribed to anything."""
         return self.answer([ReasonCode.NO_SUBSCRIPTION_EXISTED] * len(self.filters))

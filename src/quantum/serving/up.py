@@ -138,6 +138,8 @@ def doors(settings: Settings) -> Doors:
         settings.connections_per_second,
         settings.first_packet_seconds,
         settings.half_open_max,
+        settings.half_open_source_percent,
+        settings.tls_records,
     )
 
 
