@@ -69,6 +69,7 @@ from clustor.runtime.control_wire import (
     encode_message,
 )
 from clustor.runtime.errors import ControlUnavailable
+from clustor.runtime.gated_features import tell_groups
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.kv_service import KvService
 from clustor.runtime.pki import NodeId
@@ -87,6 +88,7 @@ _REFRESH_SECONDS_MAX: Final = 2.0
 _CONFIRMED_MS_MAX: Final = 2_500  # a refresh takes a confirmation that others caused
 _TOLD_PER_TURN: Final = 64
 _LOOK_SECONDS: Final = 0.01
+_GATES_TICKS: Final = 100  # a second: for so long a gate that was opened or shut is not seen
 _LOOK_AGAIN_MS: Final = 200  # at groups that are not as they are placed
 
 journal = logging.getLogger("clustor.control")
@@ -142,6 +144,7 @@ class ControlService:
         self._seen_revision = -1
         self._look_again_ms = 0
         self._calls = 0
+        self._ticks = 0
 
     def _host(self) -> HostedGroup:
         cluster = self._node.cluster
@@ -360,6 +363,9 @@ class ControlService:
 
     def on_tick(self) -> None:
         self._proofs.on_tick()
+        self._ticks += 1
+        if self._ticks % _GATES_TICKS == 0:
+            tell_groups(self, self._node.groups.values())
         if self._steering.unsettled and self._node.now_ms() >= self._look_again_ms:
             self._look_again_ms = self._node.now_ms() + _LOOK_AGAIN_MS
             self._to_tell |= dict.fromkeys(self._steering.unsettled)

@@ -194,6 +194,7 @@ async def serve_node(
         profile=cluster.profile,
         log_config=LogConfig(segment_bytes=cluster.segment_bytes),
         flow=cluster.flow,
+        cadence=cluster.cadence,
         registered_keys=read_trusted(data.keys),
     )
     checked = check_disk(data, cluster)

@@ -59,6 +59,7 @@ from clustor.runtime.raft_wire import from_packet, to_packet
 from clustor.runtime.service import GroupWatcher, NodeWatch, Service
 from clustor.runtime.snapshot_pace import SnapshotPace
 from clustor.runtime.transport import Transport
+from clustor.snapshot import CadenceProfile
 
 if TYPE_CHECKING:
     from clustor.runtime.control_service import ControlService
@@ -97,6 +98,7 @@ class NodeSettings:
     profile: Profile = CONSISTENCY_PROFILE
     log_config: LogConfig = LogConfig()
     flow: FlowNumbers = FlowNumbers()
+    cadence: CadenceProfile | None = None
     registered_keys: tuple[str, ...] = ()  # SnapshotManifestKeys, beside the cluster's own
 
     @property
@@ -289,6 +291,8 @@ class Node:
             log_config=self.settings.log_config,
             io_writer_mode=self.disk.mode,
             node_inflight=self._inflight,
+            cadence=self.settings.cadence,
+            wall_ms=_wall_ms,
             measuring_clock=time.perf_counter,
         )
 
@@ -708,6 +712,10 @@ class Node:
 
     def _entries(self) -> Iterable[NodeEntry]:
         return self.cluster.nodes
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _is_notable(output: ReplicaOutput) -> bool:
