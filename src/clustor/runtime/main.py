@@ -42,6 +42,8 @@ from clustor.runtime.control_pages import ControlPages
 from clustor.runtime.control_service import ControlService
 from clustor.runtime.data_directory import STATE_DIRECTORY, DataDirectory, open_data_directory
 from clustor.runtime.disk import DiskError, describe_loss, open_disk
+from clustor.runtime.disk_checks import check_disk
+from clustor.runtime.duties import NodeDuties
 from clustor.runtime.errors import (
     CertificateUnusable,
     DataDirectoryInUse,
@@ -63,8 +65,10 @@ from clustor.runtime.node import TICK_SECONDS, Node, NodeSettings
 from clustor.runtime.pki import NodeId, own_identity
 from clustor.runtime.release import check_release
 from clustor.runtime.repair import repair_status
+from clustor.runtime.repairing import RepairService
 from clustor.runtime.rotation import NodeTrust, Repeated
 from clustor.runtime.rotation_keys import KeyKeeper, epochs_in_use, keep_keys, mac_epochs_in_use
+from clustor.runtime.scrubbing import Scrubber
 from clustor.runtime.signer_keys import SignerKeeper, read_trusted
 from clustor.runtime.status import status_of
 from clustor.runtime.telemetry import NodeTelemetry
@@ -72,7 +76,7 @@ from clustor.runtime.telemetry_logs import FORMATS, set_up_logging
 from clustor.runtime.telemetry_metrics import Gate, gate_families
 from clustor.runtime.telemetry_pages import RepairPages
 from clustor.security import KeyUse
-from clustor.selftest import run_selftest
+from clustor.selftest import run_selftest, selftest_digest
 
 EXIT_CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (DataDirectoryRefused, 3),
@@ -190,13 +194,16 @@ async def serve_node(
         profile=cluster.profile,
         log_config=LogConfig(segment_bytes=cluster.segment_bytes),
         flow=cluster.flow,
+        cadence=cluster.cadence,
         registered_keys=read_trusted(data.keys),
     )
+    checked = check_disk(data, cluster)
     disk = open_disk(data.root)
     loss = describe_loss(disk)
     if loss is not None:
         journal.warning("%s", loss)
     node = Node(settings, data, disk)
+    node.disk_checked = checked
     node.audit = signers.audit = open_desk(data, active_partitions=cluster.groups)
     node.transport.on_refused = node.audit.peer_refused
     contained.tell = node.audit.error_contained
@@ -219,9 +226,10 @@ async def serve_node(
     door = AdminTrust(data.pki, admin, node.audit) if cluster.admin_tls else None
     if door is not None:
         watches.append(Repeated(door.look))
-    admin.telemetry = node.watch = watch = NodeTelemetry(node)
+    telemetry = admin.telemetry = node.watch = NodeTelemetry(node)
+    node.duties = NodeDuties(node)
     gates: dict[str, Gate] = {"admin": admin.gate, "peer": node.transport.gate}
-    watch.sources.append(lambda: gate_families(gates))
+    telemetry.sources.append(lambda: gate_families(gates))
     await admin.listen(
         settings.entry.admin,
         door.context if door is not None else None,
@@ -235,8 +243,14 @@ async def serve_node(
         admin.calls = ControlPages(node.control, cluster.id, orders)
         calls = ControlFollower(node.control.state, node.audit, data.root / AUDIT_DIRECTORY)
         watches.append(Repeated(calls.look))
+    selftest = selftest_digest(run_selftest())
+    repairs, scrubber = RepairService(node), Scrubber(node, selftest)
+    commands.scrub_now = scrubber.scrub_now
+    telemetry.sources.append(scrubber.families)
+    telemetry.more.append(scrubber.page)
     close = await extend(node, admin, file) if extend is not None else None
     await node.start()
+    scrubber.start()
     if node.control is not None:
         node.control.start()
     looking = StackWatch(node.loop_watch, TICK_SECONDS) if door is None else None
@@ -250,6 +264,8 @@ async def serve_node(
         looking.stop()
     if close is not None:
         close()
+    scrubber.close()
+    repairs.close()
     if node.control is not None:
         await node.control.close()
     await node.stop()

@@ -22,6 +22,7 @@ from clustor.runtime.admin_ports import Later
 from clustor.runtime.containment import contained
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.members import WantedChange, request_for
+from clustor.runtime.status import mode_of
 from clustor.runtime.telemetry_metrics import Detail, scrape
 from clustor.telemetry import (
     CONTENT_TYPE,
@@ -99,8 +100,7 @@ class TelemetryPages:
         node = self._node
         readiness = self._watch.readiness.readiness(map(int, node.groups), node.now_ms())
         members, absent = self._ready_members()
-        mode = "Serving" if self._watch.has_looked else "Starting"
-        mode = "Stopping" if node.stopping else mode
+        mode = mode_of(node) if self._watch.has_looked else "Starting"
         body = ReadyBody(int(node.node_id), mode, members, absent)
         ready, content = ready_body(body, readiness, self._watch.readiness.numbers)
         return (200 if ready else 503), content
@@ -119,6 +119,8 @@ class TelemetryPages:
             "boot": {
                 "selftest": "passed",  # a node whose vectors fail does not start
                 "scrub_findings": sum(len(group.replica.findings) for group in groups),
+                "scrub_states": _scrub_states(groups),
+                "truncated_bytes": sum(group.replica.truncated_bytes for group in groups),
             },
             "fixtures.bundle_version": None,
             "fixtures.bundle_age_ms": None,
@@ -333,3 +335,12 @@ class RepairPages:
         """Nothing here is ordered."""
         del target
         return None
+
+
+def _scrub_states(groups: list[HostedGroup]) -> dict[str, int]:
+    """Count the groups by what their last start, or a scrub since, made of their bytes."""
+    found: dict[str, int] = {}
+    for group in groups:
+        state = "Healthy" if group.quarantine is None else group.quarantine.phase
+        found[state] = found.get(state, 0) + 1
+    return found
