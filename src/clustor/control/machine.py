@@ -108,7 +108,7 @@ class ControlMachine:
             return refuse_reserved(encoded) or self.kv.execute(encoded)
         try:
             call = decode_call(encoded)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return _MALFORMED
         return self._on_call(call)
 
@@ -244,7 +244,7 @@ def _is_policy_change(record: AuditRecord) -> bool:
 def _command_of(call: Call) -> Command | None:
     try:
         return decode_command(call.command)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

@@ -119,7 +119,7 @@ class KvMachine:
             command = decode_command(encoded)
         # How deep is too deep depends on the caller's stack, but no command nests that far:
         # both ways end in the same reply.
-        except (msgspec.DecodeError, RecursionError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return _MALFORMED
         if isinstance(command, Get | Range) or not command.client_id:
             return encode_reply(self._execute(command))

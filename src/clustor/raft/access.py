@@ -51,6 +51,7 @@ class Access:
         self.fallback = fallback
         self.control = ControlPlaneView(core.profile.control_plane)
         self.queue = ReadQueue()
+        self.quorum_queue = ReadQueue(needs_proof=False)
         self.answers: list[ReadAnswer] = []
         self.configured_visibility = CommitVisibility.DURABLE_ONLY
         self.clock_guard_alarm = False
@@ -147,6 +148,8 @@ class Access:
                 self._read_lease(request)
             case ReadKind.READ_INDEX:
                 self._read_index(request)
+            case ReadKind.QUORUM:
+                self._read_quorum(request)
             case _:
                 assert_never(request.kind)
 
@@ -175,6 +178,15 @@ class Access:
             self._refuse(request, ReadRefusal.OVERLOADED)
         else:
             self.queue.add(request, self._replication.next_read_round())
+
+    def _read_quorum(self, request: ReadRequest) -> None:
+        """Let a quorum confirm the leadership; what the control plane's copy says is not asked."""
+        if not self._core.leads:
+            self._refuse(request, ReadRefusal.NOT_LEADER)
+        elif self.quorum_queue.is_full:
+            self._refuse(request, ReadRefusal.OVERLOADED)
+        else:
+            self.quorum_queue.add(request, self._replication.next_read_round())
 
     def _read_lease(self, request: ReadRequest) -> None:
         core = self._core
@@ -246,9 +258,16 @@ class Access:
 
     # Waiting.
 
+    @property
+    def waiting(self) -> int:
+        """How many linearizable reads wait."""
+        return len(self.queue) + len(self.quorum_queue)
+
     def advance(self) -> None:
         """Answer the waiting reads that can be answered now."""
         core = self._core
+        if len(self.quorum_queue):
+            self._advance_quorum_reads()
         if not len(self.queue):
             return
         if not core.leads:
@@ -257,6 +276,12 @@ class Access:
             self.answers += self.queue.refuse_all(refusal_for(clause), clause)
         else:
             self.answers += self.queue.advance(self._leader_view())
+
+    def _advance_quorum_reads(self) -> None:
+        if self._core.leads:
+            self.answers += self.quorum_queue.advance(self._leader_view())
+        else:
+            self.answers += self.quorum_queue.refuse_all(ReadRefusal.NOT_LEADER)
 
     def _leader_view(self) -> LeaderView:
         core = self._core

@@ -163,6 +163,7 @@ class NoteKind(StrEnum):
     CLOCK_GUARD_ALARM = "ClockGuardAlarm"
     MALFORMED_ENTRY = "MalformedEntry"
     TRANSFER_ABORTED = "TransferAborted"
+    ELECTIONS_WIDENED = "ElectionsWidened"
 
 
 @dataclass(frozen=True, slots=True)

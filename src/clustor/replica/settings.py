@@ -35,6 +35,7 @@ class ReplicaSettings:
     log_config: LogConfig = LogConfig()
     io_writer_mode: IoWriterMode = IoWriterMode.BLOCKING
     waiting_bytes_max: int = 64 << 20  # commands that wait for a batch
+    batch_bytes_max: int = 256 << 10  # of commands that become entries, or are applied, at once
     batches_in_flight_max: int = 2  # while so many are being synced, the next one fills
     chunk_bytes: int = CHUNK_BYTES_DEFAULT
     chunks_in_flight_max: int = 4

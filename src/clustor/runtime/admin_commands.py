@@ -68,8 +68,8 @@ class AdminCommands:
             if found[2] == "pause":
                 return self._pause(group, msgspec.json.decode(body, type=WantedPause))
             return self._transfer(group, msgspec.json.decode(body, type=WantedLeader))
-        except msgspec.MsgspecError as error:
-            return 400, {"error": f"not what this page takes: {error}"}
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            return 400, {"error": f"not what this page takes: {_why(error)}"}
 
     def _reload(self) -> Answer:
         try:
@@ -117,6 +117,11 @@ class AdminCommands:
 
     def _leader(self, group: HostedGroup) -> str:
         return self._node.admin_address(group.replica.leader_id)
+
+
+def _why(error: Exception) -> str:
+    """Say what is wrong with a body, without its bytes."""
+    return str(error) if isinstance(error, msgspec.MsgspecError) else "it is not JSON in UTF-8"
 
 
 def _verb(paused: bool) -> str:

@@ -311,7 +311,7 @@ class ControlService:
     def on_peer_data(self, peer: NodeId, data: bytes) -> None:
         try:
             message = decode_message(data)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             journal.warning("node %d sent what is no message of this version", peer)
             return
         self._take(peer, message)
@@ -336,7 +336,7 @@ class ControlService:
 
     def on_output(self, group: HostedGroup, output: ReplicaOutput) -> None:
         """Answer, let watchers of the store see what is new, and fold it."""
-        if output.replies:
+        if output.replies or output.reads:
             self._desk.on_output(output)
         self._kv.on_output(group, output)
         if output.role is not None and group.replica.leads:

@@ -7,6 +7,7 @@ NodeError
 ├── SelfTestFailed             this build must not open a log
 ├── ReleaseUnverified          what runs here is not the release that was signed
 ├── HardeningRefused           the cluster requires what this process could not give up
+├── PlaintextRefused           plaintext would be served off loopback
 ├── ControlUnavailable         no leader of the control plane answered, or our copy of it is too old
 ├── CertificateUnusable        our own certificate, key or authority cannot be used
 ├── CertificateUnreadable      somebody's certificate is believed by TLS, and no reader takes it
@@ -84,6 +85,10 @@ class ControlUnavailable(NodeError):
     def __init__(self, reason: str, *, maybe_applied: bool = False, **facts: object) -> None:
         super().__init__(reason, **facts)
         self.maybe_applied = maybe_applied
+
+
+class PlaintextRefused(NodeError):
+    """Plaintext would be served where others than this machine can listen (C15)."""
 
 
 class PeerRefused(NodeError):

@@ -59,6 +59,7 @@ class FencedReplica(Replica):
     disk_read = _fences(Replica.disk_read, None)
     disk_read_failed = _fences(Replica.disk_read_failed, None)
     write_delayed = _fences(Replica.write_delayed, None)
+    lateness = _fences(Replica.lateness, None)
     catch_up = _fences(Replica.catch_up, otherwise=False)
 
     def fence(self, error: Exception) -> None:
@@ -98,13 +99,6 @@ class FencedReplica(Replica):
     def propose_transition(self, transition: Transition) -> Accepted | Refused:
         try:
             return super().propose_transition(transition)
-        except Exception as error:
-            self.fence(error)
-            raise
-
-    def propose_canary(self) -> LogIndex | str:
-        try:
-            return super().propose_canary()
         except Exception as error:
             self.fence(error)
             raise

@@ -24,6 +24,7 @@ from clustor.replica import (
 from clustor.runtime.admission import Admission, FlowNumbers
 from clustor.runtime.disk import Completion, DirectoryStorage, Disk, PlanToken
 from clustor.runtime.fenced_replica import FencedReplica
+from clustor.runtime.loop_watch import LoopWatch
 from clustor.telemetry.meters import NodeMeters
 
 Entropy: TypeAlias = Callable[[int], bytes]
@@ -54,6 +55,8 @@ class HostedGroup:
         """How many syncs its plans have done."""
         self.meters: NodeMeters | None = None
         """Where they are timed, if anywhere."""
+        self.loop_watch: LoopWatch | None = None
+        """Where it is noted what the device took, and what we did."""
         self._replica: FencedReplica | None = None
         self._admission: Admission | None = None
         self._last_note: Note | None = None
@@ -153,6 +156,10 @@ class HostedGroup:
             for duration in completion.sync_durations:
                 self.meters.fsync_latency_ms.observe(duration / _NS_PER_MS)
         slowest = max(completion.sync_durations, default=0)
+        if self.loop_watch is not None:
+            self.loop_watch.appended(sum(completion.sync_durations) / _NS_PER_MS)
+            self.loop_watch.disk_queue_ms.observe(completion.queued_ns / _NS_PER_MS)
+            self.loop_watch.disk_seen_late_ms.observe(completion.seen_late_ns / _NS_PER_MS)
         replica.disk_done(token, slowest / _NS_PER_MS)
 
     def answer_for(self, call: Callable[[], object]) -> bool:

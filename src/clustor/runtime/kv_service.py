@@ -170,7 +170,7 @@ class KvService:
             return
         try:
             command = decode_command(body)
-        except (msgspec.DecodeError, RecursionError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self._answer(client, request_id, Status.APPLIED, _MALFORMED)
             return
         if not group.admission.admit(len(body)):
@@ -194,7 +194,7 @@ class KvService:
         partition = group.partition_id
         try:
             wanted = _watch_decoder.decode(body)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise StreamViolation("a watch that cannot be read") from None
         watches = self._watches.setdefault(partition, {})
         if sum(1 for number, _ in watches if number == key[0]) >= WATCHES_MAX:

@@ -30,6 +30,7 @@ from clustor.raft.errors import DataLost
 from clustor.replica import ReplicaError
 from clustor.runtime.admin import AdminServer
 from clustor.runtime.admin_commands import AdminCommands
+from clustor.runtime.admin_ports import CertificateGuard
 from clustor.runtime.admin_trust import AdminTrust
 from clustor.runtime.audit_control import ControlFollower
 from clustor.runtime.audit_desk import open_desk
@@ -40,7 +41,7 @@ from clustor.runtime.control_orders import GroupOrders
 from clustor.runtime.control_pages import ControlPages
 from clustor.runtime.control_service import ControlService
 from clustor.runtime.data_directory import STATE_DIRECTORY, DataDirectory, open_data_directory
-from clustor.runtime.disk import DiskError, open_disk
+from clustor.runtime.disk import DiskError, describe_loss, open_disk
 from clustor.runtime.errors import (
     CertificateUnusable,
     DataDirectoryInUse,
@@ -48,6 +49,7 @@ from clustor.runtime.errors import (
     HardeningRefused,
     NodeError,
     PeerRefused,
+    PlaintextRefused,
     PortTaken,
     ReleaseUnverified,
     SelfTestFailed,
@@ -55,8 +57,9 @@ from clustor.runtime.errors import (
 from clustor.runtime.hardening import Hardening, harden, require
 from clustor.runtime.keystore import load_keyring
 from clustor.runtime.kv_service import KvService
+from clustor.runtime.loop_watch import StackWatch
 from clustor.runtime.memory import keep_freed_memory
-from clustor.runtime.node import Node, NodeSettings
+from clustor.runtime.node import TICK_SECONDS, Node, NodeSettings
 from clustor.runtime.pki import NodeId, own_identity
 from clustor.runtime.release import check_release
 from clustor.runtime.repair import repair_status
@@ -80,6 +83,7 @@ EXIT_CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (SelfTestFailed, 7),
     (ReleaseUnverified, 7),
     (HardeningRefused, 2),
+    (PlaintextRefused, 2),
     (ReplicaError, 8),
     (DataLost, 8),
     (LogError, 8),
@@ -188,8 +192,9 @@ async def serve_node(
         registered_keys=read_trusted(data.keys),
     )
     disk = open_disk(data.root)
-    for downgrade in disk.downgrades:
-        journal.info("the disk cannot write in mode %s: %s", downgrade.mode.name, downgrade.reason)
+    loss = describe_loss(disk)
+    if loss is not None:
+        journal.warning("%s", loss)
     node = Node(settings, data, disk)
     node.audit = signers.audit = open_desk(data, active_partitions=cluster.groups)
     node.transport.on_refused = node.audit.peer_refused
@@ -214,7 +219,11 @@ async def serve_node(
     if door is not None:
         watches.append(Repeated(door.look))
     admin.telemetry = node.watch = NodeTelemetry(node)
-    await admin.listen(settings.entry.admin, door.context if door is not None else None)
+    await admin.listen(
+        settings.entry.admin,
+        door.context if door is not None else None,
+        isolated=cluster.fault_injection,
+    )
     for number in range(1, cluster.groups + 1):
         kv.host(PartitionId(number))
     if cluster.control_founders:
@@ -227,12 +236,15 @@ async def serve_node(
     await node.start()
     if node.control is not None:
         node.control.start()
+    looking = StackWatch(node.loop_watch, TICK_SECONDS) if door is None else None
     if door is None:
         journal.info("development mode: admin and KV are plaintext on %s", settings.entry.admin)
     gc.collect()
     gc.freeze()
     await _asked_to_stop()
     journal.info("stopping")
+    if looking is not None:
+        looking.stop()
     if close is not None:
         close()
     if node.control is not None:
@@ -252,10 +264,18 @@ async def _serve_repair(cluster: ClusterFile, node_id: NodeId, data: DataDirecto
     pid = os.getpid()
     status = repair_status(cluster, node_id, data, keys, pid)
     admin = AdminServer(lambda: status, None)
-    admin.telemetry = RepairPages(int(node_id))
-    await admin.listen(cluster.node(node_id).admin)
+    admin.telemetry, admin.api = RepairPages(int(node_id)), CertificateGuard()
+    door = AdminTrust(data.pki, admin, None) if cluster.admin_tls else None
+    await admin.listen(
+        cluster.node(node_id).admin,
+        door.context if door is not None else None,
+        isolated=cluster.fault_injection,
+    )
+    watch = Repeated(door.look) if door is not None else None
     journal.info("repair mode: read-only, status on %s", cluster.node(node_id).admin)
     await _asked_to_stop()
+    if watch is not None:
+        watch.stop()
     admin.close()
 
 

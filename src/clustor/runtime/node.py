@@ -49,6 +49,7 @@ from clustor.runtime.data_directory import DataDirectory, read_room
 from clustor.runtime.disk import Disk
 from clustor.runtime.disk_policy import DiskRoom
 from clustor.runtime.hosted_group import HostedGroup
+from clustor.runtime.loop_watch import LoopWatch
 from clustor.runtime.members import record_membership
 from clustor.runtime.pki import NodeId, spiffe_uri
 from clustor.runtime.raft_wire import from_packet, to_packet
@@ -62,6 +63,17 @@ if TYPE_CHECKING:
 TICK_SECONDS: Final = 0.010
 GROUP_TICKS: Final = 3
 """Each third tick is one of the groups too: time alone changes little there, and most rest."""
+LATE_SECONDS: Final = 0.020
+"""A tick that comes later than this reads first what its sockets hold (C19)."""
+GROUP_TICK_MS_MAX: Final = 50
+"""Groups that were not ticked for longer than this are told that the node did not run."""
+_READS_MIN: Final = 2
+_READS_MAX: Final = 8
+TURN_NS_MAX: Final = 5_000_000
+"""What one turn may take before the sockets have theirs again."""
+TURN_BYTES_MAX: Final = 256 << 10
+"""How much of one group is applied or made an entry before the others have their turn."""
+_LATENESS_MS: Final = 1_000
 GRACEFUL_SHUTDOWN_TIMEOUT_MS: Final = 10_000  # clustor §14.3
 COMMIT_QUIESCENCE_MS: Final = 200
 _TRANSFER_MS_MAX: Final = 2_000
@@ -106,6 +118,12 @@ class Node:
         self._turn_due = False
         self._ticks = 0
         self._ticking: asyncio.TimerHandle | None = None
+        self._ticked = self._tick_due = time.monotonic()
+        self._groups_ticked_ms = 0
+        self._rereading = False
+        self._lateness_due_ms = 0
+        self.loop_watch = LoopWatch()
+        """How late this loop is, and what blocks it."""
         self.stopping = False
         self.watch: NodeWatch | None = None
         """Who looks on; nothing here depends on it."""
@@ -198,6 +216,8 @@ class Node:
             if entry.id != self.node_id:
                 self.transport.connect(entry.id, entry.peer)
         self._touch_all()
+        self._ticked = self._tick_due = time.monotonic()
+        self._groups_ticked_ms = self.now_ms()
         self._tick()
 
     def _open_group(
@@ -220,6 +240,7 @@ class Node:
         )
         for finding in group.replica.findings:
             journal.info("group %d: %s: %s", partition, finding.kind, finding.detail)
+        group.loop_watch = self.loop_watch
         self.groups[partition] = group
         self._by_number |= dict.fromkeys(group.numbers(), group)
         return group
@@ -355,26 +376,68 @@ class Node:
             self.touch(group)
 
     def _tick(self) -> None:
+        began_ns = time.monotonic_ns()
         self._ticking = self._loop.call_later(TICK_SECONDS, self._tick)
+        now = began_ns / 1e9
+        late = max(0.0, now - self._tick_due)
+        self.loop_watch.ticked(late * 1000, (now - self._ticked) * 1000)
+        self._ticked, self._tick_due = now, now + TICK_SECONDS
         now_ms = self.now_ms()
         self._watch_disk(now_ms)
         self._ticks += 1
-        if self._ticks % GROUP_TICKS == 0:  # all at once: their heartbeats share a frame
-            for group in self.groups.values():
-                if not group.paused:
-                    group.answer_for(partial(self._tick_group, group, now_ms))
+        if late > LATE_SECONDS:
+            self._read_first()
+        elif self._ticks % GROUP_TICKS == 0 and not self._rereading:
+            self._tick_groups()
         for service in self._services:
             contained.run("service tick", type(service).__name__, service.on_tick)
         if self.watch is not None:
             contained.run("telemetry", "", lambda: self._look_on(now_ms))
         self.turn_soon()
+        self.loop_watch.ran("tick", began_ns)
 
     def _look_on(self, now_ms: int) -> None:
         if self.watch is not None:
             self.watch.on_tick(now_ms)
 
-    def _tick_group(self, group: HostedGroup, now_ms: int) -> None:
-        group.replica.tick(now_ms)
+    def _read_first(self) -> None:
+        """Let a late tick of the groups wait until the sockets were read: a leader that spoke in
+        time must not be judged by when we listen (C19).
+        """
+        if not self._rereading:
+            self._rereading = True
+            self._loop.call_soon(self._read_on, _READS_MAX, self.transport.bytes_received)
+
+    def _read_on(self, reads_left: int, seen: int) -> None:
+        """Go on as long as peers say more; each turn of the loop reads every socket once."""
+        received = self.transport.bytes_received
+        enough = received == seen and reads_left <= _READS_MAX - _READS_MIN
+        if reads_left and not enough:
+            self._loop.call_soon(self._read_on, reads_left - 1, received)
+            return
+        self._rereading = False
+        self._tick_groups()
+
+    def _tick_groups(self) -> None:
+        """Tick all at once: their heartbeats share a frame."""
+        now_ms = self.now_ms()
+        gap_ms, self._groups_ticked_ms = now_ms - self._groups_ticked_ms, now_ms
+        expected_ms = int(GROUP_TICKS * TICK_SECONDS * 1000)
+        missed_ms = gap_ms - expected_ms if gap_ms > GROUP_TICK_MS_MAX else 0
+        age_ms = self.disk.age_ns() // 1_000_000
+        for group in self.groups.values():
+            if not group.paused:
+                group.answer_for(partial(self._tick_group, group, now_ms, missed_ms, age_ms))
+        if now_ms >= self._lateness_due_ms:
+            self._lateness_due_ms = now_ms + _LATENESS_MS
+            lateness_ms = self.loop_watch.lateness_ms()
+            for group in self.groups.values():
+                group.replica.lateness(lateness_ms)
+
+    def _tick_group(
+        self, group: HostedGroup, now_ms: int, missed_ms: int, device_age_ms: int
+    ) -> None:
+        group.replica.tick(now_ms, missed_ms=missed_ms, device_age_ms=device_age_ms)
         news = group.admission.tick(now_ms)
         if news is not None:
             journal.warning("group %d: %s", group.partition_id, news)
@@ -405,7 +468,7 @@ class Node:
         if isinstance(body, w.SnapshotTransfer):
             try:
                 transfer = decode_transfer(bytes(body.data))
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 journal.warning("node %d sent a transfer that cannot be read", peer)
                 return
             group.replica.receive_transfer(ReplicaId(peer), transfer)
@@ -422,6 +485,7 @@ class Node:
             contained.run("service peer lost", name, partial(service.on_peer_lost, peer))
 
     def _on_disk(self) -> None:
+        began_ns = time.monotonic_ns()
         mode = self.disk.mode
         for completion in self.disk.completions():
             group = self._by_number[completion.partition.number]
@@ -431,21 +495,33 @@ class Node:
             journal.warning("the disk now writes in mode %s", self.disk.mode.name)
             for group in self.groups.values():
                 group.use_mode(self.disk.mode)
+        self.loop_watch.ran("disk", began_ns)
 
     # Outputs.
 
     def _turn(self) -> None:
+        began_ns = time.monotonic_ns()
         self._turn_due = False
         self._give_outputs()
-        while self._touched:
+        while self._touched and time.monotonic_ns() - began_ns < TURN_NS_MAX:
             self._give_outputs()
-        behind, self._behind = self._behind, {}
-        for group in behind:
-            if group.replica.catch_up():
-                service = self._hosted_by[group.partition_id]
-                group.answer_for(partial(service.on_output, group, ReplicaOutput()))
+        self._catch_up()
         for service in self._services:
             service.flush()
+        if self._touched or self._behind:
+            self.turn_soon()
+        self.disk.look()
+        self.loop_watch.ran("turn", began_ns)
+
+    def _catch_up(self) -> None:
+        """Let every group apply what it put off, a share of it where that is much."""
+        behind, self._behind = self._behind, {}
+        for group in behind:
+            if group.replica.catch_up(bytes_max=TURN_BYTES_MAX):
+                service = self._hosted_by[group.partition_id]
+                group.answer_for(partial(service.on_output, group, ReplicaOutput()))
+            if group.replica.is_behind:
+                self._behind[group] = None
 
     def _give_outputs(self) -> None:
         """Let every touched group give its output.
@@ -463,6 +539,8 @@ class Node:
             self._write(outputs)
         for group, output in outputs:
             group.answer_for(partial(self._carry_out, group, output))
+            if output.more:
+                self.touch(group)
         self._behind |= touched
         if self._pace.waiting:
             for partition, target, chunk in self._pace.take(self.now_ms()):

@@ -30,6 +30,7 @@ from clustor.telemetry import (
     meter_families,
     schema_families,
 )
+from clustor.telemetry.exposition import histogram
 
 if TYPE_CHECKING:
     from clustor.runtime.node import Node
@@ -166,6 +167,7 @@ def node_families(node: Node) -> Iterator[Family]:
             return
         yield gauge("clustor.wal.disk_free_bytes", room.f_bavail * room.f_frsize, "Room left")
         yield gauge("clustor.wal.disk_total_bytes", room.f_blocks * room.f_frsize, "Whole disk")
+    yield from _loop_families(node)
     yield from _certificate(node)
     yield from _control(node)
     yield by_label(
@@ -178,6 +180,38 @@ def node_families(node: Node) -> Iterator[Family]:
     keys = node.settings.keys
     yield gauge("clustor.security.dek_epoch", keys.dek_epoch, "Key epoch that encrypts")
     yield gauge("clustor.security.mac_epoch", keys.mac_epoch, "Key epoch that seals segments")
+
+
+def _loop_families(node: Node) -> Iterator[Family]:
+    """Give how late the loop is; none of it is the device's (C19, C20)."""
+    watch = node.loop_watch
+    yield histogram("clustor.loop.lag_ms", watch.lag_ms, "How late ticks came, milliseconds")
+    gap = round(watch.longest_gap_ms, 1)
+    yield gauge("clustor.loop.longest_gap_ms", gap, "Longest time between two ticks")
+    yield by_label(
+        Kind.COUNTER,
+        "clustor.loop.slow_callbacks_total",
+        "callback",
+        watch.slow_callbacks,
+        "Callbacks that took more than 20 ms",
+    )
+    yield histogram(
+        "clustor.wal.queue_ms", watch.disk_queue_ms, "Wait behind other plans, milliseconds"
+    )
+    yield histogram(
+        "clustor.wal.seen_late_ms",
+        watch.disk_seen_late_ms,
+        "Work of the loop before it looked at what the disk had done, milliseconds",
+    )
+    lateness = watch.lateness_ms()
+    yield gauge("clustor.raft.lateness_ms", lateness, "99th percentile of ticks and appends")
+    ranges = [group.replica.group.election.range for group in node.groups.values()]
+    widened = [drawn.bounds(high_rtt=False)[1] for drawn in ranges if drawn.is_widened]
+    yield gauge(
+        "clustor.raft.election_widened_ms",
+        max(widened, default=0),
+        "Highest timeout of a draw that our own lateness widened; 0: none is",
+    )
 
 
 def _control(node: Node) -> Iterator[Family]:

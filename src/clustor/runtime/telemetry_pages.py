@@ -17,10 +17,10 @@ from clustor.flow import IngestStatus, hint_for, ingest_status
 from clustor.log.types import PartitionId
 from clustor.raft.errors import MembershipRefused
 from clustor.raft.types import ReplicaId
-from clustor.runtime.admin import Later
 from clustor.runtime.admin_commands import Answer
+from clustor.runtime.admin_http import Text
+from clustor.runtime.admin_ports import Later
 from clustor.runtime.hosted_group import HostedGroup
-from clustor.runtime.http_head import Text
 from clustor.runtime.members import WantedChange, request_for
 from clustor.runtime.telemetry_metrics import Detail, scrape
 from clustor.telemetry import (
@@ -98,12 +98,12 @@ class TelemetryPages:
 
     def _readyz(self) -> Answer:
         node = self._node
-        readiness = self._watch.canaries.readiness(map(int, node.groups), node.now_ms())
+        readiness = self._watch.readiness.readiness(map(int, node.groups), node.now_ms())
         members, absent = self._ready_members()
         mode = "Serving" if self._watch.has_looked else "Starting"
         mode = "Stopping" if node.stopping else mode
         body = ReadyBody(int(node.node_id), mode, members, absent)
-        ready, content = ready_body(body, readiness, self._watch.canaries.numbers)
+        ready, content = ready_body(body, readiness, self._watch.readiness.numbers)
         return (200 if ready else 503), content
 
     def _ready_members(self) -> tuple[dict[str, object], dict[str, str]]:
@@ -191,14 +191,11 @@ class TelemetryPages:
 
     def _own_families(self) -> Iterator[Family]:
         log = self._watch.incidents
-        yield counter(
-            "clustor.raft.canaries_total", self._watch.canaries.written_total, "Proofs written"
-        )
         yield counter("clustor.raft.incidents_total", log.told_total, "Incidents told")
         yield counter("clustor.raft.incidents_held_back_total", log.held_back_total, "Not told")
         hosted, now_ms = map(int, self._node.groups), self._node.now_ms()
-        waiting = sum(not each.ready for each in self._watch.canaries.readiness(hosted, now_ms))
-        yield gauge("clustor.raft.groups_not_ready", waiting, "Groups without a fresh proof")
+        waiting = sum(not each.ready for each in self._watch.readiness.readiness(hosted, now_ms))
+        yield gauge("clustor.raft.groups_not_ready", waiting, "Groups that are not ready")
 
     def _incidents(self, query: dict[str, str]) -> Answer:
         after = query.get("after", "0")

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final, TypeAlias, cast
 
 from clustor import wire as w
+from clustor.runtime.connection_gate import ConnectionGate, GateLimits
 from clustor.runtime.containment import contained, guarded
 from clustor.runtime.errors import PeerRefused, PortTaken
 from clustor.runtime.pki import (
@@ -29,6 +30,7 @@ from clustor.runtime.pki import (
     client_context,
     server_context,
 )
+from clustor.runtime.plaintext import peer_address
 from clustor.runtime.send_queue import SendQueue
 from clustor.runtime.tls import TlsPipe
 from clustor.runtime.trust import ChainReader, Shown
@@ -36,6 +38,8 @@ from clustor.runtime.trust import ChainReader, Shown
 QUEUE_BYTES_MAX: Final = 32 << 20
 WRITE_BUFFER_BYTES_MAX: Final = 8 << 20
 HANDSHAKE_SECONDS_MAX: Final = 5.0
+GATE: Final = GateLimits(connections_max=1024, half_open_max=128)
+"""A cluster has a few connections per node; whoever else comes has seconds to show who it is."""
 DIAL_SECONDS_MAX: Final = 1.0
 SILENCE_MS_MAX: Final = 3_000
 """After so long without a sign of the peer's machine a connection ends, and is dialled anew: TCP's
@@ -149,12 +153,14 @@ class _Connection(asyncio.Protocol, ABC):
         loop = asyncio.get_running_loop()
         late = PeerRefused("the peer did not finish its handshake in time")
         self._timeout = loop.call_later(HANDSHAKE_SECONDS_MAX, self.refuse, late)
+        self.arrived(peer_address(transport))
         if not self._pipe.server_side:
             self._pipe.start()
             self._write_out()
 
     @guarded(PLACE)
     def data_received(self, data: bytes) -> None:
+        self._owner.bytes_received += len(data)
         try:
             plain = self._pipe.receive(data)
             if self._pipe.established and not self._identified:
@@ -204,8 +210,8 @@ class _Connection(asyncio.Protocol, ABC):
             self._transport.abort()
 
     def whom(self) -> str:
-        address = self._transport.get_extra_info("peername") if self._transport else None
-        return f"node {self.peer or '?'} {address[0] if address else ''}"
+        address = peer_address(self._transport) if self._transport is not None else ""
+        return f"node {self.peer or '?'} {address}"
 
     @guarded(PLACE)
     def refuse(self, error: Exception) -> None:
@@ -227,6 +233,9 @@ class _Connection(asyncio.Protocol, ABC):
             self._timeout = None
 
     # What each direction does in its own way.
+
+    def arrived(self, source: str) -> None:
+        """Take note of where the connection comes from."""
 
     @abstractmethod
     def identify(self, certificate: bytes | None) -> None:
@@ -254,6 +263,9 @@ class _Inbound(_Connection):
 
     def __init__(self, owner: Transport) -> None:
         super().__init__(owner, owner.server_tls, server_side=True)
+
+    def arrived(self, source: str) -> None:
+        self._owner.inbound_arrived(self, source)
 
     def identify(self, certificate: bytes | None) -> None:
         self.peer = self._owner.check(certificate, None)
@@ -444,8 +456,11 @@ class Transport:
         self.on_lost = on_lost
         self.jitter = jitter
         self.chains = ChainReader()
+        self.bytes_received = 0
+        """From all peers, since the beginning: whether it grows says whether more is to be read."""
         self._lines: dict[NodeId, Line] = {}
         self._inbound: set[_Inbound] = set()
+        self.gate: ConnectionGate[_Inbound] = ConnectionGate(GATE)
         self._tasks: dict[NodeId, asyncio.Task[None]] = {}
         self._server: asyncio.Server | None = None
         self._dirty: set[Line] = set()
@@ -559,13 +574,22 @@ class Transport:
         if why is not None:
             raise PeerRefused("the peer's certificate is not believed now", why=why)
 
+    def inbound_arrived(self, inbound: _Inbound, source: str) -> None:
+        leaving = self.gate.arrive(inbound, source)
+        if leaving is not None:
+            leaving.refuse(PeerRefused("too many connections at once"))
+            leaving.abort()
+            self.gate.left(leaving)
+
     def inbound_opened(self, inbound: _Inbound) -> None:
+        self.gate.opened(inbound)
         self._inbound.add(inbound)
         line = self._lines.get(inbound.peer)
         if line is not None and not line.ready:
             line.wake()
 
     def inbound_closed(self, inbound: _Inbound) -> None:
+        self.gate.left(inbound)
         if inbound in self._inbound:
             self._inbound.discard(inbound)
             self.on_lost(inbound.peer)

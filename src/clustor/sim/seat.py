@@ -79,6 +79,7 @@ class Seat:
     fails_next_sync: bool = False
     _works: deque[DiskWork] = field(default_factory=deque)
     _busy: bool = False
+    _busy_since: int = 0
     _opened: LogView = field(default_factory=LogView)  # durable once the replica is ready
     _planned: LogView = field(default_factory=LogView)
     _views: dict[int, LogView] = field(default_factory=dict)  # token → what it makes durable
@@ -198,6 +199,10 @@ class Seat:
             return error
         return None
 
+    def device_age_ms(self) -> int:
+        """Return for how long the disk has had the plan that it has not done; queues are ours."""
+        return (self.cluster.timeline.now - self._busy_since) // MS if self._busy else 0
+
     # The loop.
 
     def turn(self) -> None:
@@ -268,7 +273,7 @@ class Seat:
         if self._busy or not self._works:
             return
         self._busy = True
-        now = self.cluster.timeline.now
+        now = self._busy_since = self.cluster.timeline.now
         took = self.rng.randint(100, self.cluster.scenario.disk_latency_max)
         if now < self.slow_until:
             took += self.rng.randint(5 * MS, 120 * MS)

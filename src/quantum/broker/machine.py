@@ -117,7 +117,7 @@ class Broker:
             return apply_publishes(self.state, data)
         try:
             command = decode_command(data)
-        except (msgspec.DecodeError, RecursionError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return b""
         return self._execute(command)
 

@@ -301,7 +301,7 @@ class BrokerService:
         incoming = self._links_in.setdefault(peer, link.LinkIn())
         try:
             said, lost = incoming.receive(data)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             journal.warning("node %d said something that cannot be read", peer)
             return
         if lost:

@@ -8,6 +8,7 @@ import pytest
 
 from clustor.kv import Found, Get, Key, KvMachine, Written, decode_reply, encode_command
 from clustor.log.steps import Sync, Write
+from clustor.raft import ReadKind
 from clustor.raft.errors import DataLost
 from clustor.raft.messages import AppendEntries, DurabilityAck
 from clustor.raft.types import ReplicaId
@@ -104,6 +105,32 @@ def test_a_read_is_granted_at_what_was_committed_before_it() -> None:
     follower.up.read(RequestId(3), cluster.now_ms + 1_000)
     cluster.turn(follower)
     assert isinstance(follower.reads[0], ReadDenied)
+
+
+def test_a_quorum_confirms_a_read_without_a_proof_and_without_an_entry() -> None:
+    """The control plane reads so: it is the one that would publish the proof."""
+    cluster = Cluster(3)
+    leader = cluster.leader()
+    cluster.run(100)
+    cluster.control_is_down = True
+    before = leader.up.group.core.log.last_index
+    leader.up.read(RequestId(2), cluster.now_ms + 1_000, ReadKind.QUORUM)
+    cluster.turn(leader)
+    assert leader.reads == [], "a quorum has not answered yet"
+    cluster.settle()
+    assert leader.reads == [ReadReady(RequestId(2), leader.up.applied_index)]
+    assert leader.up.group.core.log.last_index == before
+
+
+def test_a_leader_that_nobody_follows_confirms_nothing() -> None:
+    cluster = Cluster(3)
+    leader = cluster.leader()
+    cluster.run(100)
+    cluster.cut_off = {leader.id}
+    leader.up.read(RequestId(2), cluster.now_ms + 5_000, ReadKind.QUORUM)
+    cluster.turn(leader)
+    cluster.run(6_000)
+    assert [type(each) for each in leader.reads] == [ReadDenied]
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -11,17 +11,17 @@ from typing import Any, cast
 import msgspec
 
 from clustor.replica import Replica, ReplicaOutput
+from clustor.runtime.admin_http import Text
 from clustor.runtime.admission import Admission, FlowNumbers
 from clustor.runtime.hosted_group import HostedGroup
-from clustor.runtime.http_head import Text
 from clustor.runtime.node import Node
 from clustor.runtime.telemetry import NodeTelemetry
 from clustor.runtime.telemetry_spans import Spans
-from clustor.telemetry import CanaryNumbers, NodeMeters
+from clustor.telemetry import NodeMeters, ReadinessNumbers
 from tests.clustor.replica import harness
 from tests.clustor.replica.harness import PARTITION, TICK_MS, Cluster
 
-NUMBERS = CanaryNumbers(period_ms=500, pace_ms=10)
+NUMBERS = ReadinessNumbers(unsettled_ms_max=1_500)
 
 
 @dataclass(eq=False)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from clustor.runtime.pki import utc_now
 from quantum.edge import tls_records
 from quantum.edge.errors import ClientRefused
 from quantum.edge.listener_tls import TlsConnection
@@ -25,7 +26,7 @@ from quantum.edge.tls_records import PLAIN_BYTES_MAX, SUITES, Keys, Suite, TlsRe
 from quantum.edge.tls_secrets import SecretsFile, read_secrets
 from quantum.edge.tls_session import TlsSession
 from tests.quantum.edge.recording import HOST, Handlers
-from tests.quantum.edge.test_tls import NOW, client_context, serving
+from tests.quantum.edge.test_tls import client_context, serving
 
 AES_128 = SUITES["TLS_AES_128_GCM_SHA256"]
 ALERT, HANDSHAKE, DATA = b"\x15", b"\x16", b"\x17"
@@ -252,7 +253,7 @@ class TestSecrets:
 
     async def test_nothing_is_left_where_they_were_told(self, tmp_path: Path) -> None:
         handlers = Handlers()
-        client = issue_client(tmp_path, "lamp", NOW)
+        client = issue_client(tmp_path, "lamp", utc_now())
         async with serving(tmp_path, handlers, own_records=True) as (listener, connect):
             context = client_context(tmp_path, client)
             reader, writer = await connect(ssl=context, server_hostname="localhost")
@@ -267,7 +268,7 @@ class TestSecrets:
     ) -> None:
         monkeypatch.setattr(SecretsFile, "take", lambda _self: b"")
         handlers = Handlers()
-        client = issue_client(tmp_path, "lamp", NOW)
+        client = issue_client(tmp_path, "lamp", utc_now())
         async with serving(tmp_path, handlers, own_records=True) as (_, connect):
             context = client_context(tmp_path, client)
             reader, writer = await connect(ssl=context, server_hostname="localhost")
@@ -284,8 +285,8 @@ def is_settled(handlers: Handlers) -> bool:
 
 def test_what_comes_with_the_end_of_the_handshake_is_not_lost(tmp_path: Path) -> None:
     """A client may send its first packets in one segment with its Finished."""
-    certificates = prepare_server(tmp_path, NOW, own_records=True)
-    context = client_context(tmp_path, issue_client(tmp_path, "lamp", NOW))
+    certificates = prepare_server(tmp_path, utc_now(), own_records=True)
+    context = client_context(tmp_path, issue_client(tmp_path, "lamp", utc_now()))
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = context.wrap_bio(to_client, to_server, server_hostname="localhost")
     session = TlsSession(certificates.terms.context, certificates.secrets)
@@ -304,7 +305,7 @@ def test_what_comes_with_the_end_of_the_handshake_is_not_lost(tmp_path: Path) ->
 
 async def test_openssl_makes_the_records_unless_told_otherwise(tmp_path: Path) -> None:
     handlers = Handlers()
-    client = issue_client(tmp_path, "lamp", NOW)
+    client = issue_client(tmp_path, "lamp", utc_now())
     async with serving(tmp_path, handlers) as (listener, connect):
         context = client_context(tmp_path, client)
         reader, writer = await connect(ssl=context, server_hostname="localhost")
@@ -378,7 +379,7 @@ def s_client(port: int, data: Path, client: ClientFiles, *more: str) -> list[str
 async def test_who_wants_short_records_gets_them_from_openssl(tmp_path: Path) -> None:
     """RFC 6066 §4: a small device has no room for more."""
     handlers = Handlers(lambda said: said.upper() + b"x" * 5_000 + b"end\n")
-    client = issue_client(tmp_path, "lamp", NOW)
+    client = issue_client(tmp_path, "lamp", utc_now())
     async with serving(tmp_path, handlers, own_records=True) as (listener, _):
         process = await asyncio.create_subprocess_exec(
             *s_client(listener.port, tmp_path, client, "-maxfraglen", "512"),
@@ -399,7 +400,7 @@ async def test_who_wants_short_records_gets_them_from_openssl(tmp_path: Path) ->
 async def test_openssl_understands_every_suite_and_changes_keys(suite: str, tmp_path: Path) -> None:
     """`k` lets s_client change its keys, `K` makes it ask for ours as well."""
     handlers = Handlers()
-    client = issue_client(tmp_path, "lamp", NOW)
+    client = issue_client(tmp_path, "lamp", utc_now())
     async with serving(tmp_path, handlers, own_records=True) as (listener, _):
         process = await asyncio.create_subprocess_exec(
             *s_client(listener.port, tmp_path, client, "-ciphersuites", suite),
@@ -423,7 +424,7 @@ async def test_openssl_understands_every_suite_and_changes_keys(suite: str, tmp_
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl command")
 async def test_keys_that_change_at_openssl_are_told_to_no_other_handshake(tmp_path: Path) -> None:
     handlers = Handlers()
-    client = issue_client(tmp_path, "lamp", NOW)
+    client = issue_client(tmp_path, "lamp", utc_now())
     async with serving(tmp_path, handlers, own_records=True) as (listener, connect):
         process = await asyncio.create_subprocess_exec(
             *s_client(listener.port, tmp_path, client, "-maxfraglen", "512"),
@@ -448,7 +449,7 @@ async def test_keys_that_change_at_openssl_are_told_to_no_other_handshake(tmp_pa
 
 
 def test_little_is_kept_for_who_is_not_believed_yet(tmp_path: Path) -> None:
-    certificates = prepare_server(tmp_path, NOW)
+    certificates = prepare_server(tmp_path, utc_now())
     for said in (
         b"\x16\x03\x01\x40\x00" + b"\x01\x01\xff\x00" + bytes(0x4000 - 4),
         b"\x16\x03\x01\x00\x01\x01" + b"\x16\x03\x01\x00\x01\x00" * 30_000,
