@@ -47,6 +47,7 @@ class FencedReplica(Replica):
     """The replica of a running node."""
 
     tick = _fences(Replica.tick, None)
+    lateness = _fences(Replica.lateness, None)
     receive = _fences(Replica.receive, None)
     receive_transfer = _fences(Replica.receive_transfer, None)
     read = _fences(Replica.read, None)

@@ -69,6 +69,7 @@ from clustor.runtime.signer_keys import SignerKeeper, read_trusted
 from clustor.runtime.status import status_of
 from clustor.runtime.telemetry import NodeTelemetry
 from clustor.runtime.telemetry_logs import FORMATS, set_up_logging
+from clustor.runtime.telemetry_metrics import Gate, gate_families
 from clustor.runtime.telemetry_pages import RepairPages
 from clustor.security import KeyUse
 from clustor.selftest import run_selftest
@@ -218,7 +219,9 @@ async def serve_node(
     door = AdminTrust(data.pki, admin, node.audit) if cluster.admin_tls else None
     if door is not None:
         watches.append(Repeated(door.look))
-    admin.telemetry = node.watch = NodeTelemetry(node)
+    admin.telemetry = node.watch = watch = NodeTelemetry(node)
+    gates: dict[str, Gate] = {"admin": admin.gate, "peer": node.transport.gate}
+    watch.sources.append(lambda: gate_families(gates))
     await admin.listen(
         settings.entry.admin,
         door.context if door is not None else None,
@@ -250,8 +253,8 @@ async def serve_node(
     if node.control is not None:
         await node.control.close()
     await node.stop()
-    for watch in watches:
-        watch.stop()
+    for each in watches:
+        each.stop()
     node.audit.node_did("NodeStopped", node_id)
     await node.audit.close()
     admin.close()

@@ -116,6 +116,7 @@ class Node:
         self._touched: dict[HostedGroup, None] = {}
         self._behind: dict[HostedGroup, None] = {}  # may have put off to apply something
         self._turn_due = False
+        self._closed = False
         self._ticks = 0
         self._ticking: asyncio.TimerHandle | None = None
         self._ticked = self._tick_due = time.monotonic()
@@ -342,6 +343,8 @@ class Node:
             await asyncio.sleep(TICK_SECONDS)
 
     def _close_turns(self) -> None:
+        self._turn_due = True  # none comes any more: what was open is closed behind them
+        self._closed = True
         if self._ticking is not None:
             self._ticking.cancel()
             self._ticking = None
@@ -500,6 +503,8 @@ class Node:
     # Outputs.
 
     def _turn(self) -> None:
+        if self._closed:
+            return
         began_ns = time.monotonic_ns()
         self._turn_due = False
         self._give_outputs()

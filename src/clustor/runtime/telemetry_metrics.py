@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from clustor.control.gates import MODE_TRUTH_TABLE
 from clustor.flow import hint_for, ingest_status
@@ -38,6 +38,18 @@ if TYPE_CHECKING:
 GROUPS_PER_STEP: Final = 64
 GIT_SHA_VARIABLE: Final = "QUANTUM_GIT_SHA"
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+class Gate(Protocol):
+    """What of a port's gate is shown."""
+
+    turned_away: int
+
+    @property
+    def present(self) -> int: ...
+    @property
+    def half_open(self) -> int: ...
+
 
 Source: TypeAlias = Callable[[], Iterator[Family | None]]
 """Gives families; None is a good moment to let others have the loop."""
@@ -180,6 +192,26 @@ def node_families(node: Node) -> Iterator[Family]:
     keys = node.settings.keys
     yield gauge("clustor.security.dek_epoch", keys.dek_epoch, "Key epoch that encrypts")
     yield gauge("clustor.security.mac_epoch", keys.mac_epoch, "Key epoch that seals segments")
+
+
+def gate_families(gates: Mapping[str, Gate]) -> Iterator[Family]:
+    """Give how full the ports are that are not the clients': by their names."""
+    for name, kind, text, values in (
+        ("connections", Kind.GAUGE, "Connections", {n: g.present for n, g in gates.items()}),
+        (
+            "half_open",
+            Kind.GAUGE,
+            "Of them: nobody knows yet whose",
+            {n: g.half_open for n, g in gates.items()},
+        ),
+        (
+            "turned_away_total",
+            Kind.COUNTER,
+            "Went because there were too many",
+            {n: g.turned_away for n, g in gates.items()},
+        ),
+    ):
+        yield by_label(kind, f"clustor.node.port_{name}", "port", values, text)
 
 
 def _loop_families(node: Node) -> Iterator[Family]:
