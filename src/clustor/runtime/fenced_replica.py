@@ -60,7 +60,6 @@ class FencedReplica(Replica):
     disk_read = _fences(Replica.disk_read, None)
     disk_read_failed = _fences(Replica.disk_read_failed, None)
     write_delayed = _fences(Replica.write_delayed, None)
-    lateness = _fences(Replica.lateness, None)
     catch_up = _fences(Replica.catch_up, otherwise=False)
 
     def fence(self, error: Exception) -> None:
