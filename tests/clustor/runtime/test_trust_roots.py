@@ -13,8 +13,6 @@ from clustor.control import RefusalCode
 from clustor.runtime.pki import ClusterId, create_authority, issue_certificate, utc_now
 from clustor.runtime.trust_roots import mistake_in, refuse_trust
 
-NOW = utc_now()
-
 
 def call(**fields: object) -> bytes:
     return msgspec.json.encode({"kind": "SetTrust", "expected_version": 0, **fields})
@@ -23,7 +21,7 @@ def call(**fields: object) -> bytes:
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> str:
     directory: Path = tmp_path_factory.mktemp("authority")
-    return create_authority(directory, ClusterId("mqtt"), NOW).bundle_pem.decode()
+    return create_authority(directory, ClusterId("mqtt"), utc_now()).bundle_pem.decode()
 
 
 def test_what_can_be_used_may_enter(root: str) -> None:
@@ -55,9 +53,11 @@ def test_a_root_with_a_byte_flipped_or_cut_may_not(root: str) -> None:
 
 
 def test_a_client_s_certificate_is_no_authority(tmp_path: Path) -> None:
-    authority = create_authority(tmp_path, ClusterId("mqtt"), NOW)
+    authority = create_authority(tmp_path, ClusterId("mqtt"), utc_now())
     usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
-    issued = issue_certificate(authority, "x", [], usages, now=NOW, lifetime=timedelta(days=1))
+    issued = issue_certificate(
+        authority, "x", [], usages, now=utc_now(), lifetime=timedelta(days=1)
+    )
     assert mistake_in([issued.certificate_pem.decode()], ()) is not None
 
 
