@@ -18,6 +18,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "sessions": ("broker", "sessions"),
     "session": ("broker", "session_app"),
     "why": ("why", "why"),
+    "doctor": ("doctor", "doctor"),
     "tenants": ("tenants", "app"),
     "topics": ("broker", "topics"),
     "retained": ("broker", "retained"),

@@ -72,6 +72,7 @@ async def serve_alone(settings: Settings, say: Say, attach: Attach | None = None
         if keeper is not None:
             listeners.follow(keeper)
         await listeners.start()
+        node.listeners = listeners.addresses
         when_all_led(service, lambda: _greet(say, settings, listeners))
         return closing(listeners.stop_accepting, archiving)
 
