@@ -34,6 +34,7 @@ class CommandGate(StrEnum):
     DATA_KEY_GRANTS = "DataKeyGrants"
     NODE_SILENCE = "NodeSilence"
     FORWARDS_HELD = "ForwardsHeld"  # a word between brokers, tag 12 of their link
+    SLOW_DOWN = "SlowDown"  # a word between brokers, tag 13 of their link
 
 
 GATE_OF: Final[Mapping[str, CommandGate]] = {
@@ -63,7 +64,7 @@ def refuse_early(store: Reading, command: bytes | msgspec.Raw, partition_id: int
     """
     try:
         kind = _decoder.decode(command).kind
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     if kind and kind not in _KNOWN:
         return Refused(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 from hashlib import sha256
-from typing import Annotated, Any, ClassVar, Final
+from hmac import compare_digest
+from typing import Annotated, Any, ClassVar, Final, TypeAlias
 
 import msgspec
 
@@ -113,6 +114,10 @@ def identity_digest(identity: str) -> str:
     return sha256(identity.encode()).hexdigest()
 
 
+Secret: TypeAlias = Annotated[str, msgspec.Meta(min_length=16, max_length=256)]
+"""What a newcomer shows; long enough that its digest says nothing of it."""
+
+
 class BootstrapToken(ControlObject, frozen=True, kw_only=True):
     """A one-use token for enrolment (quantumqtt §9.2); of the secret only its digest."""
 
@@ -148,10 +153,14 @@ class IssueBootstrapToken(Command, frozen=True, kw_only=True):
 
 
 class EnrollNode(Command, frozen=True, kw_only=True):
-    """Add the calling node, by a one-use bootstrap token."""
+    """Add the calling node, by a one-use bootstrap token.
+
+    The secret itself is shown, and hashed here: who reads the token's record, in a backup or a
+    replica, has nothing to show.
+    """
 
     token_id: Name
-    secret_sha256: Digest
+    secret: Secret
     node_id: Annotated[int, msgspec.Meta(ge=1, le=2**53 - 1)]
     zone: Name
     address: Text
@@ -218,7 +227,8 @@ def on_issue_bootstrap_token(
 
 def on_enroll_node(draft: Draft, authority: Authority, command: EnrollNode) -> dict[str, Any]:
     token = draft.find(BootstrapToken, command.token_id)
-    if token is None or token.secret_sha256 != command.secret_sha256:
+    shown = sha256(command.secret.encode()).digest()
+    if token is None or not compare_digest(token.secret_sha256, shown):
         raise Refuse(RefusalCode.UNAUTHORIZED, "no such bootstrap token")
     if token.used_by is not None or draft.now_ms >= token.expires_at:
         raise Refuse(RefusalCode.UNAUTHORIZED, "the bootstrap token is used or expired")

@@ -362,13 +362,19 @@ class Leadership:
         if proposal is not None:
             self.append(proposal)
 
+    def did_not_run(self, missed_ms: int) -> None:
+        """Leave out a time in which this node did nothing: answers may wait for it (C19)."""
+        core = self._core
+        for progress in core.progress.values():
+            progress.last_contact_ms = min(core.now_ms, progress.last_contact_ms + missed_ms)
+
     def _quorum_is_there(self) -> bool:
         return self._core.config.vote(self.heard()) is VoteResult.WON
 
     def heard(self) -> dict[ReplicaId, bool]:
         """Say of each voter whether it answered within an election timeout."""
         core = self._core
-        since_ms = core.now_ms - core.profile.election_timeout_ms[1]
+        since_ms = core.now_ms - self._election.range.bounds(high_rtt=False)[1]
         return {
             member: member == core.id or core.progress[member].last_contact_ms >= since_ms
             for member in core.config.all_voters
@@ -378,7 +384,7 @@ class Leadership:
         core = self._core
         if core.config.all_voters == {core.id}:
             return  # nobody else can lead: to go would help no write, and end every connection
-        stuck = self._durability.oldest_write_age_ms() >= core.profile.election_timeout_ms[0]
+        stuck = self._durability.stuck_ms() >= core.profile.election_timeout_ms[0]
         if self._step_down_due is None and (core.device_stalled or stuck):
             core.note(NoteKind.DEVICE_STALLED, outstanding=stuck)
             self.step_down_when_ripe("the disk is stalled")

@@ -72,12 +72,20 @@ class Proposals:
             self._ids.append(request_id)
             self._commands.append(command)
 
-    def take_waiting(self) -> tuple[list[list[RequestId]], list[bytes]]:
-        """Make payloads of all that waits: one, or as many as the size of an entry demands."""
+    def take_waiting(self, bytes_max: int) -> tuple[list[list[RequestId]], list[bytes]]:
+        """Make payloads of what waits: one, or as many as the size of an entry demands.
+
+        What is beyond `bytes_max` waits for the next batch: to write, send and apply one of many
+        megabytes would hold up everything else that long. One command is always taken.
+        """
         ids, commands, self._is_full = self._ids, self._commands, False
-        self._ids, self._commands, self._waiting_bytes = [], [], 0
         if not ids:
             return [], []
+        share = max(1, commands_that_fit(commands, bytes_max))
+        self._ids, self._commands = ids[share:], commands[share:]
+        ids, commands = ids[:share], commands[:share]
+        self._waiting_bytes = sum(map(len, self._commands))
+        self._waiting_bytes += COMMAND_OVERHEAD_BYTES * len(self._commands)
         batches: list[list[RequestId]] = []
         payloads: list[bytes] = []
         while (fit := commands_that_fit(commands, self._payload_bytes_max)) < len(commands):

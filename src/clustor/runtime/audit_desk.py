@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 from typing import Final
 
+from clustor.printable import printable
 from clustor.runtime.audit_keys import open_audit_keys
 from clustor.runtime.audit_writer import AUDIT_DIRECTORY, LIMITS, AuditWriter, WriterLimits, wall_ms
 from clustor.runtime.data_directory import DataDirectory
@@ -49,7 +50,12 @@ class AuditDesk:
         """Count a refusal, and write it down unless there is a storm of its kind."""
         self.refusals[what] = self.refusals.get(what, 0) + 1
         event = AuditEvent(
-            who=who, what=what, outcome=why, at_ms=wall_ms(), object=target, tenant=tenant
+            who=printable(who),
+            what=what,
+            outcome=printable(why),
+            at_ms=wall_ms(),
+            object=printable(target),
+            tenant=tenant,
         )
         for each in self._guard.admit(event):
             self.writer.note(each)
@@ -65,6 +71,10 @@ class AuditDesk:
     def peer_refused(self, peer: int, error: Exception) -> None:
         """Tell of a connection between nodes that was refused."""
         self.refused(type(error).__name__, who=f"node/{peer}" if peer else "", why=str(error))
+
+    def error_contained(self, place: str, who: str, error: str) -> None:
+        """Tell of an error of our own that ended one connection, task or group."""
+        self.refused("ErrorContained", who=who, why=error, target=place)
 
     def node_did(self, what: str, node: int) -> None:
         """Tell what became of this node."""

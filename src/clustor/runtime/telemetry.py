@@ -19,8 +19,8 @@ from clustor.raft.leadership import RefusedBecause
 from clustor.raft.output import Note, NoteKind, RoleChange
 from clustor.raft.types import Role
 from clustor.replica import Applied, Refused, Replica, ReplicaOutput
-from clustor.runtime.admin import Later
 from clustor.runtime.admin_commands import Answer
+from clustor.runtime.admin_ports import Later
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.telemetry_metrics import Source
 from clustor.runtime.telemetry_pages import TelemetryPages
@@ -54,7 +54,6 @@ _INCIDENT_OF_NOTE: Final = {
     NoteKind.CLOCK_GUARD_ALARM: IncidentClass.CLOCK_GUARD_ALARM,
     NoteKind.DEVICE_STALLED: IncidentClass.DEVICE_STALLED,
     NoteKind.MEMBERSHIP_ROLLED_BACK: IncidentClass.MEMBERSHIP_ROLLED_BACK,
-    NoteKind.LEASE_GAP_EXCEEDED: IncidentClass.LEASE_GAP_EXCEEDED,
 }
 
 MorePages: TypeAlias = Callable[[str, dict[str, str]], Answer | None]
@@ -236,6 +235,7 @@ def _sight(group: HostedGroup) -> GroupSight:
         last_index=core.log.last_index,
         refusal=_refusal(replica),
         ingest_blocked=group.admission.verdict.credit_scale == 0.0,
+        quarantine="" if group.quarantine is None else str(group.quarantine),
     )
 
 

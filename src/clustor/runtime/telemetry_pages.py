@@ -17,10 +17,10 @@ from clustor.flow import IngestStatus, hint_for, ingest_status
 from clustor.log.types import PartitionId
 from clustor.raft.errors import MembershipRefused
 from clustor.raft.types import ReplicaId
-from clustor.runtime.admin import Later
 from clustor.runtime.admin_commands import Answer
+from clustor.runtime.admin_http import Text
+from clustor.runtime.admin_ports import Later
 from clustor.runtime.hosted_group import HostedGroup
-from clustor.runtime.http_head import Text
 from clustor.runtime.members import WantedChange, request_for
 from clustor.runtime.status import mode_of
 from clustor.runtime.telemetry_doctor import doctor_facts
@@ -123,6 +123,8 @@ class TelemetryPages:
             "boot": {
                 "selftest": "passed",  # a node whose vectors fail does not start
                 "scrub_findings": sum(len(group.replica.findings) for group in groups),
+                "scrub_states": _scrub_states(groups),
+                "truncated_bytes": sum(group.replica.truncated_bytes for group in groups),
             },
             "fixtures.bundle_version": None,
             "fixtures.bundle_age_ms": None,
@@ -185,7 +187,12 @@ class TelemetryPages:
             return encode_families([*families, *detail_families(detail.readings, detail.left_off)])
 
         encoding = self._loop.run_in_executor(None, encode)
-        encoding.add_done_callback(lambda done: finish(200, Text(done.result(), CONTENT_TYPE)))
+
+        def encoded(done: asyncio.Future[bytes]) -> None:
+            answer = (200, Text(done.result(), CONTENT_TYPE)) if not done.exception() else _BROKEN
+            finish(*answer)
+
+        encoding.add_done_callback(encoded)
 
     def _own_families(self) -> Iterator[Family]:
         log = self._watch.incidents
@@ -327,3 +334,12 @@ class RepairPages:
         """Nothing here is ordered."""
         del target
         return None
+
+
+def _scrub_states(groups: list[HostedGroup]) -> dict[str, int]:
+    """Count the groups by what their last start, or a scrub since, made of their bytes."""
+    found: dict[str, int] = {}
+    for group in groups:
+        state = "Healthy" if group.quarantine is None else group.quarantine.phase
+        found[state] = found.get(state, 0) + 1
+    return found

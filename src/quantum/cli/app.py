@@ -19,6 +19,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "session": ("broker", "session_app"),
     "why": ("why", "why"),
     "doctor": ("doctor", "doctor"),
+    "scrub": ("scrub", "scrub"),
     "tenants": ("tenants", "app"),
     "topics": ("broker", "topics"),
     "retained": ("broker", "retained"),

@@ -15,7 +15,7 @@ from clustor.raft.errors import DataLost
 from clustor.replica import ReplicaError
 from clustor.runtime.disk import DiskError
 from clustor.runtime.errors import NodeError
-from clustor.runtime.main import check_self
+from clustor.runtime.main import check_self, raise_file_limit
 from clustor.runtime.memory import keep_freed_memory
 from clustor.runtime.telemetry_logs import set_up_logging
 from quantum.admin.attaching import attach
@@ -69,6 +69,7 @@ def up(
     try:
         check_self()
         keep_freed_memory()
+        raise_file_limit()
         uvloop.run(serve_alone(settings, _say, attach))
     except ListenFailed as error:
         fail(f"{error}; choose another with --mqtt, --mqtts or --ws", Exit.PORT_TAKEN)

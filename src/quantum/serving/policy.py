@@ -16,6 +16,7 @@ import msgspec
 
 from clustor.runtime.errors import DataDirectoryRefused
 from quantum.mqtt.hot import SLOW, Row
+from quantum.serving.tenant_binding import NOTHING_ALLOWED
 from quantum.tenancy import (
     AclRefusal,
     Alert,
@@ -129,6 +130,8 @@ class TenantGuard:
         self._ledger = QuotaLedger(Quotas())
         self._rates = NoisyNeighbour(_NO_RATES, now_ms)
         self.recent: Recent | None = None
+        self.is_shared = False
+        """Whether other tenants are here too."""
         self.connects: ConnectRules | None = None
         """Who may connect; None: everybody that the tenant's door lets in."""
         self.alerts: dict[Resource, Alert] = {}
@@ -155,9 +158,16 @@ class TenantGuard:
         """Whether a takeover says the will of whom it takes over, whoever it is (C23)."""
         return self.description.policy.wills is Wills.STANDARD
 
-    def access(self, identity: str | None, client_id: bytes) -> ClientAccess | None:
-        """Return a client's view of the access rules; None where there are none."""
+    def access(
+        self, identity: str | None, client_id: bytes, *, needs_list: bool = False
+    ) -> ClientAccess | None:
+        """Return a client's view of the access rules; None: it may do everything.
+
+        Without a list that is so, unless one is needed: then it may do nothing.
+        """
         acl = self.description.acl
+        if acl is None and needs_list:
+            acl = NOTHING_ALLOWED
         if acl is None:
             return None
         return acl.for_client(Principal(identity or ""), ClientId(client_id))

@@ -38,6 +38,7 @@ class Terms:
     aliases_max: int  # topic aliases that the client takes
     packet_bytes_max: int  # what the client takes in one packet
     wants_reasons: bool  # whether it may be sent reason strings (§3.1.2.11.7)
+    is_bridge: bool = False  # whether another broker speaks, in MQTT 3.1.1 or 3.1
 
 
 def agree(connect: Connect, limits: MqttLimits) -> Terms:
@@ -50,6 +51,7 @@ def agree(connect: Connect, limits: MqttLimits) -> Terms:
         properties.topic_alias_maximum or 0,
         properties.maximum_packet_size or 0,
         properties.request_problem_information is not False,
+        connect.is_bridge,
     )
 
 
@@ -94,11 +96,16 @@ def _response_information(connect: Connect, client_id: bytes) -> str | None:
     return RESPONSE_PREFIX + client_id.decode()
 
 
-def refuse_will(will: Will) -> ReasonCode | None:
+def is_bridge_state(topic: bytes) -> bool:
+    """Say whether a bridge reports on itself there: it may, and nobody listens."""
+    return topic.startswith(b"$SYS/broker/connection/") and topic.endswith(b"/state")
+
+
+def refuse_will(will: Will, levels_max: int) -> ReasonCode | None:
     """Say why a will is not accepted, or None where it is."""
     if will.topic.startswith((b"$SYS", b"$share")):
         return ReasonCode.NOT_AUTHORIZED
-    if has_too_many_levels(will.topic):
+    if has_too_many_levels(will.topic, levels_max):
         return ReasonCode.TOPIC_NAME_INVALID
     if will.properties.payload_format_indicator == 1 and not is_text(will.payload):
         return ReasonCode.PAYLOAD_FORMAT_INVALID

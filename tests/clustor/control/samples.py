@@ -123,10 +123,10 @@ _all: tuple[Command, ...] = (
     RegisterNode(
         node_id=9, identity=node_identity(9), zone="z0", address="node9:7000", capacity=100
     ),
-    IssueBootstrapToken(token_id="t1", secret_sha256=digest("secret"), ttl_ms=60_000),
+    IssueBootstrapToken(token_id="t1", secret_sha256=digest("a secret of the node"), ttl_ms=60_000),
     EnrollNode(
         token_id="t1",
-        secret_sha256=digest("secret"),
+        secret="a secret of the node",
         node_id=8,
         zone="z0",
         address="node8:7000",

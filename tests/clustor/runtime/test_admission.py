@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from clustor.flow import CreditLimits, LagClass, LagNumbers, ThrottleReason
+from clustor.flow import SAMPLE_PERIOD_MS, CreditLimits, LagClass, LagNumbers, ThrottleReason
 from clustor.flow.credits import STRICT_ONLY_BACKPRESSURE_MS
 from clustor.raft.group_fsync import QUARANTINE_FLAG
 from clustor.raft.profiles import CONSISTENCY_PROFILE, Profile
 from clustor.replica import RequestId
-from clustor.runtime.admission import SAMPLE_PERIOD_MS, Admission, FlowNumbers
+from clustor.runtime.admission import Admission, FlowNumbers
 from tests.clustor.replica.harness import TICK_MS, Cluster, Node, put
 
 FEW = CreditLimits(entry_credit_max=20, byte_credit_max=10_000, quantum_bytes_max=200)
