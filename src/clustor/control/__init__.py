@@ -126,6 +126,7 @@ from clustor.control.gates import (
     SnapshotReadRule,
     WriteRule,
     call_refusal,
+    feature_is_on,
     rbac_rule,
     unavailable_reason,
 )
@@ -487,6 +488,7 @@ __all__ = [
     "encode_call",
     "encode_image",
     "explain",
+    "feature_is_on",
     "find",
     "grant_to_learn",
     "is_call",

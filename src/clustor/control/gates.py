@@ -11,6 +11,8 @@ from enum import StrEnum
 from typing import Final
 
 from clustor.control.commands import Freshness
+from clustor.control.draft import Reading, find
+from clustor.control.features import Feature, FeatureGate, GateState
 from clustor.raft.control_plane import CacheState
 from clustor.raft.reads import FailedClause, ReadRefusal
 
@@ -173,6 +175,24 @@ _CALLS: Final[Mapping[Freshness, Mapping[CacheState, ReadRefusal | None]]] = {
 def call_refusal(freshness: Freshness, cache: CacheState) -> ReadRefusal | None:
     """Say why a node whose cache is this old refuses a call; None: it passes it on."""
     return _CALLS[freshness][cache]
+
+
+# Clustor §14.2: feature gates, as a node applies them.
+
+
+def feature_is_on(
+    store: Reading,
+    name: Feature,
+    predicate_digest: bytes,
+    *,
+    cache: CacheState,
+    strict_fallback: bool,
+) -> bool:
+    """Say whether a feature may be on here; `predicate_digest` is that of this node's build."""
+    gate = find(store, FeatureGate, name.value)
+    if gate is None or strict_fallback or MODE_TRUTH_TABLE[cache].forces_strict_fallback:
+        return False
+    return gate.state is GateState.ENABLED and gate.predicate_digest == predicate_digest
 
 
 # Clustor §12.3: RBAC manifests.

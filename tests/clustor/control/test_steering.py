@@ -8,17 +8,24 @@ import msgspec
 import pytest
 
 from clustor.control import (
+    Feature,
+    GateState,
     Members,
     MembershipFacts,
     ModeName,
     Placement,
+    ReportNode,
+    SetFeatureGate,
+    WriterMode,
     digest_of,
     durability_transition,
+    feature_is_on,
     find,
     membership_report,
     membership_request,
 )
 from clustor.log.types import DurabilityMode, DurabilityModeEpoch
+from clustor.raft.control_plane import CacheState
 from clustor.raft.membership import (
     Configuration,
     enter_joint,
@@ -27,7 +34,8 @@ from clustor.raft.membership import (
 )
 from clustor.raft.transition import Transition
 from clustor.raft.types import ReplicaId, RoutingEpoch
-from tests.clustor.control.plane import settled_plane
+from tests.clustor.control.plane import node_identity, settled_plane
+from tests.clustor.control.samples import ROWS, manifest
 
 
 def ids(*nodes: int) -> frozenset[ReplicaId]:
@@ -146,3 +154,36 @@ def test_what_the_preflight_found_goes_with_the_placement() -> None:
     held = find(plane.machine.kv, Placement, 2)
     assert held is not None
     assert (held.utilization, held.survivable) == (600_000, True)
+
+
+@pytest.mark.parametrize(
+    ("cache", "fallback", "state", "digest", "on"),
+    [
+        (CacheState.FRESH, False, GateState.ENABLED, ROWS[0].predicate_digest, True),
+        (CacheState.CACHED, False, GateState.ENABLED, ROWS[0].predicate_digest, True),
+        (CacheState.STALE, False, GateState.ENABLED, ROWS[0].predicate_digest, False),
+        (CacheState.EXPIRED, False, GateState.ENABLED, ROWS[0].predicate_digest, False),
+        (CacheState.FRESH, True, GateState.ENABLED, ROWS[0].predicate_digest, False),
+        (CacheState.FRESH, False, GateState.DISABLED, ROWS[0].predicate_digest, False),
+        (CacheState.FRESH, False, GateState.ENABLED, bytes(32), False),
+    ],
+)
+def test_section_14_2_a_feature_needs_its_gate_its_predicate_and_no_fallback(
+    cache: CacheState, fallback: bool, state: GateState, digest: bytes, on: bool
+) -> None:
+    plane = settled_plane()
+    name = Feature.LEADER_LEASES
+    plane.done(manifest())
+    for node_id in (1, 2, 3, 4):
+        report = ReportNode(
+            node_id=node_id,
+            version="1",
+            io_writer_mode=WriterMode.BLOCKING,
+            features=(name,),
+        )
+        plane.done(report, by=node_identity(node_id))
+    kv = plane.machine.kv
+    own = ROWS[0].predicate_digest
+    assert not feature_is_on(kv, name, own, cache=CacheState.FRESH, strict_fallback=False)
+    plane.done(SetFeatureGate(name=name, state=state, predicate_digest=own))
+    assert feature_is_on(kv, name, digest, cache=cache, strict_fallback=fallback) is on
