@@ -2,7 +2,7 @@
 
 Exit codes: 0 stopped as asked, 2 wrong flags, 3 the data directory is another's or cannot be
 read, 4 keys, 5 a port is taken, 6 a certificate, 7 the self-test, 8 a replica that must not start,
-70 an error of our own.
+9 the disk is too full, 70 an error of our own.
 """
 
 from __future__ import annotations
@@ -40,7 +40,11 @@ from clustor.runtime.containment import contained, on_loop_error
 from clustor.runtime.control_orders import GroupOrders
 from clustor.runtime.control_pages import ControlPages
 from clustor.runtime.control_service import ControlService
-from clustor.runtime.data_directory import STATE_DIRECTORY, DataDirectory, open_data_directory
+from clustor.runtime.data_directory import (
+    STATE_DIRECTORY,
+    DataDirectory,
+    open_data_directory,
+)
 from clustor.runtime.disk import DiskError, describe_loss, open_disk
 from clustor.runtime.disk_checks import check_disk
 from clustor.runtime.duties import NodeDuties
@@ -50,6 +54,7 @@ from clustor.runtime.errors import (
     DataDirectoryRefused,
     HardeningRefused,
     NodeError,
+    NoRoom,
     PeerRefused,
     PlaintextRefused,
     PortTaken,
@@ -70,6 +75,7 @@ from clustor.runtime.rotation import NodeTrust, Repeated
 from clustor.runtime.rotation_keys import KeyKeeper, epochs_in_use, keep_keys, mac_epochs_in_use
 from clustor.runtime.scrubbing import Scrubber
 from clustor.runtime.signer_keys import SignerKeeper, read_trusted
+from clustor.runtime.start_room import require_room
 from clustor.runtime.status import status_of
 from clustor.runtime.telemetry import NodeTelemetry
 from clustor.runtime.telemetry_logs import FORMATS, set_up_logging
@@ -93,6 +99,7 @@ EXIT_CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (DataLost, 8),
     (LogError, 8),
     (DiskError, 8),
+    (NoRoom, 9),
     (NodeError, 1),
 )
 
@@ -136,6 +143,12 @@ def _run(arguments: argparse.Namespace, extend: Extend | None) -> None:
     node_id = NodeId(arguments.node)
     cluster.node(node_id)
     data = open_data_directory(arguments.data, cluster.id, node_id)
+    require_room(
+        data.root,
+        groups=cluster.groups + bool(cluster.control_founders),
+        numbers=cluster.flow.disk,
+        segment_bytes=cluster.segment_bytes,
+    )
     identity = own_identity(data.pki)
     if (identity.cluster_id, identity.node_id) != (cluster.id, node_id):
         raise CertificateUnusable(
@@ -181,8 +194,10 @@ async def serve_node(
     data: DataDirectory,
     file: Path,
     extend: Extend | None = None,
+    *,
+    stop: asyncio.Event | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then stop in order; `file` is the cluster's description."""
+    """Serve until SIGTERM, SIGINT or `stop`, then end in order; `file` describes the cluster."""
     asyncio.get_running_loop().set_exception_handler(_on_loop_error)
     _harden(cluster, data, check_release(data.pki))
     signers = SignerKeeper(data.keys, node_id)
@@ -258,7 +273,7 @@ async def serve_node(
         journal.info("development mode: admin and KV are plaintext on %s", settings.entry.admin)
     gc.collect()
     gc.freeze()
-    await _asked_to_stop()
+    await _asked_to_stop(stop)
     journal.info("stopping")
     if looking is not None:
         looking.stop()
@@ -313,8 +328,8 @@ def _die(message: str, error: BaseException | None) -> None:
     os._exit(70)
 
 
-async def _asked_to_stop() -> None:
-    stop = asyncio.Event()
+async def _asked_to_stop(stop: asyncio.Event | None = None) -> None:
+    stop = stop or asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)

@@ -147,6 +147,8 @@ class Node:
             on_lost=self._on_lost,
             jitter=self._random.random,
         )
+        self.on_group_stopped: Callable[[HostedGroup, str], None] = lambda _group, _why: None
+        """Who must hear that a group has stopped for good; the others go on."""
         self.audit: AuditDesk | None = None
         """Where to tell what people must be able to prove; None: nowhere."""
         self._services: list[Service] = []
@@ -642,6 +644,7 @@ class Node:
             journal.error("group %d has stopped: %s", group.partition_id, output.failed)
             if group.replica.is_damaged:
                 self.quarantines.note_damage(group.partition_id)
+            self.on_group_stopped(group, output.failed)
 
     def _tell_leadership(self, group: HostedGroup, change: RoleChange) -> None:
         """Write down that a group is led here from now on, or no more: who answered when."""

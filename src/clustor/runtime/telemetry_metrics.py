@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 from clustor.control.gates import MODE_TRUTH_TABLE
 from clustor.flow import hint_for, ingest_status
 from clustor.raft.reads import read_gate_predicate
+from clustor.runtime.build import build
 from clustor.runtime.containment import contained
 from clustor.runtime.errors import NodeError
 from clustor.runtime.hosted_group import HostedGroup
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from clustor.runtime.node import Node
 
 GROUPS_PER_STEP: Final = 64
-GIT_SHA_VARIABLE: Final = "QUANTUM_GIT_SHA"
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -79,7 +79,7 @@ def scrape(
     node: Node, meters: NodeMeters, sources: list[Source], detail: Detail | None
 ) -> Iterator[Family | None]:
     """Give all families but the detail; the readings for that are left in it."""
-    yield from schema_families(os.environ.get(GIT_SHA_VARIABLE, "unknown"))
+    yield from schema_families(build().commit, build().label)
     yield from meter_families(meters)
     totals = Totals()
     groups = sorted(node.groups.values(), key=lambda each: each.partition_id)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from clustor.raft.types import ReplicaId
 from clustor.runtime.admin_commands import Answer
 from clustor.runtime.admin_http import Text
 from clustor.runtime.admin_ports import Later
+from clustor.runtime.containment import contained
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.members import WantedChange, request_for
 from clustor.runtime.status import mode_of
@@ -55,9 +55,8 @@ DETAIL_GROUPS_MAX: Final = 2_500
 INCIDENTS_PAGE_MAX: Final = 100
 
 _GROUP_PATH: Final = re.compile(r"/groups/([1-9][0-9]{0,19})/(why|dry-run)(?:/([A-Za-z_-]{1,40}))?")
+_DIGITS_MAX: Final = 18
 _BROKEN: Final[Answer] = (500, {"error": "this page could not be made: see the journal"})
-
-journal = logging.getLogger("clustor.telemetry")
 
 
 class TelemetryPages:
@@ -76,8 +75,8 @@ class TelemetryPages:
         """
         try:
             return self._page(target)
-        except Exception:  # noqa: BLE001  # a bug here is no reason to end a node
-            journal.exception("the page %s could not be made", target)
+        except Exception as error:  # noqa: BLE001  # it is one page that cannot be made
+            contained.caught("telemetry", "", error)
             return _BROKEN
 
     def _page(self, target: str) -> Answer | Later | None:
@@ -138,7 +137,7 @@ class TelemetryPages:
         detail = None
         if "detail" in query:
             after, limit = query.get("after", "0"), query.get("limit", str(DETAIL_GROUPS_MAX))
-            if query["detail"] != "groups" or not (after.isdigit() and limit.isdigit()):
+            if query["detail"] != "groups" or not (is_number(after) and is_number(limit)):
                 return 400, {"error": "detail=groups, with numbers for after and limit"}
             detail = Detail(int(after), min(int(limit), DETAIL_GROUPS_MAX))
         return lambda finish: self._scrape(detail, finish)
@@ -154,8 +153,8 @@ class TelemetryPages:
         def step() -> None:
             try:
                 go_on()
-            except Exception:  # noqa: BLE001  # a bug here is no reason to end a node
-                journal.exception("the scrape could not be made")
+            except Exception as error:  # noqa: BLE001  # it is one scrape that cannot be made
+                contained.caught("telemetry", "", error)
                 finish(*_BROKEN)
 
         def go_on() -> None:
@@ -204,7 +203,7 @@ class TelemetryPages:
 
     def _incidents(self, query: dict[str, str]) -> Answer:
         after = query.get("after", "0")
-        if not after.isdigit():
+        if not is_number(after):
             return 400, {"error": "after is the number of an incident"}
         found = self._watch.incidents.page(after=int(after), limit=INCIDENTS_PAGE_MAX)
         now_ms, wall_ms = self._node.now_ms(), time.time_ns() // 1_000_000
@@ -264,6 +263,11 @@ class TelemetryPages:
         except MembershipRefused as error:
             sentence = f"it would be refused: {error}"
             return DryRunReport(DryRun.MOVE_PARTITION, str(error), sentence)
+
+
+def is_number(text: str) -> bool:
+    """Say whether a text is a whole number that `int` reads, and not one of a thousand digits."""
+    return text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
 
 
 def _epochs(groups: list[HostedGroup]) -> dict[str, int]:

@@ -156,8 +156,9 @@ class Prg:
 
     @property
     def leader_node(self) -> int | None:
-        """The node whose replica leads, as far as this one knows."""
-        return self.group.replica.leader_id
+        """The node whose replica leads, as far as this one knows; a stopped one leads nothing."""
+        replica = self.group.replica
+        return None if replica.failed is not None else replica.leader_id
 
     def now_ms(self) -> int:
         return self.tenant.now_ms()

@@ -134,6 +134,11 @@ class BrokerService:
         """Told of `broker.json` when it changed, and all its partitions are hosted."""
         self._number = node.serve(self)
 
+    @property
+    def node(self) -> Node:
+        """The node whose part it is, to be looked at."""
+        return self._node
+
     # Tenants.
 
     def add_tenant(self, entry: TenantEntry, ordinal: int) -> Tenant:
