@@ -135,6 +135,8 @@ class Node:
         self.draining = False
         """An operator wants this node to lead nothing and to serve nobody."""
         self.duties: NodeDuties | None = None
+        self.listeners: Callable[[], dict[str, str]] = dict
+        """Where clients come in, by kind; who examines the node asks."""
         self.watch: NodeWatch | None = None
         """Who looks on; nothing here depends on it."""
         self.transport = Transport(
@@ -183,6 +185,11 @@ class Node:
     def data_root(self) -> Path:
         """The node's own directory."""
         return self._data.root
+
+    @property
+    def pki_directory(self) -> Path:
+        """Where this node's certificates are."""
+        return self._data.pki
 
     @property
     def keys_directory(self) -> Path:

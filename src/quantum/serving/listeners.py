@@ -138,6 +138,10 @@ class Listeners:
         self._is_started = False
         self._following = asyncio.Lock()
 
+    def addresses(self) -> dict[str, str]:
+        """Return where clients come in, by kind."""
+        return {name: f"{door.host}:{door.port}" for name, (_, door) in self.open.items()}
+
     def _on_refusal(self, address: str, why: object) -> None:
         kind = type(why).__name__ if isinstance(why, EdgeError) else "ConnectionLate"
         self._service.note_refused(kind, who=address, why=str(why))

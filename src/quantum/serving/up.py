@@ -106,6 +106,7 @@ async def serve_alone(
         if keeper is not None:
             listeners.follow(keeper)
         await listeners.start()
+        node.listeners = listeners.addresses
         when_all_led(service, ready)
         return closing(listeners.stop_accepting, archiving)
 
