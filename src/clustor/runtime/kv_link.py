@@ -190,7 +190,7 @@ class KvLink(asyncio.Protocol):
         self._staged.append(request)
 
     def _flush(self) -> None:
-        if self._transport is not None:
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.write(b"".join(self._staged))
         self._staged.clear()
 
