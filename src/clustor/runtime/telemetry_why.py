@@ -118,6 +118,7 @@ class GroupWhy:
         connected = {int(peer) for peer in self._node.transport.connected()}
         voters = core.config.all_voters
         reachable = {each: each == core.id or int(each) in connected for each in voters}
+        drawn = replica.group.election.range
         answered = replica.group.election.answered
         answers = {each: each in answered for each in voters}
         return LeadingFacts(
@@ -134,8 +135,10 @@ class GroupWhy:
             has_answers=core.config.vote(answers) is VoteResult.WON,
             silent=sorted(set(voters) - answered),
             leaderless_ms=0 if core.leader_id else core.now_ms - core.last_leader_ms,
-            election_ms_max=core.profile.election_timeout_ms[1],
+            election_ms_max=drawn.bounds(high_rtt=False)[1],
             sync_ms=round(replica.group.device.average_ms),
+            widened_to=drawn.bounds(high_rtt=False) if drawn.is_widened else None,
+            lateness_ms=drawn.measured_ms,
         )
 
     def _snapshot(self, hosted: HostedGroup) -> SnapshotFacts:
@@ -198,13 +201,17 @@ class GroupWhy:
             if control is None
             else find(control.cache, Quarantine, int(hosted.partition_id), int(self._node.node_id))
         )
+        view = hosted.quarantine
         return QuarantineFacts(
             failed=replica.failed,
-            log_state="Healthy",  # a log that is not is not opened: its node does not start
+            repair=None if view is None else (view.phase, view.detail),
+            log_state="Healthy",  # one that is not stands as a repair
             damaged=None if damaged is None else (int(damaged[0]), int(damaged[1])),
             repair_mode=False,
             since_ms=(
-                ordered.since
+                view.since_ms
+                if view is not None
+                else ordered.since
                 if ordered is not None
                 else self.saw(hosted.partition_id, "quarantine", str(replica.failed))
             ),

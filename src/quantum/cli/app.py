@@ -41,6 +41,12 @@ COMMANDS: Final[dict[str, Command]] = {
     "why": Command(
         "why", "why", "Say what stands in the way of a client or of a group, in sentences."
     ),
+    "doctor": Command(
+        "doctor", "doctor", "Examine a node, or a whole cluster, from outside, and say what to do."
+    ),
+    "scrub": Command(
+        "scrub", "scrub", "Read a node's logs again now, and say whether their bytes are sound."
+    ),
     "tenants": Command("tenants", "app", "Look at tenants' rings, or let one grow."),
     "topics": Command("broker", "topics", "List the filters that clients subscribe to."),
     "retained": Command("broker", "retained", "List retained messages."),

@@ -44,6 +44,9 @@ app = typer.Typer(
 app.add_typer(cert_rollover.app, name="rollover")
 
 Data = Annotated[Path, typer.Option("--data", help="The broker's data directory.")]
+Tenant = Annotated[
+    str | None, typer.Option("--tenant", help="Whose client it is; needed among several tenants.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
@@ -56,6 +59,7 @@ def issue(
         Path | None, typer.Option("--out", help="Where to put the files, instead.")
     ] = None,
     days: Annotated[int, typer.Option(min=1, max=365, help="How long it is valid.")] = 30,
+    tenant: Tenant = None,
     new: Annotated[
         bool, typer.Option("--new", help="Make the authority of a broker that starts later.")
     ] = False,
@@ -63,14 +67,15 @@ def issue(
 ) -> None:
     """Give a client a key and a certificate of the development authority.
 
-    An older certificate of the same name is replaced; it stays valid to its end. Exit code 3:
-    there is no broker's directory. 9: the authority, or the name, cannot be used.
+    A broker of several tenants lets in only who says whose client it is: --tenant. An older
+    certificate of the same name is replaced; it stays valid to its end. Exit code 3: there is
+    no broker's directory. 9: the authority, or the name, cannot be used.
     """
     if not new:
         _require_broker(data)
     lifetime = timedelta(days=days)
     try:
-        files = issue_client(data, name, utc_now(), lifetime=lifetime, out=out)
+        files = issue_client(data, name, utc_now(), lifetime=lifetime, out=out, tenant=tenant)
     except CertificatesUnusable as error:
         fail(str(error), Exit.CERTIFICATE)
     record_done(
@@ -134,6 +139,7 @@ def revoke(
     file: Annotated[
         Path | None, typer.Option("--file", help="This certificate, instead of the newest.")
     ] = None,
+    tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
     """Revoke a certificate: its owner is disconnected, and its handshakes are refused.
@@ -146,7 +152,7 @@ def revoke(
         fail("give either a client's name or --node", Exit.USAGE)
     try:
         if name is not None:
-            certificate = file or client_certificate(data, name)
+            certificate = file or client_certificate(data, name, tenant)
             serial = revoke_client(data, certificate, utc_now())
         else:
             assert node is not None

@@ -55,6 +55,7 @@ async def serve_mqtt(node: Node, admin: AdminServer, cluster_file: Path) -> Call
         mqtt=Door(LOOPBACK, first + MQTT_ROLE),
         mqtts=Door(LOOPBACK, first + MQTTS_ROLE),
         ws=Door(LOOPBACK, first + WS_ROLE),
+        tls_records=described.tls_records,
         port_shift=_PORTS_PER_NODE * (node.node_id - 1),
     )
     if keeper is not None:
@@ -64,6 +65,7 @@ async def serve_mqtt(node: Node, admin: AdminServer, cluster_file: Path) -> Call
         listeners.follow(keeper)
     if service.tenants:
         await listeners.start()
+        node.listeners = listeners.addresses
     journal.info("development mode: MQTT is plaintext on %s:%d", LOOPBACK, first + MQTT_ROLE)
     return closing(listeners.stop_accepting, archiving)
 

@@ -108,6 +108,7 @@ async def serve_alone(
         if keeper is not None:
             listeners.follow(keeper)
         await listeners.start()
+        node.listeners = listeners.addresses
         when_all_led(service, ready)
         return closing(listeners.stop_accepting, archiving)
 
@@ -164,6 +165,8 @@ def mqtt_limits(settings: Settings) -> MqttLimits:
         topic_alias_maximum=settings.topic_alias_maximum,
         keep_alive_seconds_max=settings.keep_alive_seconds_max,
         session_expiry_seconds_max=settings.session_expiry_seconds_max,
+        session_expiry_seconds_default=settings.session_expiry_seconds_default,
+        topic_levels_max=settings.topic_levels_max,
         queue_bytes_max=settings.queue_bytes_max,
     )
 
@@ -188,6 +191,8 @@ def doors(settings: Settings) -> Doors:
         settings.connections_per_second,
         settings.first_packet_seconds,
         settings.half_open_max,
+        settings.half_open_source_percent,
+        settings.tls_records,
         server_names=_server_names(settings),
     )
 
