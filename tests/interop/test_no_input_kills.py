@@ -149,6 +149,10 @@ def post(target: str, body: bytes, *headers: str, host: str = "127.0.0.1") -> by
         "a letter cut in two": (post("/groups/1/members", b'{"kind": "\xc3"}'), 400),
         "a thousand brackets": (post("/groups/1/leader", b"[" * 100_000), 400),
         "nulls": (b"\0" * 64 + b"\r\n\r\n", 400),
+        "a number of another script": (request("GET /incidents?after=%C2%B2"), 400),
+        "a number of thousands of digits": (request("GET /incidents?after=" + "9" * 5000), 400),
+        "a count of another script": (post("/broker/tenants/dev/prgs?count=%C2%B2", b"{}"), 400),
+        "a group of a billion digits": (request("GET /groups/" + "9" * 5000 + "/why"), 404),
     }.values(),
     ids=str,
 )

@@ -314,7 +314,7 @@ class Group:
 
     def clock_alarm(self, *, raised: bool) -> None:
         """Take the clock guard's alarm: leases end, and a leader steps down (§10.2)."""
-        self.access.clock_guard_alarm = raised
+        self.access.clock_guard_alarm = self.core.clock_alarm = raised
         if raised and self.core.leads:
             self.core.note(NoteKind.CLOCK_GUARD_ALARM)
             self.leadership.step_down("clock guard alarm")
@@ -356,9 +356,13 @@ class Group:
         self.snapshots.installed()
         self._settle()
 
-    def snapshot_emitted(self, base_index: LogIndex) -> None:
-        """Take in that an authorised snapshot covers `base_index`; compaction follows it."""
-        self.snapshots.emitted(base_index)
+    def snapshot_emitted(self, base_index: LogIndex, *, compacts: bool = True) -> None:
+        """Take in that an authorised snapshot covers `base_index`; compaction follows it.
+
+        One that was emitted by time alone does not compact: while the log is short, a replica
+        that was away for a while catches up from entries, which cost less than a whole state.
+        """
+        self.snapshots.emitted(base_index, compacts=compacts)
 
     def request_snapshot(self) -> None:
         """Ask for a snapshot because the lag became structural (clustor §10.6)."""

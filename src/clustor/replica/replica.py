@@ -40,6 +40,7 @@ from clustor.raft.types import (
 from clustor.replica.batch import decode_batch
 from clustor.replica.disk_queue import DiskQueue
 from clustor.replica.documents import plan_hard_state, plan_identity
+from clustor.replica.emission_clock import EmissionClock
 from clustor.replica.emitting import Shelf
 from clustor.replica.fetching import Fetching
 from clustor.replica.machine import StateMachine
@@ -73,6 +74,7 @@ class Replica:
         self.settings = settings
         self.identity = opened.identity
         self.findings = opened.findings
+        self.truncated_bytes = opened.truncated_bytes
         self.log: Log = opened.log
         self.machine: StateMachine = opened.machine
         self.applied_index: LogIndex = opened.view.base_index
@@ -88,6 +90,7 @@ class Replica:
         self.apply_seconds: list[float] = []
         """How long each batch took to apply, for who has given a clock, and empties this."""
         self.failed: str | None = None
+        self.is_damaged = False  # why it failed: bytes are not what was written
         self._mending = True
         self._disk = DiskQueue()
         self._reader = Reader()
@@ -210,7 +213,7 @@ class Replica:
             if device_age_ms is not None:
                 self.group.device_age(device_age_ms)
             self.group.tick(now_ms, missed_ms=missed_ms)
-            self._snapshots.tick(now_ms)
+            self._snapshots.tick(now_ms, self.machine)
             self._probe_device()
 
     def lateness(self, measured_ms: int) -> None:
@@ -244,17 +247,22 @@ class Replica:
             self._proposals.outcomes.append(NotLeader([request_id], self.leader_id))
 
     def read(
-        self,
-        request_id: RequestId,
-        deadline_ms: int,
-        kind: ReadKind = ReadKind.READ_INDEX,
+        self, request_id: RequestId, deadline_ms: int, kind: ReadKind = ReadKind.READ_INDEX
     ) -> None:
-        """Ask to read what is newest; an answer comes with an output, at the deadline at last."""
+        """Ask to read what is newest; an answer comes with an output, at the deadline at last.
+
+        `SNAPSHOT_ONLY` asks for no more than what is applied here, and is answered at once. Who
+        has served one says so by `read_finished`.
+        """
         if not self.ready:
             self._read_gate.deny(request_id, self.leader_id)
             return
         self._read_gate.ask(request_id)
         self.group.read(ReadRequest(ReadId(request_id), kind, deadline_ms))
+
+    def read_finished(self, request_id: RequestId) -> None:
+        """Say that a read was served: it cannot be revoked any more."""
+        self.group.read_finished(ReadId(request_id))
 
     def control_plane(self, update: ControlPlaneUpdate) -> None:
         """Take what the control plane said."""
@@ -265,6 +273,16 @@ class Replica:
         """Take the control plane's word that an operator has cleared a conflict of proofs."""
         if self.ready:
             self.group.proof_conflict_reconciled()
+
+    def set_fence(self, fence: str) -> None:
+        """Take or lift a DR fence (quantumqtt §17): while it stands nothing is acknowledged.
+
+        What is in the log and not answered yet may become durable, and nobody is told so.
+        """
+        leadership = self.group.leadership
+        if fence and not leadership.fenced:
+            self._proposals.lose_open()
+        leadership.fenced = fence
 
     def membership_acknowledged(self, ack: MembershipAck) -> None:
         """Take the control plane's record of a membership."""
@@ -306,6 +324,15 @@ class Replica:
         Who asks must let go some day: until then the log grows, and no newer snapshot is emitted.
         """
         self.group.snapshots.hold_through = through
+
+    def allow_deltas(self, *, allowed: bool) -> None:
+        """Open or close the gate of incremental snapshots; it is shut at first."""
+        self._snapshots.deltas_allowed = allowed
+
+    @property
+    def emission_clock(self) -> EmissionClock | None:
+        """When time makes a snapshot due, and how its chain stands; None: it never does."""
+        return self._snapshots.clock
 
     @property
     def catalog(self) -> Catalog:
@@ -359,6 +386,7 @@ class Replica:
 
         `open` will refuse, and `rejoin` is the way on.
         """
+        self.is_damaged = self.is_damaged or self.failed is None
         self._fail(f"the log is damaged: {detail}")
 
     def stop_for_good(self, reason: str) -> None:

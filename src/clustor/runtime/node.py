@@ -47,18 +47,23 @@ from clustor.runtime.containment import contained
 from clustor.runtime.control_records import CONTROL_PARTITION
 from clustor.runtime.data_directory import DataDirectory, read_room
 from clustor.runtime.disk import Disk
+from clustor.runtime.disk_checks import DiskChecked
 from clustor.runtime.disk_policy import DiskRoom
+from clustor.runtime.fenced_replica import FencedReplica
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.loop_watch import LoopWatch
 from clustor.runtime.members import record_membership
 from clustor.runtime.pki import NodeId, spiffe_uri
+from clustor.runtime.quarantine import QuarantineRecords
 from clustor.runtime.raft_wire import from_packet, to_packet
 from clustor.runtime.service import GroupWatcher, NodeWatch, Service
 from clustor.runtime.snapshot_pace import SnapshotPace
 from clustor.runtime.transport import Transport
+from clustor.snapshot import CadenceProfile
 
 if TYPE_CHECKING:
     from clustor.runtime.control_service import ControlService
+    from clustor.runtime.duties import NodeDuties
 
 TICK_SECONDS: Final = 0.010
 GROUP_TICKS: Final = 3
@@ -93,6 +98,7 @@ class NodeSettings:
     profile: Profile = CONSISTENCY_PROFILE
     log_config: LogConfig = LogConfig()
     flow: FlowNumbers = FlowNumbers()
+    cadence: CadenceProfile | None = None
     registered_keys: tuple[str, ...] = ()  # SnapshotManifestKeys, beside the cluster's own
 
     @property
@@ -126,6 +132,9 @@ class Node:
         self.loop_watch = LoopWatch()
         """How late this loop is, and what blocks it."""
         self.stopping = False
+        self.draining = False
+        """An operator wants this node to lead nothing and to serve nobody."""
+        self.duties: NodeDuties | None = None
         self.watch: NodeWatch | None = None
         """Who looks on; nothing here depends on it."""
         self.transport = Transport(
@@ -136,6 +145,8 @@ class Node:
             on_lost=self._on_lost,
             jitter=self._random.random,
         )
+        self.on_group_stopped: Callable[[HostedGroup, str], None] = lambda _group, _why: None
+        """Who must hear that a group has stopped for good; the others go on."""
         self.audit: AuditDesk | None = None
         """Where to tell what people must be able to prove; None: nowhere."""
         self._services: list[Service] = []
@@ -147,11 +158,16 @@ class Node:
         self._trusted: list[Ed25519PublicKey] = []
         self._registered_keys: tuple[str, ...] = settings.registered_keys
         self._inflight = NodeInflight()
+        self.disk_checked: DiskChecked | None = None
+        """What is known of the disk that everything here lies on."""
         self.disk_room = DiskRoom(settings.flow.disk, settings.log_config.segment_bytes)
         self.read_room: Callable[[Path], tuple[int, int] | None] = read_room
         """How the size of a disk and what is free of it are asked for."""
         self._pace = SnapshotPace(settings.profile.replication.snapshot_bytes_per_second_max)
         self._rejoin_epochs = data.take_rejoin()
+        if not self._rejoin_epochs:
+            data.require_state()
+        self.quarantines = QuarantineRecords(data.root)
         self._trust(self.cluster)
 
     @property
@@ -238,13 +254,23 @@ class Node:
             self.now_ms(),
             flow=self._flow_of(partition),
             rejoin_epoch=self._rejoin_epochs.get(partition),
+            held=self.quarantines.held(group.storage, partition),
         )
         for finding in group.replica.findings:
             journal.info("group %d: %s: %s", partition, finding.kind, finding.detail)
         group.loop_watch = self.loop_watch
         self.groups[partition] = group
         self._by_number |= dict.fromkeys(group.numbers(), group)
+        group.quarantine = self.quarantines.view(partition)
         return group
+
+    def replace_replica(self, group: HostedGroup, replica: FencedReplica) -> None:
+        """Let another replica take the place of a failed one: a repair, while others serve."""
+        for number in group.numbers():
+            del self._by_number[number]
+        group.adopt(replica)
+        self._by_number |= dict.fromkeys(group.numbers(), group)
+        self.touch(group)
 
     def _flow_of(self, partition: PartitionId) -> FlowNumbers:
         """Return how a group's writes are bounded. An operator's hard block is not the control
@@ -267,6 +293,8 @@ class Node:
             log_config=self.settings.log_config,
             io_writer_mode=self.disk.mode,
             node_inflight=self._inflight,
+            cadence=self.settings.cadence,
+            wall_ms=_wall_ms,
             measuring_clock=time.perf_counter,
         )
 
@@ -316,13 +344,13 @@ class Node:
             if not leading:
                 return
             for group in leading:
-                self._transfer(group)
+                self.hand_over(group)
             await asyncio.sleep(2 * TICK_SECONDS)
 
-    def _transfer(self, group: HostedGroup) -> None:
+    def hand_over(self, group: HostedGroup, but: frozenset[int] = frozenset()) -> None:
         """Hand over to the replica that is furthest; a transfer that runs is left alone."""
         core = group.replica.group.core
-        reachable = self.transport.connected()
+        reachable = [each for each in self.transport.connected() if int(each) not in but]
         others = [
             (progress.match_index, member)
             for member, progress in core.progress.items()
@@ -394,6 +422,8 @@ class Node:
             self._tick_groups()
         for service in self._services:
             contained.run("service tick", type(service).__name__, service.on_tick)
+        if self.duties is not None:
+            contained.run("duties", "", partial(self.duties.on_tick, now_ms))
         if self.watch is not None:
             contained.run("telemetry", "", lambda: self._look_on(now_ms))
         self.turn_soon()
@@ -585,7 +615,9 @@ class Node:
         if output.delay is not None:
             began, delay = self._loop.time(), output.delay
             self._loop.call_later(
-                delay.delay_ms / 1000, self._write_delayed, group, delay.number, began
+                delay.delay_ms / 1000,
+                self._write_delayed,
+                *(group, group.replica, delay.number, began),
             )
         if output.record_membership is not None and self._records_itself(group):
             record_membership(group, output.record_membership)
@@ -603,6 +635,9 @@ class Node:
             group.say(note)
         if output.failed is not None:
             journal.error("group %d has stopped: %s", group.partition_id, output.failed)
+            if group.replica.is_damaged:
+                self.quarantines.note_damage(group.partition_id)
+            self.on_group_stopped(group, output.failed)
 
     def _tell_leadership(self, group: HostedGroup, change: RoleChange) -> None:
         """Write down that a group is led here from now on, or no more: who answered when."""
@@ -617,8 +652,10 @@ class Node:
         """Say whether a group's own log is the record of its members: nobody else keeps one."""
         return self.control is None or group is self.control.group
 
-    def _write_delayed(self, group: HostedGroup, number: int, began: float) -> None:
-        group.replica.write_delayed(number, (self._loop.time() - began) * 1000)
+    def _write_delayed(
+        self, group: HostedGroup, replica: FencedReplica, number: int, began: float
+    ) -> None:
+        replica.write_delayed(number, (self._loop.time() - began) * 1000)
         self.touch(group)
 
     def _send(self, group: HostedGroup, output: ReplicaOutput) -> None:
@@ -657,13 +694,14 @@ class Node:
     def _read(self, group: HostedGroup, read: DiskRead) -> None:
         """Run a job beside the loop: it is rare, and may read megabytes."""
         running = self._loop.run_in_executor(None, read.job.run, group.storage)
+        replica = group.replica  # a repair may put another in its place meanwhile
 
         def ended(future: asyncio.Future[object]) -> None:
             error = None if future.cancelled() else future.exception()
             if isinstance(error, Exception):
-                group.replica.disk_read_failed(read.token, error)
+                replica.disk_read_failed(read.token, error)
             elif not future.cancelled():
-                group.replica.disk_read(read.token, future.result())  # fences by itself
+                replica.disk_read(read.token, future.result())  # fences by itself
             self.touch(group)
 
         running.add_done_callback(ended)
@@ -677,6 +715,10 @@ class Node:
 
     def _entries(self) -> Iterable[NodeEntry]:
         return self.cluster.nodes
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _is_notable(output: ReplicaOutput) -> bool:

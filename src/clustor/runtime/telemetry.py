@@ -54,7 +54,6 @@ _INCIDENT_OF_NOTE: Final = {
     NoteKind.CLOCK_GUARD_ALARM: IncidentClass.CLOCK_GUARD_ALARM,
     NoteKind.DEVICE_STALLED: IncidentClass.DEVICE_STALLED,
     NoteKind.MEMBERSHIP_ROLLED_BACK: IncidentClass.MEMBERSHIP_ROLLED_BACK,
-    NoteKind.LEASE_GAP_EXCEEDED: IncidentClass.LEASE_GAP_EXCEEDED,
 }
 
 MorePages: TypeAlias = Callable[[str, dict[str, str]], Answer | None]
@@ -236,6 +235,7 @@ def _sight(group: HostedGroup) -> GroupSight:
         last_index=core.log.last_index,
         refusal=_refusal(replica),
         ingest_blocked=group.admission.verdict.credit_scale == 0.0,
+        quarantine="" if group.quarantine is None else str(group.quarantine),
     )
 
 

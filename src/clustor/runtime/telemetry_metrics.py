@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 from clustor.control.gates import MODE_TRUTH_TABLE
 from clustor.flow import hint_for, ingest_status
 from clustor.raft.reads import read_gate_predicate
+from clustor.runtime.build import build
 from clustor.runtime.containment import contained
 from clustor.runtime.errors import NodeError
 from clustor.runtime.hosted_group import HostedGroup
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from clustor.runtime.node import Node
 
 GROUPS_PER_STEP: Final = 64
-GIT_SHA_VARIABLE: Final = "QUANTUM_GIT_SHA"
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -79,7 +79,7 @@ def scrape(
     node: Node, meters: NodeMeters, sources: list[Source], detail: Detail | None
 ) -> Iterator[Family | None]:
     """Give all families but the detail; the readings for that are left in it."""
-    yield from schema_families(os.environ.get(GIT_SHA_VARIABLE, "unknown"))
+    yield from schema_families(build().commit, build().label)
     yield from meter_families(meters)
     totals = Totals()
     groups = sorted(node.groups.values(), key=lambda each: each.partition_id)
@@ -123,7 +123,6 @@ def reading_of(hosted: HostedGroup) -> GroupReading:
         gate_blocked={str(name): count for name, count in fallback.gate_blocked.items()},
         cache_state=str(access.cache),
         cache_age_ms=access.control.cache_age_ms(core.now_ms) or 0,
-        lease_state="Enabled" if core.profile.lease.gap_max > 0 else "Disabled",
         clock_guard_alarm=access.clock_guard_alarm,
         observers_allowed=group.replication.observers_allowed,
         can_read_snapshot=core.leads or access.follower_clause() is None,
@@ -135,6 +134,7 @@ def reading_of(hosted: HostedGroup) -> GroupReading:
         delta_chain_length=newest.manifest.delta_chain_length if newest is not None else 0,
         is_installing=core.installing is not None,
     )
+    _read_cadence(hosted, reading)
     if reading.is_installing:
         reading.install_chunks_missing, reading.install_chunks = replica.install_progress()
     if replica.leads:
@@ -148,6 +148,17 @@ def _strict_only_ms(hosted: HostedGroup) -> int:
     core = hosted.replica.group.core
     since_ms = hosted.replica.group.fallback.local_only_since_ms
     return 0 if since_ms is None else core.now_ms - since_ms
+
+
+def _read_cadence(hosted: HostedGroup, reading: GroupReading) -> None:
+    clock = hosted.replica.emission_clock
+    if clock is None:
+        return
+    reading.delta_emit_skew_ms = clock.delta_emit_skew_ms
+    reading.delta_chain_state = str(clock.chain)
+    last_ms = clock.state.last_ms
+    if last_ms is not None and hosted.replica.applied_index > clock.state.base_index:
+        reading.snapshot_age_ms = max(0, time.time_ns() // 1_000_000 - last_ms)
 
 
 def _read_flow(hosted: HostedGroup, reading: GroupReading) -> None:
@@ -180,6 +191,9 @@ def node_families(node: Node) -> Iterator[Family]:
         yield gauge("clustor.wal.disk_free_bytes", room.f_bavail * room.f_frsize, "Room left")
         yield gauge("clustor.wal.disk_total_bytes", room.f_blocks * room.f_frsize, "Whole disk")
     yield from _loop_families(node)
+    if node.disk_checked is not None:
+        found = len(node.disk_checked.findings)
+        yield gauge("clustor.wal.disk_findings", found, "What is wrong with the disk: see /status")
     yield from _certificate(node)
     yield from _control(node)
     yield by_label(

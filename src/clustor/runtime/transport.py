@@ -15,11 +15,11 @@ import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias, cast
 
 from clustor import wire as w
+from clustor.runtime.address import Address as Address  # noqa: PLC0414  # known from here
 from clustor.runtime.connection_gate import ConnectionGate, GateLimits
 from clustor.runtime.containment import contained, guarded
 from clustor.runtime.errors import PeerRefused, PortTaken
@@ -58,15 +58,6 @@ Jitter: TypeAlias = Callable[[], float]
 """Chance, given at construction: uniform in [0, 1)."""
 
 journal = logging.getLogger("clustor.transport")
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
 
 
 class Reception:

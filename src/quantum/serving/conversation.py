@@ -272,14 +272,14 @@ class Conversation:
         answer: Suback | Unsuback,
         then: Callable[[], None] = lambda: None,
     ) -> None:
-        """Answer when every partition that may own such a topic knows."""
+        """Answer when every partition that may own such a topic knows; then comes `then`."""
         connection = self._connection
 
-        def send() -> None:
+        def taken() -> None:
             connection.send_live(answer)
             then()
 
         if found.awaited and connection.prg is not None:
-            connection.prg.when_taken(found.awaited, send)
+            connection.prg.when_taken(found.awaited, taken)
         else:
-            send()
+            taken()

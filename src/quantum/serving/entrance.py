@@ -90,8 +90,11 @@ class Entrance:
         """Close what waits too long for its CONNECT, or for a leader; say whether that was so."""
         if now_ms < self.deadline_ms:
             return False
-        if self.connect is not None:
-            self.refuse(ReasonCode.SERVER_UNAVAILABLE, self._closed or "no leader in time")
+        if self.connect is not None and self._closed:
+            self.refuse(ReasonCode.SERVER_UNAVAILABLE, self._closed)
+        elif self.connect is not None:
+            # Without a word: many clients give up for good on a refusal, and come again after none.
+            self._connection.drop("no leader in time")
         else:
             fault = ProtocolViolation(ReasonCode.PROTOCOL_ERROR, "no CONNECT in time")
             self._connection.count_fault(fault)
@@ -226,10 +229,31 @@ class Entrance:
                 return
             connection.prg = prg
             self._authenticate(prg)
+        elif connection.service.draining and not self._arrived:
+            self.refuse(ReasonCode.USE_ANOTHER_SERVER, "this node is being drained")
         elif node is not None and connection.service.reaches(node) and not self._arrived:
             self._relay_to(prg, node)
         else:
             home.when_led(prg.number, self._route)
+
+    def route_again(self, why: str) -> None:
+        """Wait for who leads the session's partition next, within the time that is left (C10)."""
+        connection = self._connection
+        if connection.talk is not None:
+            connection.drop(why)  # what it was asked, nobody else can judge
+            return
+        if self._arrived:
+            connection.give_back(why)
+            return
+        home, prg = connection.home, connection.prg
+        if prg is not None and prg.connections.get(connection.client_id) is connection:
+            del prg.connections[connection.client_id]
+        connection.prg, connection.epoch = None, 0
+        if connection.entered:
+            connection.entered = False
+            home.guard.leave(connection.service.tick_ms)
+        connection.phase = Phase.ROUTING
+        home.when_led(home.session_prg(connection.client_id).number, self._route)
 
     def _is_closed(self, prg: Prg) -> str:
         """Say why the partition may let nobody in like this client now (quantumqtt §10.6)."""
@@ -315,7 +339,7 @@ class Entrance:
             if connection.prg is not None and connection.prg.serves(connection.client_id):
                 self._attach(connection.prg)
             else:
-                self.refuse(ReasonCode.SERVER_UNAVAILABLE, "the session's partition moved")
+                self.route_again("the session's partition moved")
         else:
             if verdict.audit:
                 connection.note_refused(verdict.audit, verdict.why)
@@ -340,7 +364,6 @@ class Entrance:
         connection, connect = self._connection, self.connect
         assert connect is not None
         client_id = connection.client_id
-        self._early = b""
         if connection.home.shut:
             self.refuse(ReasonCode.BANNED, connection.home.shut)
             return
@@ -364,8 +387,10 @@ class Entrance:
             connect.clean_start,
             connection.expiry_seconds,
             connection.window,
-            will_spec(connect.will, client_id),
+            will_spec(connect.will, client_id, connection.agreed.keep_alive_seconds),
             identity_digest(connection.identity),
+            takes_over=older is not None,
+            standard_wills=connection.home.guard.has_standard_wills,
         )
         connection.command(encode_command(command), self._attached)
 
@@ -395,13 +420,14 @@ class Entrance:
     def _attached(self, reply: bytes | None) -> None:
         connection = self._connection
         if reply is None:
-            self.refuse(ReasonCode.SERVER_UNAVAILABLE, "the session's partition has no leader")
+            if connection.phase is Phase.ATTACHING:
+                self.route_again("the session's partition has no leader")
             return
         attached = _decode_attached(reply)
         is_awaited = connection.phase is Phase.ATTACHING
         if attached.is_moved:
             if is_awaited:
-                self.refuse(ReasonCode.SERVER_UNAVAILABLE, "the session moved")
+                self.route_again("the session moved")
         elif attached.refused:
             if is_awaited:
                 guard = connection.home.guard

@@ -23,6 +23,8 @@ from quantum.serving.limits import MqttLimits
 _V5: Final = ProtocolVersion.V5
 _KEEP_ALIVE_UNCAPPED: Final = 65_535
 _RECEIVE_MAXIMUM_DEFAULT: Final = 65_535
+_PATIENCE_SECONDS_MIN: Final = 5
+_PATIENCE_SECONDS_UNKNOWN: Final = 60
 RESPONSE_PREFIX: Final = "response/"
 
 
@@ -114,7 +116,18 @@ def refuse_will(will: Will, levels_max: int) -> ReasonCode | None:
     return None
 
 
-def will_spec(will: Will | None, client_id: bytes) -> WillSpec | None:
+def patience_seconds(keep_alive_seconds: int) -> int:
+    """Return how long a client may be away after a connection that we broke (C23).
+
+    It is one and a half of its keep-alive, as for a silent client; a new leader and a client that
+    looks for it need some seconds, and who sends no keep-alive has a minute.
+    """
+    if keep_alive_seconds == 0:
+        return _PATIENCE_SECONDS_UNKNOWN
+    return max(_PATIENCE_SECONDS_MIN, (3 * keep_alive_seconds + 1) // 2)
+
+
+def will_spec(will: Will | None, client_id: bytes, keep_alive_seconds: int) -> WillSpec | None:
     """Make the will as the log keeps it."""
     if will is None:
         return None
@@ -129,4 +142,5 @@ def will_spec(will: Will | None, client_id: bytes) -> WillSpec | None:
         0,
         0,
     )
-    return WillSpec(record, properties.will_delay_interval or 0)
+    patience = patience_seconds(keep_alive_seconds)
+    return WillSpec(record, properties.will_delay_interval or 0, patience)
