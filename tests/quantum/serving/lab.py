@@ -40,6 +40,7 @@ class LabReplica:
         self._proposed: list[tuple[int, bytes]] = []
         self._refused: list[tuple[int, bytes]] = []
         self.is_stuck = False  # its disk does not answer
+        self.failed: str | None = None
 
     def propose(self, request: int, command: bytes) -> None:
         self._proposed.append((request, command))
