@@ -83,7 +83,7 @@ def command(machine: dict[str, object], home: Path, mqtt: int) -> list[str]:
     wanted = dict(machine)
     for kind in ("tmpfs", "overlay"):
         if kind in wanted:
-            wanted |= {kind: str(home), "size": "512m"}
+            wanted = {"size": "512m"} | wanted | {kind: str(home)}
     mqtts, ws, admin = free_ports(3)
     doors = {"mqtt": mqtt, "mqtts": mqtts, "ws": ws, "admin": admin}
     flags = [part for door, port in doors.items() for part in (f"--{door}", f"127.0.0.1:{port}")]

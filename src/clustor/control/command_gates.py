@@ -34,6 +34,7 @@ class CommandGate(StrEnum):
     DATA_KEY_GRANTS = "DataKeyGrants"
     NODE_SILENCE = "NodeSilence"
     FORWARDS_HELD = "ForwardsHeld"  # a word between brokers, tag 12 of their link
+    SLOW_DOWN = "SlowDown"  # a word between brokers, tag 13 of their link
 
 
 GATE_OF: Final[Mapping[str, CommandGate]] = {

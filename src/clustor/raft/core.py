@@ -70,6 +70,7 @@ class Core:
         self.io_writer_mode = IoWriterMode.BLOCKING
         self.progress: dict[ReplicaId, Progress] = {}
         self.progress_moved = False  # a watermark may have moved
+        self.clock_alarm = False  # this machine's clock is not to be believed
         self.reads_moved = False  # a round of leadership may be complete
         self.installing: LogIndex | None = None
         self.damaged: tuple[LogIndex, LogIndex] | None = None  # first and last

@@ -38,6 +38,7 @@ class CampaignClause(StrEnum):
     DAMAGED = "LogDamaged"
     INSTALLING = "InstallingSnapshot"
     DEVICE_STALLED = "DeviceStalled"
+    CLOCK_ALARM = "ClockAlarm"  # its clock jumped or runs away (quantum §6.2)
     HOLDING_OFF = "HoldingOff"  # it gave up leading a moment ago
 
 
@@ -119,6 +120,8 @@ class Election:
             return CampaignClause.INSTALLING
         if core.device_stalled:
             return CampaignClause.DEVICE_STALLED
+        if core.clock_alarm:
+            return CampaignClause.CLOCK_ALARM
         if core.now_ms < self._hold_off_until_ms:
             return CampaignClause.HOLDING_OFF
         return None

@@ -314,7 +314,7 @@ class Group:
 
     def clock_alarm(self, *, raised: bool) -> None:
         """Take the clock guard's alarm: leases end, and a leader steps down (§10.2)."""
-        self.access.clock_guard_alarm = raised
+        self.access.clock_guard_alarm = self.core.clock_alarm = raised
         if raised and self.core.leads:
             self.core.note(NoteKind.CLOCK_GUARD_ALARM)
             self.leadership.step_down("clock guard alarm")

@@ -43,6 +43,7 @@ class RefusedBecause(StrEnum):
     STRICT_FALLBACK = "ModeConflict(strict_fallback)"
     GROUP_FSYNC_QUARANTINE = "GroupFsyncQuarantine"
     JOINT_CONFIGURATION = "JointConfiguration"
+    FENCED = "Fenced"  # by an operator, before another region is promoted
     NOT_A_VOTER = "NotAVoter"
     TOO_YOUNG = "MinLeaderTerm"
 
@@ -87,6 +88,8 @@ class Leadership:
         self.reconfiguration = Reconfiguration(core)
         self.group_fsync = GroupFsyncBudget(core.profile.group_fsync)
         self.incident_flags: set[str] = set()
+        self.fenced = ""
+        """The fence under which nothing is taken or acknowledged; empty: there is none."""
         self._transfer_to: ReplicaId | None = None
         self._transfer_until_ms = 0
         self._record_due_ms = 0
@@ -157,6 +160,8 @@ class Leadership:
             return RefusedBecause.NOT_LEADER
         if self._transfer_to is not None:
             return RefusedBecause.TRANSFERRING
+        if self.fenced:
+            return RefusedBecause.FENCED
         log = core.log
         uncommitted = log.bytes_total - log.bytes_through(core.commit_index)
         if uncommitted > core.profile.replication.uncommitted_bytes_max:

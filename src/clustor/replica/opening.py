@@ -80,6 +80,7 @@ class Opened:
     plan: Plan
     writes_identity: bool  # the identity's file follows the plan
     findings: tuple[Finding, ...] = ()
+    truncated_bytes: int = 0  # of a torn write, cut off
 
 
 def prepare_new(
@@ -129,6 +130,12 @@ def _empty(
         (*plan_hard_state(hard), *before, *create),
         writes_identity=True,
     )
+
+
+def prepare_fenced(settings: ReplicaSettings, identity: ReplicaIdentity) -> Opened:
+    """Make what a replica stands on that must not work: nothing is read, nothing is planned."""
+    empty = _empty(settings, identity, HardState(), ())
+    return replace(empty, plan=(), writes_identity=False)
 
 
 def _no_snapshots(partition_id: PartitionId) -> Catalog:
@@ -229,6 +236,7 @@ def prepare_open(settings: ReplicaSettings, partition: Storage, node: Storage) -
         (*plan_hard_state(hard), *recovery.plan, *settled.plan, *install, *_plan_tidy(partition)),
         writes_identity=identity != known,
         findings=tuple(recovery.findings),
+        truncated_bytes=recovery.truncated_bytes,
     )
 
 

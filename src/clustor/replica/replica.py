@@ -74,6 +74,7 @@ class Replica:
         self.settings = settings
         self.identity = opened.identity
         self.findings = opened.findings
+        self.truncated_bytes = opened.truncated_bytes
         self.log: Log = opened.log
         self.machine: StateMachine = opened.machine
         self.applied_index: LogIndex = opened.view.base_index
@@ -89,6 +90,7 @@ class Replica:
         self.apply_seconds: list[float] = []
         """How long each batch took to apply, for who has given a clock, and empties this."""
         self.failed: str | None = None
+        self.is_damaged = False  # why it failed: bytes are not what was written
         self._mending = True
         self._disk = DiskQueue()
         self._reader = Reader()
@@ -272,6 +274,16 @@ class Replica:
         if self.ready:
             self.group.proof_conflict_reconciled()
 
+    def set_fence(self, fence: str) -> None:
+        """Take or lift a DR fence (quantumqtt §17): while it stands nothing is acknowledged.
+
+        What is in the log and not answered yet may become durable, and nobody is told so.
+        """
+        leadership = self.group.leadership
+        if fence and not leadership.fenced:
+            self._proposals.lose_open()
+        leadership.fenced = fence
+
     def membership_acknowledged(self, ack: MembershipAck) -> None:
         """Take the control plane's record of a membership."""
         if self.ready:
@@ -374,6 +386,7 @@ class Replica:
 
         `open` will refuse, and `rejoin` is the way on.
         """
+        self.is_damaged = self.is_damaged or self.failed is None
         self._fail(f"the log is damaged: {detail}")
 
     def stop_for_good(self, reason: str) -> None:

@@ -29,6 +29,8 @@ class AuditDesk:
     def __init__(self, writer: AuditWriter, active_partitions: int = 0) -> None:
         self.writer = writer
         self._guard = StormGuard(events_per_window(active_partitions))
+        self._clients = StormGuard(events_per_window(active_partitions))
+        """Apart from refusals: connections by the thousand push none of those out."""
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(_FLUSH_SECONDS, self._flush)
         self.refusals: dict[str, int] = {}
@@ -56,6 +58,14 @@ class AuditDesk:
             tenant=tenant,
         )
         for each in self._guard.admit(event):
+            self.writer.note(each)
+
+    def client_did(
+        self, what: str, *, who: str, why: str, tenant: str, every: bool
+    ) -> None:  # fmt: skip
+        """Tell of a client that came or went: of every one, or of the first few and a count."""
+        event = AuditEvent(who=who, what=what, outcome=why, at_ms=wall_ms(), tenant=tenant)
+        for each in (event,) if every else self._clients.admit(event):
             self.writer.note(each)
 
     def peer_refused(self, peer: int, error: Exception) -> None:
@@ -90,14 +100,16 @@ class AuditDesk:
     async def close(self) -> None:
         """Write the summaries, seal, and close."""
         self._timer.cancel()
-        for each in self._guard.flush(wall_ms(), everything=True):
-            self.writer.note(each)
+        for guard in (self._guard, self._clients):
+            for each in guard.flush(wall_ms(), everything=True):
+                self.writer.note(each)
         await self.writer.close()
 
     def _flush(self) -> None:
         self._timer = self._loop.call_later(_FLUSH_SECONDS, self._flush)
-        for each in self._guard.flush(wall_ms()):
-            self.writer.note(each)
+        for guard in (self._guard, self._clients):
+            for each in guard.flush(wall_ms()):
+                self.writer.note(each)
 
 
 def open_desk(

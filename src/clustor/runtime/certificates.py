@@ -50,7 +50,7 @@ class ReadCertificate:
 
 def read_certificate(certificate_der: bytes) -> ReadCertificate:
     """Read all of a certificate that TLS has verified. Raises CertificateUnreadable alone."""
-    with _telling():
+    with telling_unreadable():
         found = x509.load_der_x509_certificate(certificate_der)
         names = _alternative_names(found)
         common = found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
@@ -66,7 +66,7 @@ def read_certificate(certificate_der: bytes) -> ReadCertificate:
 
 def read_public_key(certificate_der: bytes) -> CertificatePublicKeyTypes:
     """Read whose key a certificate is for. Raises CertificateUnreadable alone."""
-    with _telling():
+    with telling_unreadable():
         return x509.load_der_x509_certificate(certificate_der).public_key()
 
 
@@ -78,9 +78,12 @@ def _alternative_names(found: x509.Certificate) -> x509.SubjectAlternativeName |
 
 
 @contextmanager
-def _telling() -> Iterator[None]:
+def telling_unreadable() -> Iterator[None]:
+    """Make whatever a reader raises into CertificateUnreadable."""
     try:
         yield
+    except CertificateUnreadable:
+        raise
     except Exception as error:
         kind = type(error).__name__
         raise CertificateUnreadable("the certificate cannot be read", kind=kind) from error

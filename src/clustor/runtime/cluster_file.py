@@ -89,6 +89,8 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fault_injection: bool = False  # whether groups can be told to hang: tests and drills only
     ocsp_url: str = ""  # a responder that is asked about certificates before any list
     hardening: Hardening = Hardening.REPORT  # whether a start needs all of it (quantumqtt §9.7)
+    # An operator's word why nodes may be made on a disk that the checks refuse (clustor §14.3).
+    disk_override: str = ""
     # How many times longer than the profile's its nodes wait for each other and for their disks,
     # for a machine that does much else. Longer only: a lease never outlives an election by it.
     patience: Annotated[int, msgspec.Meta(ge=1)] = 1

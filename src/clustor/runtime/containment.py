@@ -16,7 +16,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from traceback import walk_tb
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
@@ -55,11 +56,15 @@ class Contained:
         """How many errors each place has contained; the places are a closed list."""
         self.tell: Told | None = None
         """Whom to tell of each one; None: nobody."""
+        self.raising = False
+        """Whether nothing is contained: simulations and tests are there to see every error."""
         self._logged: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def caught(self, place: str, who: str, error: BaseException) -> str:
         """Take note of an error, and return its digest."""
+        if self.raising:
+            raise error
         self.counts[place] = self.counts.get(place, 0) + 1
         digest, lines = _digest_of(error)
         shown, kind = _printable(who), type(error).__name__
@@ -75,6 +80,15 @@ class Contained:
         if self.tell is not None:
             self.tell(place, shown, f"{kind} {digest}")
         return digest
+
+    @contextmanager
+    def raised(self) -> Iterator[None]:
+        """Let every error be raised where it is made, for a while."""
+        before, self.raising = self.raising, True
+        try:
+            yield
+        finally:
+            self.raising = before
 
     def run(self, place: str, who: str, call: Callable[[], object]) -> bool:
         """Call something that serves one purpose alone; say whether it went well."""

@@ -43,6 +43,7 @@ from clustor.runtime.control_wire import (
 )
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.pki import NodeId, spiffe_uri
+from clustor.runtime.trust_roots import refuse_trust
 
 if TYPE_CHECKING:
     from clustor.runtime.node import Node
@@ -113,10 +114,12 @@ class Desk:
                 self._on_wished(asker, question)
 
     def _refused_early(self, asker: NodeId, question: Passed) -> bool:
-        """Answer a call that some replica could not apply; it never enters the log."""
+        """Answer a call that must never enter the log: some replica could not apply it, or what it
+        sets could be used by nobody."""
         machine = self.group.replica.machine
         assert isinstance(machine, ControlMachine)
         refused = refuse_early(machine.kv, question.command, CONTROL_PARTITION)
+        refused = refused or refuse_trust(question.command)
         if refused is None:
             return False
         self.counts.refused_early += 1

@@ -27,13 +27,17 @@ from clustor.control import (
     ControlCache,
     ControlMachine,
     Moment,
+    NodeSpec,
+    NodeState,
     ProofPublisher,
     Reading,
     call_refusal,
     decode_answer,
     find,
+    scan,
 )
 from clustor.control.commands import KIND_OF
+from clustor.control.fences import fences_of
 from clustor.control.objects import canonical
 from clustor.kv import Limits, StoreId
 from clustor.log.types import PartitionId
@@ -114,7 +118,7 @@ class ControlService:
             node.now_ms,
         )
         self._own_proofs = OwnProofs()
-        self._steering = Steering(node.node_id, self._call_for_node, self._call_as_steward)
+        self._steering = Steering(node.node_id, self.call_for_node, self.call_as_steward)
         proof_key = signers.signers[KeyUse.CONTROL_PLANE_PROOF]
         self._desk = Desk(node, self.group, self._send, signers.proof_key_id, proof_key)
         self._rounds = Rounds(
@@ -122,20 +126,21 @@ class ControlService:
             self._desk,
             signers,
             state=self.state,
-            call_for_node=self._call_for_node,
-            call_as_steward=self._call_as_steward,
+            call_for_node=self.call_for_node,
+            call_as_steward=self.call_as_steward,
         )
         self._steward = Steward(
             lambda: self.group.replica.leads,
             self.state,
             lambda: self._questions.ask(lambda number: Asked(number, 0), CALL_SECONDS_MAX),
-            self._call_as_steward,
+            self.call_as_steward,
         )
         self._steward.add(self._cluster)
         self._refreshing = asyncio.Event()
         self._saving = asyncio.Event()
         self._seen_tenants = 0
         self._to_tell: dict[PartitionId, None] = {}
+        self._fences: dict[int, str] = {}
         self._seen_revision = -1
         self._look_again_ms = 0
         self._calls = 0
@@ -242,6 +247,12 @@ class ControlService:
     def epoch_above(self, group: HostedGroup) -> RoutingEpoch:
         """Return an epoch for a change of members that is ordered at the group itself."""
         return epoch_above(group, self.cache)
+
+    def draining(self) -> frozenset[int]:
+        """Return which nodes shall lead nothing, by this node's copy."""
+        return frozenset(
+            each.node_id for each in scan(self.cache, NodeSpec) if each.state is NodeState.DRAINING
+        )
 
     def request_id(self) -> str:
         """Return a request id that nobody used, for a call of this node's own."""
@@ -407,6 +418,7 @@ class ControlService:
             self._steward.look()
 
     def _tell_all(self) -> None:
+        self._fences = fences_of(self.cache)
         self._to_tell |= dict.fromkeys(self._node.groups)
 
     def _tell_some(self) -> None:
@@ -423,6 +435,8 @@ class ControlService:
 
     def _tell(self, group: HostedGroup) -> None:
         """Hand a group the control plane's word on it."""
+        if group is not self.group:  # or nobody could lift a fence again
+            group.replica.set_fence(self._fences.get(int(group.partition_id), ""))
         word = self.cache.word_for(group.partition_id, self._now())
         if word is None:
             return
@@ -481,10 +495,12 @@ class ControlService:
         }
         return cluster_records(self._node.cluster, partitions)(store)
 
-    async def _call_as_steward(self, command: Command) -> Answer:
+    async def call_as_steward(self, command: Command) -> Answer:
+        """Call for the cluster itself; raises ControlUnavailable."""
         return await self._call_as(steward_of(self._node.cluster.id), command)
 
-    async def _call_for_node(self, command: Command) -> Answer:
+    async def call_for_node(self, command: Command) -> Answer:
+        """Call as this node; raises ControlUnavailable."""
         return await self._call_as(Caller(identity=self._node.identity), command)
 
     async def _call_as(self, caller: Caller, command: Command) -> Answer:

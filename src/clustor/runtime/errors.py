@@ -3,6 +3,8 @@
 NodeError
 ├── DataDirectoryRefused       it belongs to another cluster or node, or is not what was written
 ├── DataDirectoryInUse         another process has it open
+├── NoRoom                     the disk is too full to start on
+├── GroupStopped               a group stopped for good before everything was ready
 ├── PortTaken                  somebody else listens there
 ├── SelfTestFailed             this build must not open a log
 ├── ReleaseUnverified          what runs here is not the release that was signed
@@ -45,6 +47,14 @@ class DataDirectoryRefused(NodeError):
 
 class DataDirectoryInUse(NodeError):
     """Another process has the data directory open."""
+
+
+class NoRoom(NodeError):
+    """The disk is too full to start on."""
+
+
+class GroupStopped(NodeError):
+    """A group stopped for good before everything was ready."""
 
 
 class PortTaken(NodeError):

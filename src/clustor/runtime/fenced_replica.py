@@ -47,6 +47,7 @@ class FencedReplica(Replica):
     """The replica of a running node."""
 
     tick = _fences(Replica.tick, None)
+    lateness = _fences(Replica.lateness, None)
     receive = _fences(Replica.receive, None)
     receive_transfer = _fences(Replica.receive_transfer, None)
     read = _fences(Replica.read, None)
@@ -59,7 +60,6 @@ class FencedReplica(Replica):
     disk_read = _fences(Replica.disk_read, None)
     disk_read_failed = _fences(Replica.disk_read_failed, None)
     write_delayed = _fences(Replica.write_delayed, None)
-    lateness = _fences(Replica.lateness, None)
     catch_up = _fences(Replica.catch_up, otherwise=False)
 
     def fence(self, error: Exception) -> None:

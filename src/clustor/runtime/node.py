@@ -47,11 +47,14 @@ from clustor.runtime.containment import contained
 from clustor.runtime.control_records import CONTROL_PARTITION
 from clustor.runtime.data_directory import DataDirectory, read_room
 from clustor.runtime.disk import Disk
+from clustor.runtime.disk_checks import DiskChecked
 from clustor.runtime.disk_policy import DiskRoom
+from clustor.runtime.fenced_replica import FencedReplica
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.loop_watch import LoopWatch
 from clustor.runtime.members import record_membership
 from clustor.runtime.pki import NodeId, spiffe_uri
+from clustor.runtime.quarantine import QuarantineRecords
 from clustor.runtime.raft_wire import from_packet, to_packet
 from clustor.runtime.service import GroupWatcher, NodeWatch, Service
 from clustor.runtime.snapshot_pace import SnapshotPace
@@ -60,6 +63,7 @@ from clustor.snapshot import CadenceProfile
 
 if TYPE_CHECKING:
     from clustor.runtime.control_service import ControlService
+    from clustor.runtime.duties import NodeDuties
 
 TICK_SECONDS: Final = 0.010
 GROUP_TICKS: Final = 3
@@ -118,6 +122,7 @@ class Node:
         self._touched: dict[HostedGroup, None] = {}
         self._behind: dict[HostedGroup, None] = {}  # may have put off to apply something
         self._turn_due = False
+        self._closed = False
         self._ticks = 0
         self._ticking: asyncio.TimerHandle | None = None
         self._ticked = self._tick_due = time.monotonic()
@@ -127,6 +132,11 @@ class Node:
         self.loop_watch = LoopWatch()
         """How late this loop is, and what blocks it."""
         self.stopping = False
+        self.draining = False
+        """An operator wants this node to lead nothing and to serve nobody."""
+        self.duties: NodeDuties | None = None
+        self.listeners: Callable[[], dict[str, str]] = dict
+        """Where clients come in, by kind; who examines the node asks."""
         self.watch: NodeWatch | None = None
         """Who looks on; nothing here depends on it."""
         self.transport = Transport(
@@ -137,6 +147,8 @@ class Node:
             on_lost=self._on_lost,
             jitter=self._random.random,
         )
+        self.on_group_stopped: Callable[[HostedGroup, str], None] = lambda _group, _why: None
+        """Who must hear that a group has stopped for good; the others go on."""
         self.audit: AuditDesk | None = None
         """Where to tell what people must be able to prove; None: nowhere."""
         self._services: list[Service] = []
@@ -148,11 +160,16 @@ class Node:
         self._trusted: list[Ed25519PublicKey] = []
         self._registered_keys: tuple[str, ...] = settings.registered_keys
         self._inflight = NodeInflight()
+        self.disk_checked: DiskChecked | None = None
+        """What is known of the disk that everything here lies on."""
         self.disk_room = DiskRoom(settings.flow.disk, settings.log_config.segment_bytes)
         self.read_room: Callable[[Path], tuple[int, int] | None] = read_room
         """How the size of a disk and what is free of it are asked for."""
         self._pace = SnapshotPace(settings.profile.replication.snapshot_bytes_per_second_max)
         self._rejoin_epochs = data.take_rejoin()
+        if not self._rejoin_epochs:
+            data.require_state()
+        self.quarantines = QuarantineRecords(data.root)
         self._trust(self.cluster)
 
     @property
@@ -168,6 +185,11 @@ class Node:
     def data_root(self) -> Path:
         """The node's own directory."""
         return self._data.root
+
+    @property
+    def pki_directory(self) -> Path:
+        """Where this node's certificates are."""
+        return self._data.pki
 
     @property
     def keys_directory(self) -> Path:
@@ -239,13 +261,23 @@ class Node:
             self.now_ms(),
             flow=self._flow_of(partition),
             rejoin_epoch=self._rejoin_epochs.get(partition),
+            held=self.quarantines.held(group.storage, partition),
         )
         for finding in group.replica.findings:
             journal.info("group %d: %s: %s", partition, finding.kind, finding.detail)
         group.loop_watch = self.loop_watch
         self.groups[partition] = group
         self._by_number |= dict.fromkeys(group.numbers(), group)
+        group.quarantine = self.quarantines.view(partition)
         return group
+
+    def replace_replica(self, group: HostedGroup, replica: FencedReplica) -> None:
+        """Let another replica take the place of a failed one: a repair, while others serve."""
+        for number in group.numbers():
+            del self._by_number[number]
+        group.adopt(replica)
+        self._by_number |= dict.fromkeys(group.numbers(), group)
+        self.touch(group)
 
     def _flow_of(self, partition: PartitionId) -> FlowNumbers:
         """Return how a group's writes are bounded. An operator's hard block is not the control
@@ -319,13 +351,13 @@ class Node:
             if not leading:
                 return
             for group in leading:
-                self._transfer(group)
+                self.hand_over(group)
             await asyncio.sleep(2 * TICK_SECONDS)
 
-    def _transfer(self, group: HostedGroup) -> None:
+    def hand_over(self, group: HostedGroup, but: frozenset[int] = frozenset()) -> None:
         """Hand over to the replica that is furthest; a transfer that runs is left alone."""
         core = group.replica.group.core
-        reachable = self.transport.connected()
+        reachable = [each for each in self.transport.connected() if int(each) not in but]
         others = [
             (progress.match_index, member)
             for member, progress in core.progress.items()
@@ -346,6 +378,8 @@ class Node:
             await asyncio.sleep(TICK_SECONDS)
 
     def _close_turns(self) -> None:
+        self._turn_due = True  # none comes any more: what was open is closed behind them
+        self._closed = True
         if self._ticking is not None:
             self._ticking.cancel()
             self._ticking = None
@@ -395,6 +429,8 @@ class Node:
             self._tick_groups()
         for service in self._services:
             contained.run("service tick", type(service).__name__, service.on_tick)
+        if self.duties is not None:
+            contained.run("duties", "", partial(self.duties.on_tick, now_ms))
         if self.watch is not None:
             contained.run("telemetry", "", lambda: self._look_on(now_ms))
         self.turn_soon()
@@ -504,6 +540,8 @@ class Node:
     # Outputs.
 
     def _turn(self) -> None:
+        if self._closed:
+            return
         began_ns = time.monotonic_ns()
         self._turn_due = False
         self._give_outputs()
@@ -584,7 +622,9 @@ class Node:
         if output.delay is not None:
             began, delay = self._loop.time(), output.delay
             self._loop.call_later(
-                delay.delay_ms / 1000, self._write_delayed, group, delay.number, began
+                delay.delay_ms / 1000,
+                self._write_delayed,
+                *(group, group.replica, delay.number, began),
             )
         if output.record_membership is not None and self._records_itself(group):
             record_membership(group, output.record_membership)
@@ -602,6 +642,9 @@ class Node:
             group.say(note)
         if output.failed is not None:
             journal.error("group %d has stopped: %s", group.partition_id, output.failed)
+            if group.replica.is_damaged:
+                self.quarantines.note_damage(group.partition_id)
+            self.on_group_stopped(group, output.failed)
 
     def _tell_leadership(self, group: HostedGroup, change: RoleChange) -> None:
         """Write down that a group is led here from now on, or no more: who answered when."""
@@ -616,8 +659,10 @@ class Node:
         """Say whether a group's own log is the record of its members: nobody else keeps one."""
         return self.control is None or group is self.control.group
 
-    def _write_delayed(self, group: HostedGroup, number: int, began: float) -> None:
-        group.replica.write_delayed(number, (self._loop.time() - began) * 1000)
+    def _write_delayed(
+        self, group: HostedGroup, replica: FencedReplica, number: int, began: float
+    ) -> None:
+        replica.write_delayed(number, (self._loop.time() - began) * 1000)
         self.touch(group)
 
     def _send(self, group: HostedGroup, output: ReplicaOutput) -> None:
@@ -656,13 +701,14 @@ class Node:
     def _read(self, group: HostedGroup, read: DiskRead) -> None:
         """Run a job beside the loop: it is rare, and may read megabytes."""
         running = self._loop.run_in_executor(None, read.job.run, group.storage)
+        replica = group.replica  # a repair may put another in its place meanwhile
 
         def ended(future: asyncio.Future[object]) -> None:
             error = None if future.cancelled() else future.exception()
             if isinstance(error, Exception):
-                group.replica.disk_read_failed(read.token, error)
+                replica.disk_read_failed(read.token, error)
             elif not future.cancelled():
-                group.replica.disk_read(read.token, future.result())  # fences by itself
+                replica.disk_read(read.token, future.result())  # fences by itself
             self.touch(group)
 
         running.add_done_callback(ended)

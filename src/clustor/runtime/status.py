@@ -46,7 +46,7 @@ class GroupStatus(msgspec.Struct, frozen=True):
 
     partition_id: int
     replica_id: int
-    state: str  # Running, Mending, Failed, or in repair mode the log's own state
+    state: str  # Running, Mending, Failed, Quarantine, or in repair mode the log's own state
     role: str
     term: int
     leader_id: int | None
@@ -120,6 +120,16 @@ class NodeAddress(msgspec.Struct, frozen=True):
     admin: str
 
 
+class DiskStatus(msgspec.Struct, frozen=True):
+    """What the node's data lies on, and what is wrong with that."""
+
+    filesystem: str
+    source: str
+    write_cache: str
+    io_writer_mode: str
+    findings: list[str]
+
+
 class NodeStatus(msgspec.Struct, frozen=True):
     """One node."""
 
@@ -131,6 +141,14 @@ class NodeStatus(msgspec.Struct, frozen=True):
     nodes: list[NodeAddress]
     groups: list[GroupStatus]
     control: ControlStatus | None = None  # its own group is not among the others
+    disk: DiskStatus | None = None
+
+
+def mode_of(node: Node) -> str:
+    """Name what the node does as a whole."""
+    if node.stopping:
+        return "Stopping"
+    return "Draining" if node.draining else "Serving"
 
 
 def status_of(node: Node, pid: int) -> NodeStatus:
@@ -139,7 +157,7 @@ def status_of(node: Node, pid: int) -> NodeStatus:
         cluster_id=node.cluster.cluster_id,
         node_id=node.node_id,
         pid=pid,
-        mode="Stopping" if node.stopping else "Serving",
+        mode=mode_of(node),
         connected_to=[int(peer) for peer in node.transport.connected()],
         nodes=[
             NodeAddress(entry.node_id, str(entry.peer), str(entry.admin))
@@ -151,6 +169,20 @@ def status_of(node: Node, pid: int) -> NodeStatus:
             if node.control is None or group is not node.control.group
         ],
         control=None if node.control is None else node.control.status(),
+        disk=_disk_status(node),
+    )
+
+
+def _disk_status(node: Node) -> DiskStatus | None:
+    checked = node.disk_checked
+    if checked is None:
+        return None
+    return DiskStatus(
+        checked.picture.kind,
+        checked.picture.source,
+        checked.picture.write_cache,
+        node.disk.mode.name,
+        [f"{each.kind}: {each.detail}" for each in checked.findings],
     )
 
 
@@ -163,7 +195,7 @@ def group_status(hosted: HostedGroup) -> GroupStatus:
     return GroupStatus(
         partition_id=hosted.partition_id,
         replica_id=core.id,
-        state="Failed" if replica.failed is not None else running,
+        state=_state(hosted, running),
         role=str(core.role),
         term=core.hard.term,
         leader_id=core.leader_id,
@@ -180,7 +212,7 @@ def group_status(hosted: HostedGroup) -> GroupStatus:
         syncs=hosted.syncs,
         members=_members(hosted) if core.leads else [],
         flow=_flow(hosted) if core.leads else None,
-        problem=replica.failed,
+        problem=replica.failed if hosted.quarantine is None else str(hosted.quarantine),
         learners=sorted(core.config.learners),
         outgoing=sorted(core.config.outgoing),
         membership_phase=str(_phase(hosted)),
@@ -195,6 +227,12 @@ def group_status(hosted: HostedGroup) -> GroupStatus:
         cache_state=str(group.access.cache),
         **_snapshots(hosted),
     )
+
+
+def _state(hosted: HostedGroup, running: str) -> str:
+    if hosted.quarantine is not None:
+        return "Quarantine"
+    return running if hosted.replica.failed is None else "Failed"
 
 
 def _snapshots(hosted: HostedGroup) -> dict[str, Any]:

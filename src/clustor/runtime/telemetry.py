@@ -235,6 +235,7 @@ def _sight(group: HostedGroup) -> GroupSight:
         last_index=core.log.last_index,
         refusal=_refusal(replica),
         ingest_blocked=group.admission.verdict.credit_scale == 0.0,
+        quarantine="" if group.quarantine is None else str(group.quarantine),
     )
 
 

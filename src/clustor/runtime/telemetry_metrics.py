@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from clustor.control.gates import MODE_TRUTH_TABLE
 from clustor.flow import hint_for, ingest_status
 from clustor.raft.reads import read_gate_predicate
+from clustor.runtime.build import build
 from clustor.runtime.containment import contained
 from clustor.runtime.errors import NodeError
 from clustor.runtime.hosted_group import HostedGroup
@@ -36,8 +37,19 @@ if TYPE_CHECKING:
     from clustor.runtime.node import Node
 
 GROUPS_PER_STEP: Final = 64
-GIT_SHA_VARIABLE: Final = "QUANTUM_GIT_SHA"
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+class Gate(Protocol):
+    """What of a port's gate is shown."""
+
+    turned_away: int
+
+    @property
+    def present(self) -> int: ...
+    @property
+    def half_open(self) -> int: ...
+
 
 Source: TypeAlias = Callable[[], Iterator[Family | None]]
 """Gives families; None is a good moment to let others have the loop."""
@@ -67,7 +79,7 @@ def scrape(
     node: Node, meters: NodeMeters, sources: list[Source], detail: Detail | None
 ) -> Iterator[Family | None]:
     """Give all families but the detail; the readings for that are left in it."""
-    yield from schema_families(os.environ.get(GIT_SHA_VARIABLE, "unknown"))
+    yield from schema_families(build().commit, build().label)
     yield from meter_families(meters)
     totals = Totals()
     groups = sorted(node.groups.values(), key=lambda each: each.partition_id)
@@ -179,6 +191,9 @@ def node_families(node: Node) -> Iterator[Family]:
         yield gauge("clustor.wal.disk_free_bytes", room.f_bavail * room.f_frsize, "Room left")
         yield gauge("clustor.wal.disk_total_bytes", room.f_blocks * room.f_frsize, "Whole disk")
     yield from _loop_families(node)
+    if node.disk_checked is not None:
+        found = len(node.disk_checked.findings)
+        yield gauge("clustor.wal.disk_findings", found, "What is wrong with the disk: see /status")
     yield from _certificate(node)
     yield from _control(node)
     yield by_label(
@@ -191,6 +206,26 @@ def node_families(node: Node) -> Iterator[Family]:
     keys = node.settings.keys
     yield gauge("clustor.security.dek_epoch", keys.dek_epoch, "Key epoch that encrypts")
     yield gauge("clustor.security.mac_epoch", keys.mac_epoch, "Key epoch that seals segments")
+
+
+def gate_families(gates: Mapping[str, Gate]) -> Iterator[Family]:
+    """Give how full the ports are that are not the clients': by their names."""
+    for name, kind, text, values in (
+        ("connections", Kind.GAUGE, "Connections", {n: g.present for n, g in gates.items()}),
+        (
+            "half_open",
+            Kind.GAUGE,
+            "Of them: nobody knows yet whose",
+            {n: g.half_open for n, g in gates.items()},
+        ),
+        (
+            "turned_away_total",
+            Kind.COUNTER,
+            "Went because there were too many",
+            {n: g.turned_away for n, g in gates.items()},
+        ),
+    ):
+        yield by_label(kind, f"clustor.node.port_{name}", "port", values, text)
 
 
 def _loop_families(node: Node) -> Iterator[Family]:

@@ -15,14 +15,15 @@ import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias, cast
 
 from clustor import wire as w
+from clustor.runtime.address import Address as Address  # noqa: PLC0414  # known from here
 from clustor.runtime.connection_gate import ConnectionGate, GateLimits
 from clustor.runtime.containment import contained, guarded
 from clustor.runtime.errors import PeerRefused, PortTaken
+from clustor.runtime.few_lines import FewLines
 from clustor.runtime.pki import (
     ClusterId,
     NodeId,
@@ -57,15 +58,6 @@ Jitter: TypeAlias = Callable[[], float]
 """Chance, given at construction: uniform in [0, 1)."""
 
 journal = logging.getLogger("clustor.transport")
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
 
 
 class Reception:
@@ -274,7 +266,7 @@ class _Inbound(_Connection):
         self._owner.inbound_opened(self)
 
     def refused(self, error: Exception) -> None:
-        journal.warning("refused a connection from node %s: %s", self.peer or "?", error)
+        self._owner.say_refused(f"refused a connection from node {self.peer or '?'}: {error}")
         if self._owner.on_refused is not None:
             self._owner.on_refused(self.peer, error)
 
@@ -461,6 +453,7 @@ class Transport:
         self._lines: dict[NodeId, Line] = {}
         self._inbound: set[_Inbound] = set()
         self.gate: ConnectionGate[_Inbound] = ConnectionGate(GATE)
+        self._refusals = FewLines(journal.warning)
         self._tasks: dict[NodeId, asyncio.Task[None]] = {}
         self._server: asyncio.Server | None = None
         self._dirty: set[Line] = set()
@@ -573,6 +566,10 @@ class Transport:
         why = self.disbelief(shown) if shown is not None and self.disbelief is not None else None
         if why is not None:
             raise PeerRefused("the peer's certificate is not believed now", why=why)
+
+    def say_refused(self, line: str) -> None:
+        """Tell the journal, briefly: anybody can be refused, as often as he likes."""
+        self._refusals.add(line, asyncio.get_running_loop().time())
 
     def inbound_arrived(self, inbound: _Inbound, source: str) -> None:
         leaving = self.gate.arrive(inbound, source)

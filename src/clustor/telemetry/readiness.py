@@ -30,6 +30,7 @@ class NotReady(StrEnum):
     FAILED = "Failed"
     MENDING = "Mending"
     REJOINING = "Rejoining"
+    QUARANTINED = "Quarantined"
     NO_LEADER = "NoLeader"
     INGEST_BLOCKED = "IngestBlocked"
     WRITE_REFUSED = "WriteRefused"
@@ -55,6 +56,8 @@ class GroupSight:
     refusal: str = ""
     """Why a leader would refuse a small write now."""
     ingest_blocked: bool = False
+    quarantine: str = ""
+    """How far its repair is, and what was found; empty: its bytes are believed."""
 
     @property
     def is_settled(self) -> bool:
@@ -153,6 +156,8 @@ def _judge(watched: _Watched, limit_ms: int, now_ms: int) -> GroupReadiness:
 
 
 def _reason(sight: GroupSight, age_ms: int | None, limit_ms: int) -> tuple[NotReady | None, str]:
+    if sight.quarantine:
+        return NotReady.QUARANTINED, sight.quarantine
     if sight.failed is not None:
         return NotReady.FAILED, sight.failed
     if not sight.ready:

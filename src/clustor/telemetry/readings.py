@@ -344,7 +344,9 @@ def detail_families(
     return [*families, gauge("metrics.detail_groups_left_off", left_off, text)]
 
 
-def schema_families(git_sha: str) -> Iterator[Family]:
+def schema_families(git_sha: str, version: str) -> Iterator[Family]:
     """Give what every scrape begins with (§13.1)."""
     yield gauge("metrics.schema_version", SCHEMA_VERSION, "Version of these names")
     yield by_label(Kind.GAUGE, "metrics.build_git_sha", "git_sha", {git_sha: 1}, "What runs here")
+    about = "Version, commit, Python and whether it is compiled"
+    yield by_label(Kind.GAUGE, "metrics.build_version", "version", {version: 1}, about)

@@ -31,7 +31,8 @@ class BrokerSettings:
     """How far the filters of all may fork below a `+`: it bounds what one publish costs, however
     many filters there are (`quantum.routing.trie`)."""
     message_ttl_ms: int = 259_200_000
-    session_expiry_seconds_max: int = 604_800
+    session_expiry_seconds_max: int = 4_294_967_294
+    """What no session outlives; how long a client may ask for is the listener's policy."""
     retained_page: int = 1_024
     """How many retained messages one command sends to one subscription at most."""
     stream_items_max: int = 100_000

@@ -21,6 +21,7 @@ from clustor.runtime.telemetry_logs import set_up_logging
 from quantum.admin.attaching import attach
 from quantum.cli.config import load_or_fail
 from quantum.cli.exits import Exit, exit_of, fail
+from quantum.cli.naming import own_command
 from quantum.cli.node_exits import exit_of_node
 from quantum.edge.errors import CertificatesUnusable, EdgeError, ListenFailed
 from quantum.serving.up import serve_alone
@@ -70,7 +71,7 @@ def up(
         check_self()
         keep_freed_memory()
         raise_file_limit()
-        uvloop.run(serve_alone(settings, _say, attach))
+        uvloop.run(serve_alone(settings, _say, attach, command=own_command()))
     except ListenFailed as error:
         fail(f"{error}; choose another with --mqtt, --mqtts or --ws", Exit.PORT_TAKEN)
     except CertificatesUnusable as error:

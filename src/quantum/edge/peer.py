@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import dataclass
+from typing import Final
 
 from clustor.runtime.certificates import read_certificate
 from clustor.runtime.errors import CertificateUnreadable
 from quantum.edge.errors import ClientUnnamed
+
+_OF_TENANT: Final = re.compile(r"spiffe://[^/]+/tenant/([^/]+)/.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,12 @@ def shown_address(transport: asyncio.BaseTransport | None) -> str:
         return "?"
     host, port = address[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def tenant_of_identity(identity: str) -> str | None:
+    """Return which tenant a client's SPIFFE URI names: the level behind its first one, `tenant`."""
+    found = _OF_TENANT.match(identity)
+    return None if found is None else found[1]
 
 
 def identity_of(certificate_der: bytes | None) -> CertificateIdentity:

@@ -36,6 +36,8 @@ class TenantTrust:
     """PEM; none: the authorities of everybody."""
     revoked: frozenset[int] = frozenset()
     """Serial numbers."""
+    is_unusable: bool = False
+    """Whether what the tenant said cannot be used: then nobody is believed there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,10 @@ class ServerCertificates:
         """Say whether a tenant's clients may come without a certificate."""
         return tenant in self._without
 
+    def has_own_roots(self, tenant: str) -> bool:
+        """Say whether nobody but a tenant's own authorities vouch for its clients."""
+        return bool(self._wishes.get(tenant, TenantTrust()).roots)
+
     def trust_tenant(self, tenant: str, wish: TenantTrust | None) -> None:
         """Judge a tenant's clients by its own trust; None: as everybody else's.
 
@@ -140,6 +146,8 @@ class ServerCertificates:
 
     def _for_tenant(self, common: Terms, tenant: str) -> Terms:
         wish = self._wishes.get(tenant, TenantTrust())
+        if wish.is_unusable:
+            return self._for_nobody(tenant)
         trust = replace(common.trust, revoked_of_any=wish.revoked)
         if not wish.roots and tenant not in self._without:
             return Terms(common.context, trust)
@@ -153,6 +161,14 @@ class ServerCertificates:
             context.load_verify_locations(cadata="".join(wish.roots))
             roots = x509.load_pem_x509_certificates("".join(wish.roots).encode())
             return Terms(context, trust_in(roots, revoked_of_any=wish.revoked))
+
+    def _for_nobody(self, tenant: str) -> Terms:
+        """Believe no certificate; a token is another matter, where the tenant has keys for it."""
+        with _telling(self._files[0]):
+            context = self._context()
+            if tenant in self._without:
+                context.verify_mode = ssl.CERT_OPTIONAL
+            return Terms(context, trust_in(()))
 
     def _context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from quantum.mqtt.errors import MalformedPacket, PeerFault, ProtocolViolation, UnsupportedProtocol
@@ -45,6 +46,9 @@ _PROTOCOLS: Final = {
     (b"MQTT", 4): ProtocolVersion.V311,
     (b"MQTT", 5): ProtocolVersion.V5,
 }
+_BRIDGE: Final = 0x80
+"""In the protocol level of 3.1 and 3.1.1: another broker speaks. No standard has it, and bridges
+of brokers that are everywhere try it first."""
 _REASONS: Final = {int(code): code for code in ReasonCode}
 _SUBACK_FAILURE: Final = 0x80
 FILTERS_PER_PACKET_MAX: Final = 4_096
@@ -68,8 +72,9 @@ def decode_connect(cursor: Cursor, flags: int) -> Connect:
     A fault behind the protocol level carries that version, so that it can be answered.
     """
     name, level = cursor.take_binary(), cursor.take_byte()
-    version = _PROTOCOLS.get((name, level))
-    if version is None:
+    is_bridge = bool(level & _BRIDGE)
+    version = _PROTOCOLS.get((name, level & ~_BRIDGE))
+    if version is None or (is_bridge and version is _V5):
         raise UnsupportedProtocol(name, level)
     try:
         with _unanswered():
@@ -78,7 +83,8 @@ def decode_connect(cursor: Cursor, flags: int) -> Connect:
             connect_flags = cursor.take_byte()
             _check_connect_flags(connect_flags, version)
             keep_alive = cursor.take_number(2)
-        return _decode_connect_fields(cursor, version, connect_flags, keep_alive)
+        found = _decode_connect_fields(cursor, version, connect_flags, keep_alive)
+        return replace(found, is_bridge=True) if is_bridge else found
     except PeerFault as fault:
         fault.version = version
         raise

@@ -36,8 +36,10 @@ from quantum.serving.entrance import Entrance
 from quantum.serving.large_packets import LARGE_BYTES, whole_within_ms
 from quantum.serving.permit import Permit
 from quantum.serving.phase import Phase
+from quantum.serving.relay import RelayExit
 from quantum.serving.session_client import SessionClient
 from quantum.serving.standing import Operation
+from quantum.serving.tenant_binding import disbelief
 from quantum.serving.terms import Terms
 
 if TYPE_CHECKING:
@@ -64,6 +66,7 @@ class Connection(SessionClient):
 
     __slots__ = (
         "_auth_epoch",
+        "_connect_deadline_ms",
         "_conversation",
         "_ends_ms",
         "_entrance",
@@ -85,6 +88,7 @@ class Connection(SessionClient):
         self.reader = PacketReader(limits.packet_bytes_max, limits.connect_bytes_max)
         self._entrance: Entrance | None = Entrance(self)
         """Not None exactly until it is live, relayed or closed."""
+        self._connect_deadline_ms = 0
         self._relay: RelayEntry | None = None
         self._conversation: Conversation | None = None
         self._permit: Permit | None = None
@@ -109,6 +113,7 @@ class Connection(SessionClient):
         self.last_seen_ms = self.service.tick_ms
         assert self._entrance is not None
         self._entrance.deadline_ms = self.last_seen_ms + self.limits.connect_wait_ms
+        self._connect_deadline_ms = self._entrance.deadline_ms
         self.service.joined(self)
 
     @guarded(PLACE)
@@ -178,12 +183,25 @@ class Connection(SessionClient):
         if self._holds:
             self._holds, self._is_paused = 0, False
             self.wire.resume_reading()
+        deadline_ms = self._connect_deadline_ms
         self._relay = self.service.open_relay(self.wire, self.peer, prg, node, assigned, data)
+        self._relay.route_again = lambda early: self._route_again(early, deadline_ms)
+
+    def _route_again(self, early: bytes, deadline_ms: int) -> None:
+        """Find the session's partition anew: the node that was asked gave no answer."""
+        self._relay = None
+        if self.wire is None or self.phase is Phase.CLOSED:
+            return
+        self.phase = Phase.NEW
+        self._entrance = Entrance(self)
+        self._entrance.deadline_ms = deadline_ms
+        self._entrance.received(early)
 
     def become_live(self, connack: Connack) -> None:
         """Say that the session is there, and go on with what the client already sent."""
         self._entrance = None
         self.phase = Phase.LIVE
+        self._note_audit("ClientConnected", "Resumed" if connack.session_present else "Done")
         self.send(connack)
         self._end_forbidden()
         if self._holds:
@@ -351,9 +369,21 @@ class Connection(SessionClient):
         assert self._permit is not None
         return self._permit
 
+    def disbelief(self, *, awaits_token: bool = False) -> str | None:
+        """Say why the client is not its tenant's; None: it is."""
+        home = self.home
+        assert self.peer is not None
+        shared = home.guard.is_shared
+        return disbelief(self.peer, home.name, shared=shared, awaits_token=awaits_token)
+
     @guarded(PLACE)
     def policy_changed(self) -> None:
         """Go on under other rules of the tenant; what they forbid ends."""
+        why = self.disbelief()
+        if why is not None:
+            self.note_refused("ConnectRefused", why)
+            self.expelled(why)
+            return
         if not self.home.guard.may_connect(self.identity, self.client_id):
             self.sent_away("the rules of the tenant let it not connect any more")
             return
@@ -387,6 +417,10 @@ class Connection(SessionClient):
         who, tenant = self._named()
         self.service.note_refused(what, who=who, why=why, target=target, tenant=tenant)
 
+    def _note_audit(self, what: str, why: str) -> None:
+        who, _ = self._named()
+        self.service.note_client(what, why, who, self.home)
+
     def count_fault(self, fault: PeerFault) -> None:
         """Count what is wrong with what the client sent, and tell the audit log whose it was."""
         self.service.count_fault(fault, *self._named())
@@ -405,6 +439,8 @@ class Connection(SessionClient):
     @guarded(PLACE)
     def check_time(self, now_ms: int) -> None:
         """Close what was silent too long, or waits too long for a leader."""
+        if self._behind is not None:
+            self.check_behind()
         if self._entrance is not None and self._entrance.check_time(now_ms):
             return
         if self._ends_ms != _NEVER_MS and self.now_ms() >= self._ends_ms:
@@ -418,6 +454,8 @@ class Connection(SessionClient):
             and not self._holds
         ):
             self.disconnect(ReasonCode.KEEP_ALIVE_TIMEOUT, "keep alive timeout")
+        elif self.slowing is not None and self.slowing.is_stuck(now_ms):
+            self.disconnect(ReasonCode.QUOTA_EXCEEDED, "it took nothing while publishers waited")
         elif self.reader.buffered_bytes and self.phase is Phase.LIVE:
             self._check_whole(now_ms)
 
@@ -433,8 +471,8 @@ class Connection(SessionClient):
             self.disconnect(fault.reason_code, fault.reason)
 
     def taken_over(self) -> None:
-        """Another connection has the client's id ([MQTT-3.1.4-3]); no will then (§10.3)."""
-        self.gracefully = True
+        """Another connection has the client's id ([MQTT-3.1.4-3]): that decides on the will."""
+        self.by_us = True
         self.disconnect(ReasonCode.SESSION_TAKEN_OVER, "session taken over")
 
     @guarded(PLACE)
@@ -455,11 +493,24 @@ class Connection(SessionClient):
     def partition_moved(self, why: str) -> None:
         """The partition is led elsewhere: the client finds its session there (C10)."""
         prg, self.epoch, self.prg = self.prg, 0, None
+        if self._entrance is not None and self._entrance.connect is not None:
+            self.operations = 0  # what was on its way into that log is not heard of any more
+            self._entrance.route_again(why)
+            return
         reference = None
         if prg is not None and self.peer is not None:
             reference = self.service.reference(prg.leader_node, self.peer.transport)
-        unavailable, moved = ReasonCode.SERVER_UNAVAILABLE, ReasonCode.SERVER_MOVED
-        self._send_away(unavailable, moved, why, reference)
+        self.disconnect(ReasonCode.SERVER_MOVED, why, reference)
+
+    def give_back(self, why: str) -> None:
+        """Leave a client without an answer to the node that it came by: it asks elsewhere."""
+        self.service.note_end(self.client_id, why)
+        wire, self.wire = self.wire, None
+        if isinstance(wire, RelayExit):
+            wire.give_back()
+        elif wire is not None:
+            wire.close()
+        self.close_session()
 
     def _send_away(
         self, refused: ReasonCode, ended: ReasonCode, why: str, reference: str | None = None
@@ -473,6 +524,9 @@ class Connection(SessionClient):
     def close_session(self) -> None:
         if self.phase is Phase.CLOSED:
             return
+        if self.phase is Phase.LIVE:
+            left = "Goodbye" if self.gracefully else "BrokenByUs" if self.by_us else "Lost"
+            self._note_audit("ClientDisconnected", left)
         self.phase = Phase.CLOSED
         self._entrance = None
         self.service.left(self)

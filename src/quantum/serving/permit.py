@@ -16,6 +16,7 @@ from quantum.mqtt import (
 from quantum.mqtt.hot import SLOW, Row
 from quantum.serving.policy import PublishGate, is_publish
 from quantum.serving.subscribing import SubscribePlan, plan_subscribe
+from quantum.serving.tenant_binding import NO_LIST, needs_list
 from quantum.tenancy import Decision, Rate, Resource, Verdict
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _ALLOWED_TOPICS_MAX: Final = 1_024
 _NOTED_MAX: Final = 64
+_BY_RULES: Final = "the rules of the tenant"
 _TOO_FAST: Final = "too many subscriptions in a while"
 
 
@@ -37,12 +39,14 @@ class Permit:
     with rules or without.
     """
 
-    __slots__ = ("_access", "_connection", "_noted", "gate", "owners")
+    __slots__ = ("_access", "_connection", "_noted", "_why", "gate", "owners")
 
     def __init__(self, connection: Connection, tenant: Tenant) -> None:
         guard = tenant.guard
         self._connection = connection
-        self._access = guard.access(connection.identity, connection.client_id)
+        needed = needs_list(connection.peer, shared=guard.is_shared)
+        self._access = guard.access(connection.identity, connection.client_id, needs_list=needed)
+        self._why = NO_LIST if needed and guard.description.acl is None else _BY_RULES
         self._noted: set[bytes] | None = None  # refusals that were written down
         self.owners: dict[bytes, Prg] = tenant.owners if self._access is None else {}
         self.gate: PublishGate | None = guard.gate(connection.service.tick_ms)
@@ -84,7 +88,14 @@ class Permit:
         Raises ProtocolViolation where the tenant's policy sends such clients away.
         """
         connection = self._connection
-        plan = plan_subscribe(packet, connection.version, self._access, self._has_room(packet))
+        plan = plan_subscribe(
+            packet,
+            connection.version,
+            self._access,
+            self._has_room(packet),
+            levels_max=connection.limits.topic_levels_max,
+            for_bridge=connection.agreed.is_bridge,
+        )
         for line, refused in zip(packet.subscriptions, plan.refused, strict=True):
             if refused is not None:
                 connection.service.meters.refuse("SUBSCRIBE", refused)
@@ -188,4 +199,4 @@ class Permit:
             self._noted.add(name)
             connection = self._connection
             connection.home.guard.note(what, connection.client_id, connection.identity, name)
-            connection.note_refused(what, "the rules of the tenant", name)
+            connection.note_refused(what, self._why, name)

@@ -156,8 +156,9 @@ class Prg:
 
     @property
     def leader_node(self) -> int | None:
-        """The node whose replica leads, as far as this one knows."""
-        return self.group.replica.leader_id
+        """The node whose replica leads, as far as this one knows; a stopped one leads nothing."""
+        replica = self.group.replica
+        return None if replica.failed is not None else replica.leader_id
 
     def now_ms(self) -> int:
         return self.tenant.now_ms()
@@ -228,7 +229,7 @@ class Prg:
         """Turn what this turn brought into commands."""
         if not self.leading:
             return
-        now_ms = self.now_ms()
+        now_ms, before = self.now_ms(), self._sequence
         if self._acknowledgements:
             acknowledgements, self._acknowledgements = self._acknowledgements, []
             self._submit(encode_command(Acknowledge(now_ms, acknowledgements)))
@@ -244,7 +245,7 @@ class Prg:
             commands, self._commands = self._commands, []
             for command, completion in commands:
                 self._submit(command, completion)
-        self._submit_taken()
+        self._submit_taken(rides=self._sequence > before)
         if not self.held:
             for forwards in self.forwards.values():
                 forwards.send()
@@ -351,12 +352,11 @@ class Prg:
                 passed_done = _passed_done(first + begin, first + end - 1, done)
                 self._submit(command, passed_done, asks=True)
 
-    def _submit_taken(self) -> None:
+    def _submit_taken(self, *, rides: bool) -> None:
         """Write down how far the receivers of our streams got, one word at a time for each."""
         for stream in self._streams_out.values():
-            outbox = self.broker.state.channels.to(stream.peer)
-            if stream.taken > outbox.acked_through and not stream.telling:
-                stream.telling = True
+            if stream.must_tell(rides=rides):
+                stream.tell()
 
                 def told(_reply: bytes | None, stream: StreamOut = stream) -> None:
                     stream.telling = False
@@ -633,19 +633,29 @@ class Prg:
         stream = self._streams_out.get(peer)
         if stream is not None:
             stream.on_taken(through)
-            self.tenant.touch(self)
+            if stream.must_tell(rides=False):
+                self.tenant.touch(self)
+            if self._waiters:
+                self._check_waiters()
 
     def when_taken(self, places: list[tuple[int, int]], then: Callable[[], None]) -> None:
         """Call `then` when other partitions have our streams up to these places."""
         self._waiters.append((places, then))
         self._check_waiters()
 
+    def _has_taken(self, prg: int, place: int) -> bool:
+        """Say whether another partition has our stream up to a place: by its own word, which is
+        given when its log has it, or by ours."""
+        stream = self._streams_out.get(prg)
+        if stream is not None and stream.taken >= place:
+            return True
+        return self.broker.state.channels.to(prg).acked_through >= place
+
     def _check_waiters(self) -> None:
-        channels = self.broker.state.channels
         waiting = []
         ready = []
         for places, then in self._waiters:
-            if all(channels.to(prg).acked_through >= place for prg, place in places):
+            if all(self._has_taken(prg, place) for prg, place in places):
                 ready.append(then)
             else:
                 waiting.append((places, then))

@@ -21,6 +21,7 @@ from quantum.serving.client_wire import PLACE, ClientWire
 from quantum.serving.delivery import Outgoing
 from quantum.serving.outward import Outward, answer_stray_pubrec
 from quantum.serving.phase import Phase
+from quantum.serving.slowing import Slowing
 from quantum.tenancy.credits import WHOLE
 
 if TYPE_CHECKING:
@@ -35,14 +36,17 @@ class SessionClient(ClientWire):
     __slots__ = (
         "_ended",
         "attachment",
+        "by_us",
         "epoch",
         "expiry_seconds",
         "gracefully",
+        "moved_ms",
         "new_expiry_seconds",
         "operations",
         "outward",
         "prg",
         "queued_bytes",
+        "slowing",
         "tenant",
     )
 
@@ -62,8 +66,14 @@ class SessionClient(ClientWire):
         self._ended = False
         self.gracefully = False
         """Whether its will is not wanted."""
+        self.by_us = False
+        """Whether the connection ended and the client did not: its will waits (C23)."""
         self.queued_bytes = 0
         """What waits here for a client that does not keep up."""
+        self.moved_ms = 0
+        """When something of that last left, or began to wait."""
+        self.slowing: Slowing | None = None
+        """Whom it slows; None: it kept up so far."""
 
     @property
     def home(self) -> Tenant:
@@ -110,6 +120,10 @@ class SessionClient(ClientWire):
         if self.epoch == epoch and self.phase is Phase.LIVE:
             self.disconnect(ReasonCode.ADMINISTRATIVE_ACTION, reason)
 
+    def broken_by_us(self) -> None:
+        """Note that the connection ends, and the client perhaps does not (C23)."""
+        self.by_us = True
+
     def end_session(self) -> None:
         """Leave the partition, when all that is on its way there is settled."""
         prg = self.prg
@@ -133,6 +147,7 @@ class SessionClient(ClientWire):
             self.new_expiry_seconds,
             self.attachment,
             self.outward.unsent_from() if self.outward is not None else 0,
+            self.by_us,
         )
         settled = prg.unsettle(self.client_id)
         prg.propose(encode_command(command), lambda _reply: settled())
@@ -196,8 +211,19 @@ class SessionClient(ClientWire):
     def note_queued(self, queued_bytes: int) -> None:
         """Say how much waits here for the client."""
         if queued_bytes != self.queued_bytes:
+            if queued_bytes < self.queued_bytes or not self.queued_bytes:
+                self.moved_ms = self.service.tick_ms
             self.home.queued.add(queued_bytes - self.queued_bytes)
             self.queued_bytes = queued_bytes
+            if self.slowing is not None:
+                self.slowing.weigh(queued_bytes)
+
+    def slow_down(self, publisher: bytes) -> None:
+        """Let the client whose message waits here wait, too."""
+        if self.slowing is None:
+            self.slowing = Slowing(self)
+            self.slowing.weigh(self.queued_bytes)
+        self.slowing.slow_down(publisher)
 
     def count_dropped(self) -> None:
         self.service.dropped += 1

@@ -13,7 +13,8 @@ import msgspec
 from clustor.replica import Replica, ReplicaOutput
 from clustor.runtime.admin_http import Text
 from clustor.runtime.admission import Admission, FlowNumbers
-from clustor.runtime.hosted_group import HostedGroup
+from clustor.runtime.hosted_group import HostedGroup, QuarantineView
+from clustor.runtime.loop_watch import LoopWatch
 from clustor.runtime.node import Node
 from clustor.runtime.telemetry import NodeTelemetry
 from clustor.runtime.telemetry_spans import Spans
@@ -35,6 +36,7 @@ class StageGroup:
     syncs: int = 0
     meters: NodeMeters | None = None
     rolled_back: str = ""
+    quarantine: QuarantineView | None = None
 
 
 @dataclass(eq=False)
@@ -48,6 +50,8 @@ class StageNode:
     reaches: set[int] = field(default_factory=set)
     pki: Path = Path("/nowhere")
     control: None = None
+    loop_watch: LoopWatch = field(default_factory=LoopWatch)
+    disk_checked: None = None
 
     @property
     def transport(self) -> Any:

@@ -44,6 +44,7 @@ class Line:
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contained, "counts", {})
+    monkeypatch.setattr(contained, "raising", False)
     monkeypatch.setattr(contained, "_logged", set())
     monkeypatch.setattr(contained, "tell", None)
 

@@ -18,13 +18,11 @@ from tests.quantum.edge.odd_certificates import ODDITIES, odd_certificate
 from tests.quantum.edge.recording import Handlers
 from tests.quantum.edge.test_tls import client_context, refused, serving
 
-NOW = utc_now()
-
 
 @pytest.mark.parametrize("name", ODDITIES)
 def test_every_reader_refuses_it_by_name(name: str, tmp_path: Path) -> None:
-    prepare_server(tmp_path, NOW)
-    der = odd_certificate(pki_directory(tmp_path), name, NOW).der
+    prepare_server(tmp_path, utc_now())
+    der = odd_certificate(pki_directory(tmp_path), name, utc_now()).der
     with pytest.raises(CertificateUnreadable):
         read_certificate(der)
     with pytest.raises(ClientUnnamed):
@@ -44,7 +42,7 @@ def test_rubbish_is_unreadable(der: bytes) -> None:
 async def test_a_listener_refuses_it_and_goes_on(name: str, tmp_path: Path) -> None:
     handlers = Handlers()
     async with serving(tmp_path, handlers) as (listener, connect):
-        odd = odd_certificate(pki_directory(tmp_path), name, NOW)
+        odd = odd_certificate(pki_directory(tmp_path), name, utc_now())
         context = client_context(tmp_path, None)
         context.load_cert_chain(odd.certificate, odd.key)
         await refused(connect, context)

@@ -216,11 +216,24 @@ async def test_a_tenants_own_roots_count_below_its_own_names_alone(tmp_path: Pat
         await spoken(connect, common, ACME)
 
 
-async def test_roots_that_cannot_be_read_change_nothing(tmp_path: Path) -> None:
+async def test_roots_that_cannot_be_read_let_nobody_in(tmp_path: Path) -> None:
+    """Who was believed before them need not be believed now; other tenants notice nothing."""
+    context = client_context(tmp_path, issue_client(tmp_path, "a", utc_now()))
+    context.check_hostname = False
     async with serving(tmp_path, Handlers()) as (listener, connect):
+        before = await spoken(connect, context, ACME)
+        other, writer = await spoken(connect, context)
         with pytest.raises(CertificatesUnusable):
-            listener.trust_tenant("dev", TenantTrust(("-----BEGIN CERTIFICATE-----\nno\n",)))
-        await spoken(connect, client_context(tmp_path, issue_client(tmp_path, "a", utc_now())))
+            listener.trust_tenant("acme", TenantTrust(("-----BEGIN CERTIFICATE-----\nno\n",)))
+        assert await rest(before[0]) == b"goodbye"
+        await refused(connect, context, ACME)
+        listener.reload()
+        await refused(connect, context, ACME)
+        await spoken(connect, context)
+        writer.write(b"me")
+        assert await other.readexactly(2) == b"ME"
+        listener.trust_tenant("acme", None)
+        await spoken(connect, context, ACME)
 
 
 async def test_a_tenant_without_roots_may_revoke_by_number(tmp_path: Path) -> None:

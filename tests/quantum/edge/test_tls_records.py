@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import shutil
+import socket
 import ssl
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -458,3 +461,66 @@ def test_little_is_kept_for_who_is_not_believed_yet(tmp_path: Path) -> None:
         with pytest.raises(ClientRefused):
             session.shake_hands(said * 20, lambda _name: "dev", certificates)
         assert not session.established
+
+
+async def shake_hands(sock: socket.socket, context: ssl.SSLContext) -> TlsRecords:
+    """Be a client that makes its own records behind the handshake, and reads none."""
+    loop = asyncio.get_running_loop()
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
+    is_over = False
+    while not is_over:
+        try:
+            client.do_handshake()
+            is_over = True
+        except ssl.SSLWantReadError:
+            pass
+        await loop.sock_sendall(sock, outgoing.read())
+        if not is_over:
+            incoming.write(await loop.sock_recv(sock, 1 << 16))
+    told = Path(context.keylog_filename).read_text().split()
+    named = [n for n, word in enumerate(told) if "TRAFFIC_SECRET" in word]
+    secrets = {told[n]: bytes.fromhex(told[n + 2]) for n in named}
+    cipher = client.cipher()
+    assert cipher is not None
+    return TlsRecords(
+        SUITES[cipher[0]],
+        read_secret=secrets["SERVER_TRAFFIC_SECRET_0"],
+        write_secret=secrets["CLIENT_TRAFFIC_SECRET_0"],
+    )
+
+
+def update_requested(client: TlsRecords) -> bytes:
+    """Change our keys, and ask for others in turn."""
+    write = client._write
+    content = b"\x18\x00\x00\x01\x01" + HANDSHAKE
+    header = b"\x17\x03\x03" + (len(content) + 16).to_bytes(2, "big")
+    said = header + write.cipher.encrypt(write.nonce(), content, header)
+    write.renew()
+    return said
+
+
+async def test_who_asks_for_keys_and_reads_none_is_not_read(tmp_path: Path) -> None:
+    handlers = Handlers(lambda _said: b"")
+    context = client_context(tmp_path, issue_client(tmp_path, "lamp", utc_now()))
+    context.keylog_filename = str(tmp_path / "keys")
+    async with serving(tmp_path, handlers, own_records=True) as (listener, _):
+        lobby = listener.lobby
+        lobby.limits = replace(lobby.limits, write_high_water_bytes=1024, unread_bytes_max=4096)
+        assert listener._server is not None
+        with socket.socket(fileno=os.dup(listener._server.sockets[0].fileno())) as door:
+            door.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # who comes inherits it
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.settimeout(0)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(sock, (HOST, listener.port))
+            client = await shake_hands(sock, context)
+            for _ in range(1_000):  # until it is left unread
+                piece = b"".join(update_requested(client) + client.send(b"x") for _ in range(100))
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(loop.sock_sendall(sock, piece), 10)
+                if lobby.counts.left_unread:
+                    break
+            assert lobby.counts.left_unread
+            assert is_settled(handlers)

@@ -227,12 +227,15 @@ class TestNeighbours:
             lab.turn()
         assert all(line_of(writer).received for writer in flood)
 
-    def test_a_tenant_that_is_alone_has_whole_turns(self) -> None:
+    def test_a_tenant_that_is_alone_leaves_room_for_heartbeats_and_acks(self) -> None:
         lab = TenantLab({"blue": {}}, OPEN)
         flood = [connect(lab.door("blue")) for _ in range(20)]
         for writer in flood:
             line_of(writer).put(publishes(500, 200))
-            assert not line_of(writer).is_paused
+        paused = [line_of(writer).is_paused for writer in flood]
+        assert paused[0] is False and paused[-1] is True, "a turn takes 256 KiB and no more"
+        lab.tick(20)
+        assert [len(answers(writer)) for writer in flood] == [500] * 20
 
 
 class TestBackpressure:

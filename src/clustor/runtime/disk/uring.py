@@ -405,6 +405,8 @@ class UringDisk:
                 break
             if not _fits_ring(step):
                 break
+            if step.offset + len(step.data) > file.reserved:
+                job.partition.make_room(file, step.offset + len(step.data))
             follower = plan[at + 1] if at + 1 < len(plan) else None
             synced = isinstance(follower, Sync) and follower.file == step.file
             # RWF_DSYNC covers only its own range: older bytes, and the end of the last page before
