@@ -134,6 +134,11 @@ class Log:
         """The segment that takes the next run, if one is open."""
         return self._parts.open_segment
 
+    @property
+    def ledger_bytes(self) -> int:
+        """How many bytes of the ledger are written or planned."""
+        return self._parts.ledger.write_offset
+
     def closed_segments(self) -> tuple[SegmentSeq, ...]:
         """The segments that will not change any more, oldest first."""
         return tuple(self._parts.closed)

@@ -71,9 +71,14 @@ _Document = TypeVar("_Document", LogMetadata, BootRecord)
 
 def plan_document(file: FileName, document: LogMetadata | BootRecord) -> Plan:
     """Plan the atomic replacement of a document with its digest."""
+    return plan_replace(file, encode_document(document))
+
+
+def encode_document(document: LogMetadata | BootRecord) -> bytes:
+    """Return a document's bytes, with its digest."""
     members: dict[str, Any] = msgspec.to_builtins(document)
     members["sha256"] = _digest(members)
-    return plan_replace(file, rfc8785.dumps(members) + b"\n")
+    return rfc8785.dumps(members) + b"\n"
 
 
 def read_document(storage: Storage, file: FileName, kind: type[_Document]) -> _Document:

@@ -10,8 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from clustor.log.errors import CorruptLog, LogError
+from clustor.log.errors import ChecksumMismatch, CorruptLog, LogError, MissingFile
 from clustor.log.keys import KeyRing
+from clustor.log.ledger import LEDGER_FILE, scan_ledger
+from clustor.log.metadata import METADATA_FILE, LogMetadata, read_document
 from clustor.log.scan import SegmentScanner
 from clustor.log.segment import SEGMENT_HEADER_BYTES
 from clustor.log.steps import Storage
@@ -31,6 +33,8 @@ class Slice:
     segment_seq: SegmentSeq
     from_offset: int
     bytes_min: int
+    until_offset: int | None = None
+    """Where the durable runs of a segment end that is still written; None: it is whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +78,27 @@ class Scrub:
         if now_ms < self._next_round_ms:
             return []
         self._next_round_ms = now_ms + ROUND_MS
+        known = self._know(segments)
+        return [
+            Slice(seq, progress.next_offset, -(-known[seq] // _ROUNDS_PER_COVERAGE))
+            for seq, progress in self._segments.items()
+        ]
+
+    def take_all(self, segments: Iterable[tuple[SegmentSeq, int]]) -> list[Slice]:
+        """Return everything, to be read now: somebody asks. Every segment's pass begins anew."""
+        known = self._know(segments)
+        for progress in self._segments.values():
+            progress.next_offset, progress.this_pass = SEGMENT_HEADER_BYTES, []
+        return [Slice(seq, SEGMENT_HEADER_BYTES, known[seq]) for seq in self._segments]
+
+    def _know(self, segments: Iterable[tuple[SegmentSeq, int]]) -> dict[SegmentSeq, int]:
         known = dict(segments)
         self._segments = {
             seq: self._segments.get(seq)
             or _Progress(SEGMENT_HEADER_BYTES, [(size, self._started_ms)])
             for seq, size in known.items()
         }
-        return [
-            Slice(seq, progress.next_offset, -(-known[seq] // _ROUNDS_PER_COVERAGE))
-            for seq, progress in self._segments.items()
-        ]
+        return known
 
     def on_read(self, done: Slice, result: SliceResult, now_ms: int) -> None:
         """Take note of a slice; a problem is the caller's to escalate."""
@@ -108,7 +123,36 @@ def read_slice(storage: Storage, keys: KeyRing, wanted: Slice) -> SliceResult:
         scanner = SegmentScanner(storage, wanted.segment_seq, keys)
     except CorruptLog as problem:
         return SliceResult(wanted.from_offset, reached_end=False, problem=problem)
+    until = wanted.until_offset
+    if until is not None and wanted.from_offset >= until:
+        return SliceResult(wanted.from_offset, reached_end=True, problem=None)
     for run in scanner.runs(wanted.from_offset):
+        if until is not None and run.end_offset >= until:  # what follows may be half written
+            return SliceResult(run.end_offset, reached_end=True, problem=None)
         if run.end_offset - wanted.from_offset >= wanted.bytes_min:
             return SliceResult(run.end_offset, reached_end=False, problem=None)
     return SliceResult(scanner.end_offset, reached_end=True, problem=scanner.problem)
+
+
+def read_small_files(storage: Storage, ledger_bytes: int | None) -> LogError | None:
+    """Check the ledger and `metadata.json` of a log that is in use.
+
+    `ledger_bytes` is what of the ledger is known to be durable; None: it is being written, and
+    only damage before its last write can be told.
+    """
+    try:
+        read_document(storage, METADATA_FILE, LogMetadata)
+        ledger = scan_ledger(storage.read(LEDGER_FILE, 0, storage.size(LEDGER_FILE)))
+    except FileNotFoundError as error:
+        return MissingFile("a file of the log is gone", file=str(error.filename or error))
+    except CorruptLog as problem:
+        return problem
+    if ledger.damaged_at is not None:
+        return ChecksumMismatch(
+            "a ledger record is damaged", file=LEDGER_FILE, offset=ledger.damaged_at
+        )
+    if ledger_bytes is not None and ledger.good_bytes < ledger_bytes:
+        return ChecksumMismatch(
+            "the ledger ends early", file=LEDGER_FILE, good_bytes=ledger.good_bytes
+        )
+    return None

@@ -172,10 +172,6 @@ class Group:
         """Append a batch of payloads, each an entry; `Output.acked` says when they are safe."""
         return self.leadership.propose(payloads)
 
-    def propose_no_op(self) -> Accepted | Refused:
-        """Append an entry that no machine sees, if a client's write would be taken now."""
-        return self.leadership.propose_no_op()
-
     def propose_transition(self, transition: Transition) -> Accepted | Refused:
         """Append a change of the durability mode, with the epoch the control plane issued."""
         return self.leadership.propose_transition(transition)
@@ -230,7 +226,7 @@ class Group:
 
     def read(self, request: ReadRequest) -> None:
         """Ask to read; the answer comes with an output."""
-        linearizable = request.kind is not ReadKind.SNAPSHOT_ONLY
+        linearizable = request.kind not in (ReadKind.SNAPSHOT_ONLY, ReadKind.QUORUM)
         if self.core.leads and linearizable and not self.leadership.membership_acknowledged():
             refusal = ReadRefusal.MEMBERSHIP_UNACKNOWLEDGED
             self.access.answers.append(ReadRefused(request.read_id, refusal))
@@ -318,7 +314,7 @@ class Group:
 
     def clock_alarm(self, *, raised: bool) -> None:
         """Take the clock guard's alarm: leases end, and a leader steps down (§10.2)."""
-        self.access.clock_guard_alarm = raised
+        self.access.clock_guard_alarm = self.core.clock_alarm = raised
         if raised and self.core.leads:
             self.core.note(NoteKind.CLOCK_GUARD_ALARM)
             self.leadership.step_down("clock guard alarm")
@@ -360,9 +356,13 @@ class Group:
         self.snapshots.installed()
         self._settle()
 
-    def snapshot_emitted(self, base_index: LogIndex) -> None:
-        """Take in that an authorised snapshot covers `base_index`; compaction follows it."""
-        self.snapshots.emitted(base_index)
+    def snapshot_emitted(self, base_index: LogIndex, *, compacts: bool = True) -> None:
+        """Take in that an authorised snapshot covers `base_index`; compaction follows it.
+
+        One that was emitted by time alone does not compact: while the log is short, a replica
+        that was away for a while catches up from entries, which cost less than a whole state.
+        """
+        self.snapshots.emitted(base_index, compacts=compacts)
 
     def request_snapshot(self) -> None:
         """Ask for a snapshot because the lag became structural (clustor §10.6)."""
@@ -373,7 +373,7 @@ class Group:
     def take(self) -> Output:
         """Return all that must happen now, once; equal inputs give equal outputs."""
         core = self.core
-        if core.reads_moved and len(self.access.queue):
+        if core.reads_moved and self.access.waiting:
             self.access.advance()
         core.reads_moved = False
         leads = core.leads
@@ -477,6 +477,7 @@ class Group:
     def _begin_term(self) -> None:
         self._acked = NO_INDEX
         self.access.answers += self.access.queue.refuse_all(ReadRefusal.NOT_LEADER)
+        self.access.answers += self.access.quorum_queue.refuse_all(ReadRefusal.NOT_LEADER)
         self.snapshots.lead()
         self.leadership.begin()
 

@@ -16,6 +16,14 @@ from clustor.replica.errors import (
     ReplicaMisuse,
 )
 from clustor.replica.machine import NewMachine, StateMachine
+from clustor.replica.quarantined import is_checksum_fault, quarantined_replica
+from clustor.replica.readmission import (
+    ReadmissionStep,
+    RepairPhase,
+    Standing,
+    plan_readmission,
+    plan_rejoin_epoch,
+)
 from clustor.replica.replica import Replica
 from clustor.replica.settings import Entropy, ReplicaSettings
 from clustor.replica.transfer import (
@@ -71,7 +79,9 @@ __all__ = [
     "ReadOutcome",
     "ReadReady",
     "ReadToken",
+    "ReadmissionStep",
     "Refused",
+    "RepairPhase",
     "Replica",
     "ReplicaDamaged",
     "ReplicaError",
@@ -80,6 +90,7 @@ __all__ = [
     "ReplicaOutput",
     "ReplicaSettings",
     "RequestId",
+    "Standing",
     "StateMachine",
     "Transfer",
     "Unknown",
@@ -87,6 +98,10 @@ __all__ = [
     "decode_transfer",
     "encode_batch",
     "encode_transfer",
+    "is_checksum_fault",
+    "plan_readmission",
+    "plan_rejoin_epoch",
+    "quarantined_replica",
     "read_hard_state",
     "read_identity",
 ]

@@ -135,6 +135,14 @@ class Proposals:
             self.outcomes.append(NotLeader(self._ids, leader_id))
             self._ids, self._commands, self._waiting_bytes = [], [], 0
 
+    def lose_open(self) -> None:
+        """Give up everything that is in the log and not answered: nobody is told its end."""
+        if self._open:
+            request_ids = [request for waiting in self._open for request in waiting.request_ids]
+            self._open.clear()
+            self._open_requests -= len(request_ids)
+            self.outcomes.append(Unknown(request_ids))
+
     def take(self) -> list[Outcome]:
         outcomes, self.outcomes = self.outcomes, []
         return outcomes

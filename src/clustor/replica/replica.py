@@ -7,6 +7,8 @@ when the whole plan is durable, a reply leaves when the group allows it and the 
 
 from __future__ import annotations
 
+from typing import Self
+
 from clustor.log.log import Log
 from clustor.log.steps import FileName, Storage, plan_replace
 from clustor.log.types import Entry, EntryKind, LogId, LogIndex, PartitionId
@@ -38,6 +40,7 @@ from clustor.raft.types import (
 from clustor.replica.batch import decode_batch
 from clustor.replica.disk_queue import DiskQueue
 from clustor.replica.documents import plan_hard_state, plan_identity
+from clustor.replica.emission_clock import EmissionClock
 from clustor.replica.emitting import Shelf
 from clustor.replica.fetching import Fetching
 from clustor.replica.machine import StateMachine
@@ -71,6 +74,7 @@ class Replica:
         self.settings = settings
         self.identity = opened.identity
         self.findings = opened.findings
+        self.truncated_bytes = opened.truncated_bytes
         self.log: Log = opened.log
         self.machine: StateMachine = opened.machine
         self.applied_index: LogIndex = opened.view.base_index
@@ -86,6 +90,7 @@ class Replica:
         self.apply_seconds: list[float] = []
         """How long each batch took to apply, for who has given a clock, and empties this."""
         self.failed: str | None = None
+        self.is_damaged = False  # why it failed: bytes are not what was written
         self._mending = True
         self._disk = DiskQueue()
         self._reader = Reader()
@@ -130,7 +135,7 @@ class Replica:
         log_id: LogId,
         bootstrap: Configuration | None,
         now_ms: int,
-    ) -> Replica:
+    ) -> Self:
         """Make a new replica: a member of the `bootstrap` configuration, or one that is to join.
 
         `log_id` is 16 random bytes, drawn for this call. Raises ReplicaExists, ReplicaDamaged.
@@ -141,7 +146,7 @@ class Replica:
     @classmethod
     def open(
         cls, settings: ReplicaSettings, partition: Storage, node: Storage, *, now_ms: int
-    ) -> Replica:
+    ) -> Self:
         """Open the replica that was here, after a stop or a crash.
 
         Raises NoReplica, DataLost, ReplicaDamaged: nothing was changed then, and `rejoin` is
@@ -159,7 +164,7 @@ class Replica:
         log_id: LogId,
         rejoin_epoch: RoutingEpoch,
         now_ms: int,
-    ) -> Replica:
+    ) -> Self:
         """Start empty where data was lost or damaged; what is left is set aside, not deleted.
 
         The replica has no vote until the group made it a non-voter by a change of a routing
@@ -208,7 +213,7 @@ class Replica:
             if device_age_ms is not None:
                 self.group.device_age(device_age_ms)
             self.group.tick(now_ms, missed_ms=missed_ms)
-            self._snapshots.tick(now_ms)
+            self._snapshots.tick(now_ms, self.machine)
             self._probe_device()
 
     def lateness(self, measured_ms: int) -> None:
@@ -241,24 +246,23 @@ class Replica:
         else:
             self._proposals.outcomes.append(NotLeader([request_id], self.leader_id))
 
-    def propose_canary(self) -> LogIndex | str:
-        """Append an entry that changes no state, to see whether a write becomes durable.
+    def read(
+        self, request_id: RequestId, deadline_ms: int, kind: ReadKind = ReadKind.READ_INDEX
+    ) -> None:
+        """Ask to read what is newest; an answer comes with an output, at the deadline at last.
 
-        Returns where it stands, or why a client's write would be refused too. Who watches
-        `wal_committed_index` pass it knows that a quorum has fsynced it.
+        `SNAPSHOT_ONLY` asks for no more than what is applied here, and is answered at once. Who
+        has served one says so by `read_finished`.
         """
-        if not self.ready:
-            return "NotReady"
-        answer = self.group.propose_no_op()
-        return answer.last_index if isinstance(answer, Accepted) else str(answer.reason)
-
-    def read(self, request_id: RequestId, deadline_ms: int) -> None:
-        """Ask to read what is newest; an answer comes with an output, at the deadline at last."""
         if not self.ready:
             self._read_gate.deny(request_id, self.leader_id)
             return
         self._read_gate.ask(request_id)
-        self.group.read(ReadRequest(ReadId(request_id), ReadKind.READ_INDEX, deadline_ms))
+        self.group.read(ReadRequest(ReadId(request_id), kind, deadline_ms))
+
+    def read_finished(self, request_id: RequestId) -> None:
+        """Say that a read was served: it cannot be revoked any more."""
+        self.group.read_finished(ReadId(request_id))
 
     def control_plane(self, update: ControlPlaneUpdate) -> None:
         """Take what the control plane said."""
@@ -269,6 +273,16 @@ class Replica:
         """Take the control plane's word that an operator has cleared a conflict of proofs."""
         if self.ready:
             self.group.proof_conflict_reconciled()
+
+    def set_fence(self, fence: str) -> None:
+        """Take or lift a DR fence (quantumqtt §17): while it stands nothing is acknowledged.
+
+        What is in the log and not answered yet may become durable, and nobody is told so.
+        """
+        leadership = self.group.leadership
+        if fence and not leadership.fenced:
+            self._proposals.lose_open()
+        leadership.fenced = fence
 
     def membership_acknowledged(self, ack: MembershipAck) -> None:
         """Take the control plane's record of a membership."""
@@ -310,6 +324,15 @@ class Replica:
         Who asks must let go some day: until then the log grows, and no newer snapshot is emitted.
         """
         self.group.snapshots.hold_through = through
+
+    def allow_deltas(self, *, allowed: bool) -> None:
+        """Open or close the gate of incremental snapshots; it is shut at first."""
+        self._snapshots.deltas_allowed = allowed
+
+    @property
+    def emission_clock(self) -> EmissionClock | None:
+        """When time makes a snapshot due, and how its chain stands; None: it never does."""
+        return self._snapshots.clock
 
     @property
     def catalog(self) -> Catalog:
@@ -363,7 +386,12 @@ class Replica:
 
         `open` will refuse, and `rejoin` is the way on.
         """
+        self.is_damaged = self.is_damaged or self.failed is None
         self._fail(f"the log is damaged: {detail}")
+
+    def stop_for_good(self, reason: str) -> None:
+        """Stop because the driver cannot answer for this replica any more, and say why."""
+        self._fail(reason)
 
     def _fail(self, reason: str) -> None:
         if self.failed is not None:

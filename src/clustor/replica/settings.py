@@ -15,6 +15,7 @@ from clustor.raft.profiles import Profile
 from clustor.raft.types import Draw
 from clustor.replica.delaying import NodeInflight
 from clustor.replica.machine import NewMachine
+from clustor.snapshot.cadence import CadenceProfile
 from clustor.snapshot.chunks import CHUNK_BYTES_DEFAULT
 
 Entropy: TypeAlias = Callable[[int], bytes]
@@ -42,4 +43,6 @@ class ReplicaSettings:
     node_inflight: NodeInflight = field(default_factory=NodeInflight)  # shared by a node's replicas
     version_id: int = 1  # of the machine's snapshot format
     producer_version: str = "1"
+    cadence: CadenceProfile | None = None  # None: no snapshot is emitted because its time has come
+    wall_ms: Callable[[], int] | None = None  # the clock of manifests; None: the replica's own
     measuring_clock: Callable[[], float] | None = None  # in seconds; nothing is decided by it

@@ -6,6 +6,7 @@ pki/                the node's certificate, its key, and the authority it trusts
 node.json           which node of which cluster this is
 identity/<group>/   who each replica is; meant for another disk than its state
 state/<group>/      each replica's log, hard state and snapshots
+quarantine/<group>.json  a replica that is not believed, and how far its repair is
 rejoin.json         an operator's word that lost replicas may start empty; taken once
 """
 
@@ -19,6 +20,7 @@ from typing import Final
 import msgspec
 
 from clustor.log.types import PartitionId
+from clustor.raft.errors import DataLost
 from clustor.raft.types import RoutingEpoch
 from clustor.runtime.errors import DataDirectoryInUse, DataDirectoryRefused
 from clustor.runtime.keystore import KEYS_DIRECTORY
@@ -83,6 +85,21 @@ class DataDirectory:
         path.unlink()
         sync_directory(self.root)
         return {PartitionId(group): RoutingEpoch(epoch) for group, epoch in found.epochs.items()}
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether no replica was ever made here."""
+        return not _names(self.root / IDENTITY_DIRECTORY)
+
+    def require_state(self) -> None:
+        """Raise DataLost where replicas were and not one of them has left anything.
+
+        That is a disk that was lost or not mounted, and no damage of one partition: to begin
+        anew there is an operator's decision (`rejoin.json`).
+        """
+        known = _names(self.root / IDENTITY_DIRECTORY)
+        if known and not _names(self.root / STATE_DIRECTORY):
+            raise DataLost("the disk is empty where data was", groups=len(known))
 
     def close(self) -> None:
         """Let others open it."""
@@ -170,6 +187,13 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _names(directory: Path) -> list[str]:
+    """List the directories that hold something."""
+    if not directory.is_dir():
+        return []
+    return [each.name for each in directory.iterdir() if each.is_dir() and any(each.iterdir())]
 
 
 def _made(directory: Path) -> Path:

@@ -163,7 +163,13 @@ def _describe(
 ) -> ClusterFile:
     numbers = range(1, nodes + 1)
     entries = (_entry(root, NodeId(number), base_port, founder=True) for number in numbers)
-    return ClusterFile(cluster, groups, tuple(entries), birth_id=os.urandom(16).hex())
+    return ClusterFile(
+        cluster,
+        groups,
+        tuple(entries),
+        birth_id=os.urandom(16).hex(),
+        disk_override="development",
+    )
 
 
 def _entry(root: Path, node: NodeId, base_port: int, *, founder: bool) -> NodeEntry:

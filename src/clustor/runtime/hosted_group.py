@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -18,12 +19,13 @@ from clustor.replica import (
     DiskWork,
     Home,
     NoReplica,
-    Replica,
     ReplicaDamaged,
     ReplicaSettings,
+    quarantined_replica,
 )
 from clustor.runtime.admission import Admission, FlowNumbers
 from clustor.runtime.disk import Completion, DirectoryStorage, Disk, PlanToken
+from clustor.runtime.fenced_replica import FencedReplica
 from clustor.runtime.loop_watch import LoopWatch
 from clustor.telemetry.meters import NodeMeters
 
@@ -33,6 +35,29 @@ LOG_ID_BYTES: Final = 16
 _NS_PER_MS: Final = 1_000_000
 
 journal = logging.getLogger("clustor.node")
+
+
+@dataclass(frozen=True, slots=True)
+class _Opening:
+    """What a replica here is opened with, now and after a repair."""
+
+    settings: ReplicaSettings
+    replica_id: ReplicaId
+    entropy: Entropy
+    flow: FlowNumbers
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineView:
+    """What people are told of a quarantine while it lasts."""
+
+    phase: str
+    cause: str
+    detail: str
+    since_ms: int  # on the wall clock
+
+    def __str__(self) -> str:
+        return f"{self.phase}: {self.detail}"
 
 
 class HostedGroup:
@@ -57,7 +82,7 @@ class HostedGroup:
         """Where they are timed, if anywhere."""
         self.loop_watch: LoopWatch | None = None
         """Where it is noted what the device took, and what we did."""
-        self._replica: Replica | None = None
+        self._replica: FencedReplica | None = None
         self._admission: Admission | None = None
         self._last_note: Note | None = None
         self.rolled_back = ""
@@ -66,9 +91,14 @@ class HostedGroup:
         """The term that it led when it last said so; 0: it does not lead."""
         self.paused = False
         """Whether it hangs on purpose: it hears nothing, says nothing, and its time stands."""
+        self.damage: Exception | None = None
+        """Why the replica that was here could not be opened; it is fenced."""
+        self.quarantine: QuarantineView | None = None
+        """Set from the first doubt about its bytes until a repair is over."""
+        self._opening: _Opening | None = None
 
     @property
-    def replica(self) -> Replica:
+    def replica(self) -> FencedReplica:
         assert self._replica is not None, "not opened"
         return self._replica
 
@@ -93,33 +123,92 @@ class HostedGroup:
         *,
         flow: FlowNumbers,
         rejoin_epoch: RoutingEpoch | None = None,
+        held: str | None = None,
     ) -> None:
         """Open the replica that was here, or make a new one where none ever was.
 
         Without `bootstrap` a new one waits to be made a member. Where data was and is lost, only
         `rejoin_epoch` lets it start: empty, without a vote, until the group takes it in again.
+        Without one it is fenced, and so it is where it is `held` in quarantine from before.
         """
-        storages = (self.storage, self._identity_storage)
-        log_id = LogId(entropy(LOG_ID_BYTES))
+        self._opening = _Opening(settings, replica_id, entropy, flow)
         try:
-            self._replica = Replica.open(settings, *storages, now_ms=now_ms)
+            if held is not None:
+                raise ReplicaDamaged(held)
+            self._use(self._found_or_made(bootstrap, now_ms))
+        except (DataLost, ReplicaDamaged) as error:
+            if rejoin_epoch is not None:
+                self._use(self.rejoined(rejoin_epoch, now_ms))
+                return
+            self.damage = error
+            self._use(self._fenced(str(error), now_ms))
+
+    def _found_or_made(self, bootstrap: Configuration | None, now_ms: int) -> FencedReplica:
+        try:
+            return self.reopened(now_ms)
         except NoReplica:
-            self._replica = Replica.create(
-                settings,
-                *storages,
-                replica_id=replica_id,
+            opening = self._how
+            return FencedReplica.create(
+                opening.settings,
+                self.storage,
+                self._identity_storage,
+                replica_id=opening.replica_id,
                 partition_id=self.partition_id,
-                log_id=log_id,
+                log_id=LogId(opening.entropy(LOG_ID_BYTES)),
                 bootstrap=bootstrap,
                 now_ms=now_ms,
             )
-        except (DataLost, ReplicaDamaged):
-            if rejoin_epoch is None:
-                raise
-            self._replica = Replica.rejoin(
-                settings, *storages, log_id=log_id, rejoin_epoch=rejoin_epoch, now_ms=now_ms
-            )
-        self._admission = Admission(self._replica, flow)
+
+    @property
+    def _how(self) -> _Opening:
+        assert self._opening is not None, "not opened"
+        return self._opening
+
+    def _fenced(self, reason: str, now_ms: int) -> FencedReplica:
+        opening = self._how
+        return quarantined_replica(
+            FencedReplica,
+            opening.settings,
+            replica_id=opening.replica_id,
+            partition_id=self.partition_id,
+            log_id=LogId(opening.entropy(LOG_ID_BYTES)),
+            reason=reason,
+            now_ms=now_ms,
+        )
+
+    def reopened(self, now_ms: int) -> FencedReplica:
+        """Read the replica that is here, from any thread; raises what `Replica.open` raises."""
+        storages = (self.storage, self._identity_storage)
+        return FencedReplica.open(self._how.settings, *storages, now_ms=now_ms)
+
+    def rejoined(self, rejoin_epoch: RoutingEpoch, now_ms: int) -> FencedReplica:
+        """Return an empty replica without a vote; its first plan sets the old files aside."""
+        return FencedReplica.rejoin(
+            self._how.settings,
+            self.storage,
+            self._identity_storage,
+            log_id=LogId(self._how.entropy(LOG_ID_BYTES)),
+            rejoin_epoch=rejoin_epoch,
+            now_ms=now_ms,
+        )
+
+    def adopt(self, replica: FencedReplica) -> None:
+        """Go on with another replica in the place of one that failed; nothing is under way.
+
+        The disk's files are opened anew: names will be given to other files, and what fenced one
+        of them was about the old one.
+        """
+        assert self.replica.failed is not None and self.idle
+        for home, partition in self._partitions.items():
+            self._disk.close_partition(partition)
+            self._partitions[home] = self._disk.open_partition(partition.root)
+        self._home = Home.PARTITION
+        self.damage = None
+        self._use(replica)
+
+    def _use(self, replica: FencedReplica) -> None:
+        self._replica = replica
+        self._admission = Admission(replica, self._how.flow)
 
     def say(self, note: Note) -> None:
         """Write a note to the journal, unless it only repeats the last one."""
@@ -161,6 +250,15 @@ class HostedGroup:
             self.loop_watch.disk_queue_ms.observe(completion.queued_ns / _NS_PER_MS)
             self.loop_watch.disk_seen_late_ms.observe(completion.seen_late_ns / _NS_PER_MS)
         replica.disk_done(token, slowest / _NS_PER_MS)
+
+    def answer_for(self, call: Callable[[], object]) -> bool:
+        """Do something on which the word of this group rests; its error fences the group."""
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001  # what it has told clients is not known now
+            self.replica.fence(error)
+            return False
+        return True
 
     def use_mode(self, mode: IoWriterMode) -> None:
         """Let the ledger say how the disk writes now."""

@@ -14,6 +14,7 @@ import random
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -30,6 +31,7 @@ from clustor.raft.types import ReplicaId, Role
 from clustor.replica import (
     ChunkSent,
     DiskRead,
+    DiskWork,
     NewMachine,
     NodeInflight,
     ReplicaOutput,
@@ -41,21 +43,27 @@ from clustor.replica import (
 from clustor.runtime.admission import FlowNumbers
 from clustor.runtime.audit_desk import AuditDesk
 from clustor.runtime.cluster_file import ClusterFile, NodeEntry
+from clustor.runtime.containment import contained
 from clustor.runtime.control_records import CONTROL_PARTITION
 from clustor.runtime.data_directory import DataDirectory, read_room
 from clustor.runtime.disk import Disk
+from clustor.runtime.disk_checks import DiskChecked
 from clustor.runtime.disk_policy import DiskRoom
+from clustor.runtime.fenced_replica import FencedReplica
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.loop_watch import LoopWatch
 from clustor.runtime.members import record_membership
 from clustor.runtime.pki import NodeId, spiffe_uri
+from clustor.runtime.quarantine import QuarantineRecords
 from clustor.runtime.raft_wire import from_packet, to_packet
 from clustor.runtime.service import GroupWatcher, NodeWatch, Service
 from clustor.runtime.snapshot_pace import SnapshotPace
 from clustor.runtime.transport import Transport
+from clustor.snapshot import CadenceProfile
 
 if TYPE_CHECKING:
     from clustor.runtime.control_service import ControlService
+    from clustor.runtime.duties import NodeDuties
 
 TICK_SECONDS: Final = 0.010
 GROUP_TICKS: Final = 3
@@ -90,6 +98,7 @@ class NodeSettings:
     profile: Profile = CONSISTENCY_PROFILE
     log_config: LogConfig = LogConfig()
     flow: FlowNumbers = FlowNumbers()
+    cadence: CadenceProfile | None = None
     registered_keys: tuple[str, ...] = ()  # SnapshotManifestKeys, beside the cluster's own
 
     @property
@@ -113,6 +122,7 @@ class Node:
         self._touched: dict[HostedGroup, None] = {}
         self._behind: dict[HostedGroup, None] = {}  # may have put off to apply something
         self._turn_due = False
+        self._closed = False
         self._ticks = 0
         self._ticking: asyncio.TimerHandle | None = None
         self._ticked = self._tick_due = time.monotonic()
@@ -122,6 +132,11 @@ class Node:
         self.loop_watch = LoopWatch()
         """How late this loop is, and what blocks it."""
         self.stopping = False
+        self.draining = False
+        """An operator wants this node to lead nothing and to serve nobody."""
+        self.duties: NodeDuties | None = None
+        self.listeners: Callable[[], dict[str, str]] = dict
+        """Where clients come in, by kind; who examines the node asks."""
         self.watch: NodeWatch | None = None
         """Who looks on; nothing here depends on it."""
         self.transport = Transport(
@@ -132,6 +147,8 @@ class Node:
             on_lost=self._on_lost,
             jitter=self._random.random,
         )
+        self.on_group_stopped: Callable[[HostedGroup, str], None] = lambda _group, _why: None
+        """Who must hear that a group has stopped for good; the others go on."""
         self.audit: AuditDesk | None = None
         """Where to tell what people must be able to prove; None: nowhere."""
         self._services: list[Service] = []
@@ -143,11 +160,16 @@ class Node:
         self._trusted: list[Ed25519PublicKey] = []
         self._registered_keys: tuple[str, ...] = settings.registered_keys
         self._inflight = NodeInflight()
+        self.disk_checked: DiskChecked | None = None
+        """What is known of the disk that everything here lies on."""
         self.disk_room = DiskRoom(settings.flow.disk, settings.log_config.segment_bytes)
         self.read_room: Callable[[Path], tuple[int, int] | None] = read_room
         """How the size of a disk and what is free of it are asked for."""
         self._pace = SnapshotPace(settings.profile.replication.snapshot_bytes_per_second_max)
         self._rejoin_epochs = data.take_rejoin()
+        if not self._rejoin_epochs:
+            data.require_state()
+        self.quarantines = QuarantineRecords(data.root)
         self._trust(self.cluster)
 
     @property
@@ -163,6 +185,11 @@ class Node:
     def data_root(self) -> Path:
         """The node's own directory."""
         return self._data.root
+
+    @property
+    def pki_directory(self) -> Path:
+        """Where this node's certificates are."""
+        return self._data.pki
 
     @property
     def keys_directory(self) -> Path:
@@ -234,13 +261,23 @@ class Node:
             self.now_ms(),
             flow=self._flow_of(partition),
             rejoin_epoch=self._rejoin_epochs.get(partition),
+            held=self.quarantines.held(group.storage, partition),
         )
         for finding in group.replica.findings:
             journal.info("group %d: %s: %s", partition, finding.kind, finding.detail)
         group.loop_watch = self.loop_watch
         self.groups[partition] = group
         self._by_number |= dict.fromkeys(group.numbers(), group)
+        group.quarantine = self.quarantines.view(partition)
         return group
+
+    def replace_replica(self, group: HostedGroup, replica: FencedReplica) -> None:
+        """Let another replica take the place of a failed one: a repair, while others serve."""
+        for number in group.numbers():
+            del self._by_number[number]
+        group.adopt(replica)
+        self._by_number |= dict.fromkeys(group.numbers(), group)
+        self.touch(group)
 
     def _flow_of(self, partition: PartitionId) -> FlowNumbers:
         """Return how a group's writes are bounded. An operator's hard block is not the control
@@ -263,6 +300,8 @@ class Node:
             log_config=self.settings.log_config,
             io_writer_mode=self.disk.mode,
             node_inflight=self._inflight,
+            cadence=self.settings.cadence,
+            wall_ms=_wall_ms,
             measuring_clock=time.perf_counter,
         )
 
@@ -312,13 +351,13 @@ class Node:
             if not leading:
                 return
             for group in leading:
-                self._transfer(group)
+                self.hand_over(group)
             await asyncio.sleep(2 * TICK_SECONDS)
 
-    def _transfer(self, group: HostedGroup) -> None:
+    def hand_over(self, group: HostedGroup, but: frozenset[int] = frozenset()) -> None:
         """Hand over to the replica that is furthest; a transfer that runs is left alone."""
         core = group.replica.group.core
-        reachable = self.transport.connected()
+        reachable = [each for each in self.transport.connected() if int(each) not in but]
         others = [
             (progress.match_index, member)
             for member, progress in core.progress.items()
@@ -339,6 +378,8 @@ class Node:
             await asyncio.sleep(TICK_SECONDS)
 
     def _close_turns(self) -> None:
+        self._turn_due = True  # none comes any more: what was open is closed behind them
+        self._closed = True
         if self._ticking is not None:
             self._ticking.cancel()
             self._ticking = None
@@ -390,11 +431,17 @@ class Node:
             if not self._rereading:
                 self._tick_groups(leading=False)
         for service in self._services:
-            service.on_tick()
+            contained.run("service tick", type(service).__name__, service.on_tick)
+        if self.duties is not None:
+            contained.run("duties", "", partial(self.duties.on_tick, now_ms))
         if self.watch is not None:
-            self.watch.on_tick(now_ms)
+            contained.run("telemetry", "", lambda: self._look_on(now_ms))
         self.turn_soon()
         self.loop_watch.ran("tick", began_ns)
+
+    def _look_on(self, now_ms: int) -> None:
+        if self.watch is not None:
+            self.watch.on_tick(now_ms)
 
     def _read_first(self) -> None:
         """Let a late tick of those who follow wait until the sockets were read: a leader that
@@ -425,15 +472,17 @@ class Node:
         age_ms = self.disk.age_ns() // 1_000_000
         for group in self.groups.values():
             if not group.paused and group.replica.leads is leading:
-                group.replica.tick(now_ms, missed_ms=missed_ms, device_age_ms=age_ms)
-                self._tick_admission(group, now_ms)
+                group.answer_for(partial(self._tick_group, group, now_ms, missed_ms, age_ms))
         if now_ms >= self._lateness_due_ms:
             self._lateness_due_ms = now_ms + _LATENESS_MS
             lateness_ms = self.loop_watch.lateness_ms()
             for group in self.groups.values():
                 group.replica.lateness(lateness_ms)
 
-    def _tick_admission(self, group: HostedGroup, now_ms: int) -> None:
+    def _tick_group(
+        self, group: HostedGroup, now_ms: int, missed_ms: int, device_age_ms: int
+    ) -> None:
+        group.replica.tick(now_ms, missed_ms=missed_ms, device_age_ms=device_age_ms)
         news = group.admission.tick(now_ms)
         if news is not None:
             journal.warning("group %d: %s", group.partition_id, news)
@@ -464,7 +513,7 @@ class Node:
         if isinstance(body, w.SnapshotTransfer):
             try:
                 transfer = decode_transfer(bytes(body.data))
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 journal.warning("node %d sent a transfer that cannot be read", peer)
                 return
             group.replica.receive_transfer(ReplicaId(peer), transfer)
@@ -477,14 +526,15 @@ class Node:
 
     def _on_lost(self, peer: NodeId) -> None:
         for service in self._services:
-            service.on_peer_lost(peer)
+            name = type(service).__name__
+            contained.run("service peer lost", name, partial(service.on_peer_lost, peer))
 
     def _on_disk(self) -> None:
         began_ns = time.monotonic_ns()
         mode = self.disk.mode
         for completion in self.disk.completions():
             group = self._by_number[completion.partition.number]
-            group.completed(completion)
+            group.answer_for(partial(group.completed, completion))
             self.touch(group)
         if self.disk.mode is not mode:
             journal.warning("the disk now writes in mode %s", self.disk.mode.name)
@@ -495,6 +545,8 @@ class Node:
     # Outputs.
 
     def _turn(self) -> None:
+        if self._closed:
+            return
         began_ns = time.monotonic_ns()
         self._turn_due = False
         self._give_outputs()
@@ -513,7 +565,8 @@ class Node:
         behind, self._behind = self._behind, {}
         for group in behind:
             if group.replica.catch_up(bytes_max=TURN_BYTES_MAX):
-                self._hosted_by[group.partition_id].on_output(group, ReplicaOutput())
+                service = self._hosted_by[group.partition_id]
+                group.answer_for(partial(service.on_output, group, ReplicaOutput()))
             if group.replica.is_behind:
                 self._behind[group] = None
 
@@ -532,7 +585,7 @@ class Node:
         if not waits:
             self._write(outputs)
         for group, output in outputs:
-            self._carry_out(group, output)
+            group.answer_for(partial(self._carry_out, group, output))
             if output.more:
                 self.touch(group)
         self._behind |= touched
@@ -548,8 +601,12 @@ class Node:
     def _write(self, outputs: list[tuple[HostedGroup, ReplicaOutput]]) -> None:
         for group, output in outputs:
             works = output.disk + group.replica.take_disk()
-            if works and group.submit(works, alone=len(outputs) == 1):
-                self._touched[group] = None
+            if works:
+                group.answer_for(partial(self._submit, group, works, alone=len(outputs) == 1))
+
+    def _submit(self, group: HostedGroup, works: list[DiskWork], *, alone: bool) -> None:
+        if group.submit(works, alone=alone):
+            self._touched[group] = None
 
     def _carry_out(self, group: HostedGroup, output: ReplicaOutput) -> None:
         if output.messages:
@@ -566,11 +623,13 @@ class Node:
         self._hosted_by[group.partition_id].on_output(group, output)
         group.admission.measure()
         if self.watch is not None:
-            self.watch.on_output(group, output)
+            contained.run("telemetry", "", partial(self.watch.on_output, group, output))
         if output.delay is not None:
             began, delay = self._loop.time(), output.delay
             self._loop.call_later(
-                delay.delay_ms / 1000, self._write_delayed, group, delay.number, began
+                delay.delay_ms / 1000,
+                self._write_delayed,
+                *(group, group.replica, delay.number, began),
             )
         if output.record_membership is not None and self._records_itself(group):
             record_membership(group, output.record_membership)
@@ -588,6 +647,9 @@ class Node:
             group.say(note)
         if output.failed is not None:
             journal.error("group %d has stopped: %s", group.partition_id, output.failed)
+            if group.replica.is_damaged:
+                self.quarantines.note_damage(group.partition_id)
+            self.on_group_stopped(group, output.failed)
 
     def _tell_leadership(self, group: HostedGroup, change: RoleChange) -> None:
         """Write down that a group is led here from now on, or no more: who answered when."""
@@ -602,8 +664,10 @@ class Node:
         """Say whether a group's own log is the record of its members: nobody else keeps one."""
         return self.control is None or group is self.control.group
 
-    def _write_delayed(self, group: HostedGroup, number: int, began: float) -> None:
-        group.replica.write_delayed(number, (self._loop.time() - began) * 1000)
+    def _write_delayed(
+        self, group: HostedGroup, replica: FencedReplica, number: int, began: float
+    ) -> None:
+        replica.write_delayed(number, (self._loop.time() - began) * 1000)
         self.touch(group)
 
     def _send(self, group: HostedGroup, output: ReplicaOutput) -> None:
@@ -642,13 +706,14 @@ class Node:
     def _read(self, group: HostedGroup, read: DiskRead) -> None:
         """Run a job beside the loop: it is rare, and may read megabytes."""
         running = self._loop.run_in_executor(None, read.job.run, group.storage)
+        replica = group.replica  # a repair may put another in its place meanwhile
 
         def ended(future: asyncio.Future[object]) -> None:
             error = None if future.cancelled() else future.exception()
             if isinstance(error, Exception):
-                group.replica.disk_read_failed(read.token, error)
+                replica.disk_read_failed(read.token, error)
             elif not future.cancelled():
-                group.replica.disk_read(read.token, future.result())
+                replica.disk_read(read.token, future.result())  # fences by itself
             self.touch(group)
 
         running.add_done_callback(ended)
@@ -662,6 +727,10 @@ class Node:
 
     def _entries(self) -> Iterable[NodeEntry]:
         return self.cluster.nodes
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _is_notable(output: ReplicaOutput) -> bool:

@@ -8,7 +8,11 @@ from clustor.log import KeyRing, LogError, read_identity, read_image
 from clustor.log.types import IoWriterMode, PartitionId
 from clustor.replica import ReplicaError, read_hard_state
 from clustor.runtime.cluster_file import ClusterFile
-from clustor.runtime.data_directory import STATE_DIRECTORY, DataDirectory
+from clustor.runtime.data_directory import (
+    IDENTITY_DIRECTORY,
+    STATE_DIRECTORY,
+    DataDirectory,
+)
 from clustor.runtime.disk import DirectoryStorage
 from clustor.runtime.pki import NodeId
 from clustor.runtime.status import GroupStatus, NodeAddress, NodeStatus
@@ -18,8 +22,7 @@ def repair_status(
     cluster: ClusterFile, node: NodeId, data: DataDirectory, keys: KeyRing, pid: int
 ) -> NodeStatus:
     """Read every replica below the data directory, once."""
-    numbers = range(1, cluster.groups + 1)
-    groups = [_look(data.root, PartitionId(number), node, keys) for number in numbers]
+    groups = [_look(data.root, number, node, keys) for number in _numbers(cluster, data.root)]
     return NodeStatus(
         cluster_id=cluster.cluster_id,
         node_id=node,
@@ -31,6 +34,15 @@ def repair_status(
         ],
         groups=groups,
     )
+
+
+def _numbers(cluster: ClusterFile, root: Path) -> list[PartitionId]:
+    """Name every group that is or was here: of the file, of tenants, of the control plane."""
+    found = set(range(1, cluster.groups + 1))
+    for directory in (root / STATE_DIRECTORY, root / IDENTITY_DIRECTORY):
+        if directory.is_dir():
+            found |= {int(each.name) for each in directory.iterdir() if each.name.isdecimal()}
+    return [PartitionId(number) for number in sorted(found)]
 
 
 def _look(root: Path, partition: PartitionId, node: NodeId, keys: KeyRing) -> GroupStatus:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -46,7 +46,7 @@ class GroupStatus(msgspec.Struct, frozen=True):
 
     partition_id: int
     replica_id: int
-    state: str  # Running, Mending, Failed, or in repair mode the log's own state
+    state: str  # Running, Mending, Failed, Quarantine, or in repair mode the log's own state
     role: str
     term: int
     leader_id: int | None
@@ -76,6 +76,11 @@ class GroupStatus(msgspec.Struct, frozen=True):
     strict_fallback_state: str = ""  # Healthy, LocalOnly or ProofPublished (clustor §9.1)
     strict_fallback_blocking_reason: str = ""
     cache_state: str = ""  # as this replica was told
+    snapshot_base_index: int = 0  # what the newest snapshot covers
+    snapshot_kind: str = ""  # Full or Delta; nothing where there is none
+    snapshot_fulls: int = 0  # that are kept
+    delta_chain_length: int = 0
+    delta_chain_state: str = ""  # Healthy, GracefulCatchup or Orphaned (clustor §9.5)
 
 
 class ReportStatus(msgspec.Struct, frozen=True):
@@ -115,6 +120,16 @@ class NodeAddress(msgspec.Struct, frozen=True):
     admin: str
 
 
+class DiskStatus(msgspec.Struct, frozen=True):
+    """What the node's data lies on, and what is wrong with that."""
+
+    filesystem: str
+    source: str
+    write_cache: str
+    io_writer_mode: str
+    findings: list[str]
+
+
 class NodeStatus(msgspec.Struct, frozen=True):
     """One node."""
 
@@ -126,6 +141,14 @@ class NodeStatus(msgspec.Struct, frozen=True):
     nodes: list[NodeAddress]
     groups: list[GroupStatus]
     control: ControlStatus | None = None  # its own group is not among the others
+    disk: DiskStatus | None = None
+
+
+def mode_of(node: Node) -> str:
+    """Name what the node does as a whole."""
+    if node.stopping:
+        return "Stopping"
+    return "Draining" if node.draining else "Serving"
 
 
 def status_of(node: Node, pid: int) -> NodeStatus:
@@ -134,7 +157,7 @@ def status_of(node: Node, pid: int) -> NodeStatus:
         cluster_id=node.cluster.cluster_id,
         node_id=node.node_id,
         pid=pid,
-        mode="Stopping" if node.stopping else "Serving",
+        mode=mode_of(node),
         connected_to=[int(peer) for peer in node.transport.connected()],
         nodes=[
             NodeAddress(entry.node_id, str(entry.peer), str(entry.admin))
@@ -146,6 +169,20 @@ def status_of(node: Node, pid: int) -> NodeStatus:
             if node.control is None or group is not node.control.group
         ],
         control=None if node.control is None else node.control.status(),
+        disk=_disk_status(node),
+    )
+
+
+def _disk_status(node: Node) -> DiskStatus | None:
+    checked = node.disk_checked
+    if checked is None:
+        return None
+    return DiskStatus(
+        checked.picture.kind,
+        checked.picture.source,
+        checked.picture.write_cache,
+        node.disk.mode.name,
+        [f"{each.kind}: {each.detail}" for each in checked.findings],
     )
 
 
@@ -158,7 +195,7 @@ def group_status(hosted: HostedGroup) -> GroupStatus:
     return GroupStatus(
         partition_id=hosted.partition_id,
         replica_id=core.id,
-        state="Failed" if replica.failed is not None else running,
+        state=_state(hosted, running),
         role=str(core.role),
         term=core.hard.term,
         leader_id=core.leader_id,
@@ -175,7 +212,7 @@ def group_status(hosted: HostedGroup) -> GroupStatus:
         syncs=hosted.syncs,
         members=_members(hosted) if core.leads else [],
         flow=_flow(hosted) if core.leads else None,
-        problem=replica.failed,
+        problem=replica.failed if hosted.quarantine is None else str(hosted.quarantine),
         learners=sorted(core.config.learners),
         outgoing=sorted(core.config.outgoing),
         membership_phase=str(_phase(hosted)),
@@ -188,7 +225,28 @@ def group_status(hosted: HostedGroup) -> GroupStatus:
         strict_fallback_state=str(group.fallback.state),
         strict_fallback_blocking_reason=str(group.fallback.blocking),
         cache_state=str(group.access.cache),
+        **_snapshots(hosted),
     )
+
+
+def _state(hosted: HostedGroup, running: str) -> str:
+    if hosted.quarantine is not None:
+        return "Quarantine"
+    return running if hosted.replica.failed is None else "Failed"
+
+
+def _snapshots(hosted: HostedGroup) -> dict[str, Any]:
+    replica = hosted.replica
+    clock, newest = replica.emission_clock, replica.catalog.newest
+    found: dict[str, Any] = {"delta_chain_state": "" if clock is None else str(clock.chain)}
+    if newest is not None:
+        found["snapshot_base_index"] = newest.manifest.base_index
+        found["snapshot_kind"] = newest.manifest.snapshot_kind.value
+        found["delta_chain_length"] = newest.manifest.delta_chain_length
+        found["snapshot_fulls"] = sum(
+            each.record.parent is None for each in replica.catalog.snapshots
+        )
+    return found
 
 
 def _state_digest(machine: StateMachine) -> str:

@@ -201,13 +201,17 @@ class GroupWhy:
             if control is None
             else find(control.cache, Quarantine, int(hosted.partition_id), int(self._node.node_id))
         )
+        view = hosted.quarantine
         return QuarantineFacts(
             failed=replica.failed,
-            log_state="Healthy",  # a log that is not is not opened: its node does not start
+            repair=None if view is None else (view.phase, view.detail),
+            log_state="Healthy",  # one that is not stands as a repair
             damaged=None if damaged is None else (int(damaged[0]), int(damaged[1])),
             repair_mode=False,
             since_ms=(
-                ordered.since
+                view.since_ms
+                if view is not None
+                else ordered.since
                 if ordered is not None
                 else self.saw(hosted.partition_id, "quarantine", str(replica.failed))
             ),

@@ -39,6 +39,7 @@ from clustor.sim.judge import GroupJudge, LogView, PromiseBroken
 from clustor.sim.nonces import NonceWitness
 from clustor.sim.scenario import MS, FaultKind
 from clustor.sim.timeline import Microseconds
+from clustor.snapshot.cadence import CadenceProfile
 
 if TYPE_CHECKING:
     from clustor.sim.cluster import SimCluster, SimNode
@@ -119,6 +120,7 @@ class Seat:
             trusted_keys=(cluster.signer.public_key(),),
             log_config=LOG_CONFIG,
             chunk_bytes=512,
+            cadence=_cadence(cluster.scenario.delta_ms),
         )
 
     def _new_machine(self) -> StateMachine:
@@ -172,6 +174,7 @@ class Seat:
     def _begin(self) -> None:
         self._planned = self._opened = _view_of(self.running)
         self._was_ready = False
+        self.running.allow_deltas(allowed=True)
         self.turn()
 
     def stop(self, *, power_lost: bool) -> None:
@@ -355,3 +358,15 @@ def _view_of(replica: Replica) -> LogView:
     entries, last = replica.log.entries, replica.log.last_index
     terms = [int(entries.term_of(index)) for index in range(entries.base_index + 1, last + 1)]
     return LogView(int(entries.base_index), terms, len(terms))
+
+
+def _cadence(delta_ms: int) -> CadenceProfile | None:
+    if not delta_ms:
+        return None
+    return CadenceProfile(
+        full_emit_period_ms_target=5 * delta_ms,
+        full_emit_period_ms_hard=20 * delta_ms,
+        delta_emit_period_ms_target=delta_ms,
+        delta_emit_period_ms_hard=4 * delta_ms,
+        delta_chain_max=4,
+    )

@@ -65,6 +65,10 @@ _CAMPAIGN: Final = {
     ),
     CampaignClause.INSTALLING: ("it installs a snapshot", "wait until the snapshot is in"),
     CampaignClause.DEVICE_STALLED: ("its disk is stalled", "look at the disk"),
+    CampaignClause.CLOCK_ALARM: (
+        "this machine's clock jumped or runs away",
+        "look at the time service of this machine; it may lead again once the clock is steady",
+    ),
     CampaignClause.HOLDING_OFF: ("it gave up leading a moment ago", "wait a moment"),
 }
 
@@ -434,6 +438,8 @@ class QuarantineFacts:
     since_ms: int
     ordered: tuple[str, str] | None = None
     """The control plane's own record of it: its cause, and what it says."""
+    repair: tuple[str, str] | None = None
+    """How far this node's repair of its replica is, and what was found."""
 
 
 def explain_quarantined(facts: QuarantineFacts) -> Why:
@@ -451,6 +457,18 @@ def explain_quarantined(facts: QuarantineFacts) -> Why:
     )
 
 
+_REPAIR_WORDS: Final = {
+    "NeedsRepair": "a checksum failed, and it is read again, three times",
+    "Quarantined": "it neither votes nor acknowledges, and waits for a majority of its peers",
+    "Rejoining": "it began anew without a vote, and its old files are set aside",
+    "Removing": "its group removes it, so that what it said before counts no more",
+    "Removed": "its group takes it in again and sends what it lacks",
+    "Repaired": "it is whole, and the control plane is told",
+}
+_REPAIR_REMEDIES: Final = {
+    "Quarantined": "let a majority of the other replicas run; keep the disk for analysis",
+}
+
 _QUARANTINE_CAUSES: Final = {each.spelling: each for each in w.QuarantineReason}
 
 
@@ -461,6 +479,10 @@ def _quarantine_words(
     if facts.repair_mode:
         words = "the node runs in repair mode: partitions are read-only"
         return "RepairMode", words, "start it without --repair", w.QuarantineReason.ADMINISTRATIVE
+    if facts.repair is not None:
+        phase, detail = facts.repair
+        words = f"its bytes are not what was written ({detail}): {_REPAIR_WORDS[phase]}"
+        return phase, words, _REPAIR_REMEDIES.get(phase, ""), integrity
     if facts.ordered is not None:
         cause, detail = facts.ordered
         words = f"the control plane holds it in quarantine ({cause}): {detail}"

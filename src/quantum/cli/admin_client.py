@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NoReturn
 
+from clustor.runtime.address import Address
 from clustor.runtime.admin_caller import (
     Credentials,
     CredentialsUnusable,
@@ -16,7 +17,6 @@ from clustor.runtime.admin_caller import (
     open_http,
     why_refused,
 )
-from clustor.runtime.transport import Address
 from quantum.cli.credentials import chosen
 from quantum.cli.exits import Exit, fail
 

@@ -23,7 +23,7 @@ from quantum.cli.admin_client import (
 from quantum.cli.credentials import speaking
 from quantum.cli.exits import Exit, fail
 from quantum.cli.node_exits import exit_of_node
-from quantum.cli.status_table import status_lines
+from quantum.cli.status_table import is_led_by, status_lines
 from quantum.cli.supervisor import Supervisor
 from quantum.edge.tls_development import prepare_server
 from quantum.serving.broker_file import (
@@ -147,7 +147,7 @@ def status(
         group["partition_id"]
         for node in found["nodes"]
         for group in node.get("groups", [])
-        if group["role"] == "Leader"
+        if is_led_by(group)
     }
     seen = {group["partition_id"] for node in found["nodes"] for group in node.get("groups", [])}
     raise typer.Exit(0 if leaders == seen else Exit.FAILED)

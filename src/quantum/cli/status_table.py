@@ -54,8 +54,8 @@ def _copy(node_id: int, control: dict[str, Any]) -> str:
 
 def _group_lines(title: str, replicas: list[tuple[int, dict[str, Any]]]) -> Iterator[str]:
     groups = [group for _, group in replicas]
-    newest = max(groups, key=lambda group: (group["role"] == "Leader", group["term"]))
-    leads = newest["role"] == "Leader"
+    newest = max(groups, key=lambda group: (is_led_by(group), group["term"]))
+    leads = is_led_by(newest)
     yield from _folded(title, _facts(newest, leads=leads))
     commit = max(group["commit_index"] for group in groups)
     classes = {member["replica_id"]: member["lag_class"] for member in newest["members"]}
@@ -66,6 +66,11 @@ def _group_lines(title: str, replicas: list[tuple[int, dict[str, Any]]]) -> Iter
             *(group["applied_index"], max(0, commit - group["applied_index"])),
             _state(group, classes.get(node_id, "None")),
         )
+
+
+def is_led_by(group: dict[str, Any]) -> bool:
+    """Say whether this replica leads its group: one that has stopped leads nothing."""
+    return bool(group["role"] == "Leader" and group["state"] != "Failed")
 
 
 def _facts(group: dict[str, Any], *, leads: bool) -> Iterator[str]:

@@ -102,6 +102,17 @@ def count(low: int, high: int, unit: str = "") -> Kind:
     return Kind(read, f"a whole number{of} from {low:,} to {high:,}")
 
 
+def choice(*words: str) -> Kind:
+    """One of a few words."""
+
+    def read(raw: object) -> str:
+        if raw not in words:
+            raise ValueError
+        return str(raw)
+
+    return Kind(read, " or ".join(words))
+
+
 def size(low: int, high: int) -> Kind:
     """Bytes; text may have a unit, as in `64 MiB`."""
 

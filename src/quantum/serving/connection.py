@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from clustor.runtime.containment import guarded
 from quantum.broker import Unsubscribe as UnsubscribeCommand
 from quantum.broker import encode_command
 from quantum.broker.types import NEVER_EXPIRES
@@ -29,6 +30,7 @@ from quantum.mqtt import (
 )
 from quantum.mqtt.hot import SLOW, Row, scan
 from quantum.serving.authentication import Accepted, Challenge, Refused, Talk
+from quantum.serving.client_wire import PLACE
 from quantum.serving.conversation import Conversation
 from quantum.serving.entrance import Entrance
 from quantum.serving.large_packets import LARGE_BYTES, whole_within_ms
@@ -37,6 +39,7 @@ from quantum.serving.phase import Phase
 from quantum.serving.relay import RelayExit
 from quantum.serving.session_client import SessionClient
 from quantum.serving.standing import Operation
+from quantum.serving.tenant_binding import disbelief
 from quantum.serving.terms import Terms
 
 if TYPE_CHECKING:
@@ -46,6 +49,10 @@ if TYPE_CHECKING:
 
 _GRACE: Final = 1.5
 _NEVER_MS: Final = 1 << 62
+_FILTER_BYTES_PER_TURN: Final = 16 << 10
+"""So much of SUBSCRIBEs and UNSUBSCRIBEs a client may have read in one turn: filters are small
+on the wire and slow here. What is behind that waits for the next turn, unread."""
+_WITH_FILTERS: Final = frozenset({PacketType.SUBSCRIBE.value, PacketType.UNSUBSCRIBE.value})
 _ASKS: Final = {
     PacketType.PUBLISH.value: Operation.PUBLISH,
     PacketType.SUBSCRIBE.value: Operation.SUBSCRIBE,
@@ -112,6 +119,7 @@ class Connection(SessionClient):
         self._connect_deadline_ms = self._entrance.deadline_ms
         self.service.joined(self)
 
+    @guarded(PLACE)
     def received(self, data: bytes) -> None:
         self.last_seen_ms = self.service.tick_ms
         if self.phase is Phase.LIVE:
@@ -124,12 +132,14 @@ class Connection(SessionClient):
         elif self._entrance is not None:
             self._entrance.received(data)
 
+    @guarded(PLACE)
     def writable_again(self) -> None:
         if self._relay is not None:
             self._relay.report()
         elif self.phase is Phase.LIVE and self.outward is not None:
             self.outward.send_more()
 
+    @guarded(PLACE)
     def expelled(self, why: str) -> None:
         """End a client whose certificate is believed no more; its will is not said (§10.3)."""
         self.gracefully = True
@@ -194,6 +204,7 @@ class Connection(SessionClient):
         """Say that the session is there, and go on with what the client already sent."""
         self._entrance = None
         self.phase = Phase.LIVE
+        self._note_audit("ClientConnected", "Resumed" if connack.session_present else "Done")
         self.send(connack)
         self._end_forbidden()
         if self._holds:
@@ -203,6 +214,7 @@ class Connection(SessionClient):
 
     # What comes in.
 
+    @guarded(PLACE)
     def _pull(self) -> None:
         """Take every whole packet that is here."""
         reader = self.reader
@@ -217,6 +229,8 @@ class Connection(SessionClient):
                     rows, end = self._open_rows(self.prg, buffer, rows, end)
                 if self.home.full.is_any:
                     rows, end = self.home.full.open_rows(self, buffer, rows, end)
+                if end - start > _FILTER_BYTES_PER_TURN:
+                    rows, end = self._bounded_rows(buffer, rows, end)
                 reader.consume(end)
                 if self.permit.gate is None:
                     self._talk_on().on_rows(buffer, rows)
@@ -238,6 +252,17 @@ class Connection(SessionClient):
             if operation is not None and operation in prg.closed:
                 self.home.fence(self, operation)
                 return rows[:number], row[2]
+        return rows, end
+
+    def _bounded_rows(self, buffer: bytes, rows: list[Row], end: int) -> tuple[list[Row], int]:
+        """Cut off filters that are too many for one turn, with all behind them."""
+        spent = 0
+        for number, row in enumerate(rows):
+            if row[0] == SLOW and buffer[row[2]] >> 4 in _WITH_FILTERS:
+                if spent > _FILTER_BYTES_PER_TURN:
+                    self.home.rest(self, self.service.tick_ms + 1)
+                    return rows[:number], row[2]
+                spent += row[6] - row[2]
         return rows, end
 
     def _talk_on(self) -> Conversation:
@@ -337,6 +362,7 @@ class Connection(SessionClient):
         """How many of its publishes have no answer yet."""
         return 0 if self._conversation is None else self._conversation.inbound.unanswered
 
+    @guarded(PLACE)
     def release_answers(self) -> None:
         """Let the answers to publishes leave whose turn it is."""
         if self._conversation is not None and self.phase is Phase.LIVE:
@@ -355,14 +381,28 @@ class Connection(SessionClient):
         assert self._permit is not None
         return self._permit
 
+    def disbelief(self, *, awaits_token: bool = False) -> str | None:
+        """Say why the client is not its tenant's; None: it is."""
+        home = self.home
+        assert self.peer is not None
+        shared = home.guard.is_shared
+        return disbelief(self.peer, home.name, shared=shared, awaits_token=awaits_token)
+
+    @guarded(PLACE)
     def policy_changed(self) -> None:
         """Go on under other rules of the tenant; what they forbid ends."""
+        why = self.disbelief()
+        if why is not None:
+            self.note_refused("ConnectRefused", why)
+            self.expelled(why)
+            return
         if not self.home.guard.may_connect(self.identity, self.client_id):
             self.sent_away("the rules of the tenant let it not connect any more")
             return
         self.draw_permit()
         self._end_forbidden()
 
+    @guarded(PLACE)
     def ring_grew(self, fresh: list[Prg]) -> None:
         """Topics may have other owners from now on, these partitions too."""
         if self._permit is not None:
@@ -389,6 +429,10 @@ class Connection(SessionClient):
         who, tenant = self._named()
         self.service.note_refused(what, who=who, why=why, target=target, tenant=tenant)
 
+    def _note_audit(self, what: str, why: str) -> None:
+        who, _ = self._named()
+        self.service.note_client(what, why, who, self.home)
+
     def count_fault(self, fault: PeerFault) -> None:
         """Count what is wrong with what the client sent, and tell the audit log whose it was."""
         self.service.count_fault(fault, *self._named())
@@ -404,8 +448,11 @@ class Connection(SessionClient):
 
     # Ends.
 
+    @guarded(PLACE)
     def check_time(self, now_ms: int) -> None:
         """Close what was silent too long, or waits too long for a leader."""
+        if self._behind is not None:
+            self.check_behind()
         if self._entrance is not None and self._entrance.check_time(now_ms):
             return
         if self._ends_ms != _NEVER_MS and self.now_ms() >= self._ends_ms:
@@ -436,22 +483,25 @@ class Connection(SessionClient):
             self.disconnect(fault.reason_code, fault.reason)
 
     def taken_over(self) -> None:
-        """Another connection has the client's id ([MQTT-3.1.4-3]); no will then (§10.3)."""
-        self.gracefully = True
+        """Another connection has the client's id ([MQTT-3.1.4-3]): that decides on the will."""
+        self.by_us = True
         self.disconnect(ReasonCode.SESSION_TAKEN_OVER, "session taken over")
 
+    @guarded(PLACE)
     def sent_away(self, why: str) -> None:
         """An operator does not want this client any more; no will then (§10.3)."""
         self.gracefully = True
         self.note_refused("ClientSentAway", why)
         self._send_away(ReasonCode.BANNED, ReasonCode.ADMINISTRATIVE_ACTION, why)
 
+    @guarded(PLACE)
     def fenced_off(self, why: str) -> None:
         """End because the way stays closed; no will then (§10.3)."""
         self.gracefully = True
         self.note_refused("PERMANENT_DURABILITY", why)
         self.disconnect(ReasonCode.SERVER_BUSY, why)
 
+    @guarded(PLACE)
     def partition_moved(self, why: str) -> None:
         """The partition is led elsewhere: the client finds its session there (C10)."""
         prg, self.epoch, self.prg = self.prg, 0, None
@@ -486,6 +536,9 @@ class Connection(SessionClient):
     def close_session(self) -> None:
         if self.phase is Phase.CLOSED:
             return
+        if self.phase is Phase.LIVE:
+            left = "Goodbye" if self.gracefully else "BrokenByUs" if self.by_us else "Lost"
+            self._note_audit("ClientDisconnected", left)
         self.phase = Phase.CLOSED
         self._entrance = None
         self.service.left(self)

@@ -30,6 +30,7 @@ class RelayOpen(_Said, tag=1):
     not_after_ms: int | None
     client_id: bytes  # the one that was assigned, or empty
     data: bytes
+    named_tenant: str | None = None
 
 
 class RelayData(_Said, tag=2):
@@ -43,6 +44,7 @@ class RelayData(_Said, tag=2):
 class RelayEnd(_Said, tag=3):
     relay: int
     opened_here: bool
+    by_us: bool = False  # the node ends it, and perhaps not the client
     again: bool = False  # the session is led elsewhere, and its client has no answer yet
 
 

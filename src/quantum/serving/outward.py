@@ -216,12 +216,12 @@ class Outward:
         connection = self._connection
         self._sent[first & _QOS_BITS] += 1
         if not connection.is_v5:
-            outgoing.plain().append_to(connection.pieces(), first, packet_id)
+            outgoing.plain().append_to(connection.delivery_pieces(), first, packet_id)
         elif identifiers or self._aliases_max or self._packet_max:
             self._encode_own(outgoing.message, first, packet_id, identifiers)
         else:
             shared = outgoing.with_properties(connection.now_ms())
-            shared.append_to(connection.pieces(), first, packet_id)
+            shared.append_to(connection.delivery_pieces(), first, packet_id)
 
     def _encode_own(
         self, message: Message, first: int, packet_id: int, identifiers: tuple[int, ...]
@@ -239,7 +239,7 @@ class Outward:
             return
         if alias and topic:
             self._aliases[topic] = alias
-        self._connection.stage(b"".join((begin, head, block, message.payload)))
+        self._connection.delivery_pieces().append(b"".join((begin, head, block, message.payload)))
 
     def _alias_for(self, topic: bytes) -> tuple[bytes, int]:
         """Name a topic by a number once the client knows which (MQTT 5, 3.3.2.3.4)."""

@@ -7,7 +7,7 @@ the relay is a wire like any other, and the same protocol handler sits behind it
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from quantum.edge.ports import Expelling, Handler, Wire
 from quantum.serving import link
@@ -107,6 +107,13 @@ class RelayEntry:
         route_again(bytes(early))
 
 
+@runtime_checkable
+class _Broken(Handler, Protocol):
+    """A handler that can be told that its client did not end the connection."""
+
+    def broken_by_us(self) -> None: ...
+
+
 class RelayExit:
     """The session's end: a wire for the handler, on the node that leads the partition."""
 
@@ -186,8 +193,15 @@ class RelayExit:
         if isinstance(self.handler, Expelling):
             self.handler.expelled(why)
 
+    def node_lost(self) -> None:
+        """The client's node is gone, or the way to it: who knows whether the client is."""
+        handler = self.handler
+        if isinstance(handler, _Broken):
+            handler.broken_by_us()
+        self.lost()
+
     def lost(self) -> None:
-        """The client is gone, or its node."""
+        """The client is gone."""
         self._closed = True
         handler, self.handler = self.handler, None
         if handler is not None:

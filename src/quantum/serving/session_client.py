@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from clustor.runtime.containment import end_alone
 from quantum.broker import (
     PUBREC,
     Delivery,
@@ -17,7 +17,7 @@ from quantum.mqtt import ReasonCode
 from quantum.mqtt.hot import PUBCOMP as PUBCOMP_BYTE
 from quantum.mqtt.hot import PUBREL as PUBREL_BYTE
 from quantum.mqtt.hot import encode_ack
-from quantum.serving.client_wire import ClientWire
+from quantum.serving.client_wire import PLACE, ClientWire
 from quantum.serving.delivery import Outgoing
 from quantum.serving.outward import Outward, answer_stray_pubrec
 from quantum.serving.phase import Phase
@@ -30,18 +30,13 @@ if TYPE_CHECKING:
     from quantum.serving.tenant import Tenant
 
 
-BEHIND_SUBACK_MAX: Final = 1_024
-"""So many messages may wait for a SUBACK."""
-
-
 class SessionClient(ClientWire):
     """The session's side of a `Connection`, which is the only kind of it."""
 
     __slots__ = (
-        "_behind_suback",
         "_ended",
-        "_subacks",
         "attachment",
+        "by_us",
         "epoch",
         "expiry_seconds",
         "gracefully",
@@ -71,13 +66,12 @@ class SessionClient(ClientWire):
         self._ended = False
         self.gracefully = False
         """Whether its will is not wanted."""
+        self.by_us = False
+        """Whether the connection ended and the client did not: its will waits (C23)."""
         self.queued_bytes = 0
         """What waits here for a client that does not keep up."""
         self.moved_ms = 0
         """When something of that last left, or began to wait."""
-        self._subacks = 0  # that wait for other partitions to know of a subscription
-        self._behind_suback: list[Callable[[], None]] | None = None
-        """What is sent when those have left; None: nothing waits for them."""
         self.slowing: Slowing | None = None
         """Whom it slows; None: it kept up so far."""
 
@@ -107,7 +101,10 @@ class SessionClient(ClientWire):
         def completed(reply: bytes | None) -> None:
             self.operations -= 1
             settled()
-            completion(reply)
+            try:
+                completion(reply)
+            except Exception as error:  # noqa: BLE001  # of this client, not of the partition
+                end_alone(PLACE, self, error)
             if self._ended and self.operations == 0:
                 self._detach()
 
@@ -122,6 +119,10 @@ class SessionClient(ClientWire):
         """The session of this connection is no more."""
         if self.epoch == epoch and self.phase is Phase.LIVE:
             self.disconnect(ReasonCode.ADMINISTRATIVE_ACTION, reason)
+
+    def broken_by_us(self) -> None:
+        """Note that the connection ends, and the client perhaps does not (C23)."""
+        self.by_us = True
 
     def end_session(self) -> None:
         """Leave the partition, when all that is on its way there is settled."""
@@ -146,6 +147,7 @@ class SessionClient(ClientWire):
             self.new_expiry_seconds,
             self.attachment,
             self.outward.unsent_from() if self.outward is not None else 0,
+            self.by_us,
         )
         settled = prg.unsettle(self.client_id)
         prg.propose(encode_command(command), lambda _reply: settled())
@@ -168,46 +170,13 @@ class SessionClient(ClientWire):
         self, outgoing: Outgoing, qos: int, retain: int, identifiers: tuple[int, ...]
     ) -> None:
         """Deliver a message that only this connection keeps."""
-        if self.phase is not Phase.LIVE:
-            return
-        if self._behind_suback is None:
+        if self.phase is Phase.LIVE:
             self._sender().deliver(outgoing, qos, retain, identifiers)
-        else:
-            self._wait(lambda: self.deliver(outgoing, qos, retain, identifiers))
 
     def send_kept(self, delivery: Delivery, *, again: bool) -> None:
         """Send a message that the machine keeps for this client."""
-        if self.phase is not Phase.LIVE:
-            return
-        if self._behind_suback is None:
+        if self.phase is Phase.LIVE:
             self._sender().send_kept(delivery, again=again)
-        else:
-            self._wait(lambda: self.send_kept(delivery, again=again))
-
-    def await_suback(self) -> Callable[[], None]:
-        """Send no message before a SUBACK that must wait; call what is returned when it left."""
-        self._subacks += 1
-        if self._behind_suback is None:
-            self._behind_suback = []
-
-        def left() -> None:
-            self._subacks -= 1
-            if not self._subacks:
-                self._send_behind_suback()
-
-        return left
-
-    def _wait(self, call: Callable[[], None]) -> None:
-        """Let a message wait behind SUBACK; not without end: the standard lets it come before."""
-        assert self._behind_suback is not None
-        self._behind_suback.append(call)
-        if len(self._behind_suback) > BEHIND_SUBACK_MAX:
-            self._send_behind_suback()
-
-    def _send_behind_suback(self) -> None:
-        calls, self._behind_suback = self._behind_suback, None
-        for call in calls or ():
-            call()
 
     def _sender(self) -> Outward:
         if self.outward is None:

@@ -135,6 +135,10 @@ class Tenant:
         """Put another policy in force, for those who are connected too."""
         self.guard.change(description, self._links.tick_ms)
         self.guard.connects = connects
+        self.judge_again()
+
+    def judge_again(self) -> None:
+        """Let those who are connected go on under the rules that are in force now, or go."""
         for connection in self.connected():
             connection.policy_changed()
 

@@ -11,18 +11,18 @@ from typing import Any, cast
 import msgspec
 
 from clustor.replica import Replica, ReplicaOutput
+from clustor.runtime.admin_http import Text
 from clustor.runtime.admission import Admission, FlowNumbers
-from clustor.runtime.hosted_group import HostedGroup
-from clustor.runtime.http_head import Text
+from clustor.runtime.hosted_group import HostedGroup, QuarantineView
 from clustor.runtime.loop_watch import LoopWatch
 from clustor.runtime.node import Node
 from clustor.runtime.telemetry import NodeTelemetry
 from clustor.runtime.telemetry_spans import Spans
-from clustor.telemetry import CanaryNumbers, NodeMeters
+from clustor.telemetry import NodeMeters, ReadinessNumbers
 from tests.clustor.replica import harness
 from tests.clustor.replica.harness import PARTITION, TICK_MS, Cluster
 
-NUMBERS = CanaryNumbers(period_ms=500, pace_ms=10)
+NUMBERS = ReadinessNumbers(unsettled_ms_max=1_500)
 
 
 @dataclass(eq=False)
@@ -36,6 +36,7 @@ class StageGroup:
     syncs: int = 0
     meters: NodeMeters | None = None
     rolled_back: str = ""
+    quarantine: QuarantineView | None = None
 
 
 @dataclass(eq=False)
@@ -50,6 +51,7 @@ class StageNode:
     pki: Path = Path("/nowhere")
     control: None = None
     loop_watch: LoopWatch = field(default_factory=LoopWatch)
+    disk_checked: None = None
 
     @property
     def transport(self) -> Any:

@@ -21,7 +21,7 @@ from clustor.runtime.cluster_file import CLUSTER_FILE, encode_cluster_file
 from clustor.runtime.development import prepare_cluster
 from clustor.runtime.pki import AUTHORITY_FILE, cluster_id, create_authority, utc_now
 from clustor.runtime.transport import Address
-from quantum.cli import admin, broker, cluster, credentials, kv, members, tenants, why
+from quantum.cli import admin, broker, cluster, credentials, kv, members, scrub, tenants, why
 from quantum.cli.app import COMMANDS, build
 from tests.clustor.control.plane import OPERATOR, settled_plane
 from tests.clustor.runtime.waiting import free_base_port
@@ -60,6 +60,7 @@ ASKING: dict[str, tuple[typer.Typer, list[str]]] = {
     "session kick": (broker.session_app, ["kick", "lamp", "--admin"]),
     "session show": (broker.session_app, ["show", "lamp", "--admin"]),
     "why": (single(why.why), ["lamp", "--admin"]),
+    "scrub": (single(scrub.scrub), ["--admin"]),
     "tenants show": (tenants.app, ["show", "acme", "--admin"]),
     "cluster status": (cluster.app, ["status", "--admin"]),
     "cluster members": (single(members.members), ["--admin"]),

@@ -6,8 +6,17 @@ from typing import cast
 
 import pytest
 
-from quantum.mqtt import ProtocolVersion, Puback, Publish, ReasonCode, TopicName, encode_packet
-from quantum.mqtt.types import PacketId
+from quantum.mqtt import (
+    ProtocolVersion,
+    Puback,
+    Publish,
+    ReasonCode,
+    TopicName,
+    Unsuback,
+    Unsubscribe,
+    encode_packet,
+)
+from quantum.mqtt.types import PacketId, TopicFilter
 from quantum.serving import backpressure
 from quantum.serving.limits import MqttLimits
 from tests.quantum.serving.client import V5, V31, V311, Client, connect
@@ -161,6 +170,30 @@ class TestRates:
         while not line_of(reader).is_paused and len(reasons) < 10:
             reasons.append(reader.subscribe(b"t/%d" % len(reasons), 1))
         assert len(reasons) == 3 and not any(each.is_failure for each in reasons)
+
+    def test_unsubscribes_count_as_subscribes(self) -> None:
+        """Each costs the log as much."""
+        lab = TenantLab({"blue": {"rates": {"subscribes": {"per_second": 1, "burst": 2}}}})
+        reader = connect(lab.door("blue"))
+        count = 0
+        while not line_of(reader).is_paused and count < 10:
+            assert reader.unsubscribe(b"t/%d" % count) == (ReasonCode.NO_SUBSCRIPTION_EXISTED,)
+            count += 1
+        assert count == 3
+
+    @ALL
+    def test_too_many_unsubscribes_are_refused(self, version: ProtocolVersion) -> None:
+        """MQTT 5 has a word for each filter, before it there is none: the connection ends."""
+        lab = TenantLab({"blue": {"rates": {"subscribes": {"per_second": 1, "burst": 2}}}})
+        first, second = (connect(lab.door("blue"), version) for _ in range(2))
+        filters = tuple(TopicFilter(b"t/%d" % number) for number in range(100))
+        for client in (first, second):
+            client.send(Unsubscribe(PacketId(7), filters))
+        if version is V5:
+            codes = second.expect_answer(Unsuback).reason_codes
+            assert codes == (ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,) * 100
+        else:
+            second.expect_end()
 
 
 class TestNeighbours:

@@ -32,6 +32,10 @@ class OpenFile:
     """While it is not dirty: its length. A write that begins behind it leaves a gap to fill."""
     reach: int = UNKNOWN
     """Its length with all that was written to it; UNKNOWN where others may have changed it."""
+    reserved: int = 0
+    """Up to here the disk holds room for it, as far as we reserved it."""
+    reserve_to: int = 0
+    """So far room is reserved ahead of its writes, step by step; 0: it is not."""
     slot: int = NO_SLOT
     """Its place in the ring's table of registered files."""
 

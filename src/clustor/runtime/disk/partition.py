@@ -30,7 +30,7 @@ from clustor.runtime.disk.bulk import SyncFailure, sync_all, trusts_syncfs
 from clustor.runtime.disk.errors import FileFenced, PathRefused, plan_failed
 from clustor.runtime.disk.files import UNKNOWN, FileTable, OpenFile
 from clustor.runtime.disk.paths import Directories, parts_of
-from clustor.runtime.disk.reserve import reserve
+from clustor.runtime.disk.reserve import RESERVE_STEP_BYTES, reserve
 from clustor.runtime.disk.types import SyncDurations
 
 PATH_STEPS = (Create, Delete, MakeDirectory, Rename, SyncDirectory)
@@ -151,12 +151,31 @@ class Partition:
         file = self.file(name)
         file.dirty = True
         reach, file.reach = file.reach, UNKNOWN  # until all bytes are there
+        if offset + len(data) > file.reserved:
+            self.make_room(file, offset + len(data))
 
         def settle(written: int) -> None:
             if reach != UNKNOWN:
                 file.reach = max(reach, offset + written) if written else reach
 
         return Halves(lambda: _write_all(file.descriptor, offset, data), settle)
+
+    def make_room(self, file: OpenFile, end: int) -> None:
+        """Reserve the next step of a file that is to grow up to `end`, where it is a growing one.
+
+        Where there is no room for a whole step the write itself must tell whether it fits.
+        """
+        if not file.reserved < file.reserve_to:
+            return
+        target = min(max(end, file.reserved + RESERVE_STEP_BYTES), file.reserve_to)
+        try:
+            held = reserve(file.descriptor, target - file.reserved, file.reserved)
+        except OSError:
+            held = False
+        if held:
+            file.reserved = target
+        else:
+            file.reserve_to = 0
 
     def dirty_files(self, step: SyncFiles) -> list[tuple[str, OpenFile]]:
         """Return those of the step's files that have anything to sync."""
@@ -221,21 +240,28 @@ class Partition:
 
         return Halves(self.sync_call(files), settle)
 
-    def _create(self, step: Create) -> int:
+    def _create(self, step: Create) -> tuple[int, int]:
+        """Return its descriptor, and how much room is reserved for it."""
         descriptor = self._directories.open_file(step.file, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        first = min(step.reserve_bytes, RESERVE_STEP_BYTES)
+        held = False
         try:
-            if step.reserve_bytes:
-                reserve(descriptor, step.reserve_bytes)
+            if first:
+                held = reserve(descriptor, first)
         except OSError:
             # Without its room the file is of no use, and would stop the plan's next attempt.
             os.close(descriptor)
             parent, name = self._directories.parent(step.file)
             os.unlink(name, dir_fd=parent)
             raise
-        return descriptor
+        return descriptor, first if held else 0
 
-    def _created(self, step: Create, descriptor: int) -> None:
-        self._table.add((self.number, step.file), OpenFile(descriptor, dirty=False))
+    def _created(self, step: Create, made: tuple[int, int]) -> None:
+        descriptor, reserved = made
+        file = OpenFile(descriptor, dirty=False)
+        if reserved:
+            file.reserved, file.reserve_to = reserved, step.reserve_bytes
+        self._table.add((self.number, step.file), file)
 
     def _rename(self, step: Rename) -> None:
         source_parent, source = self._directories.parent(step.source)

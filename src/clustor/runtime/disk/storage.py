@@ -25,6 +25,11 @@ class DirectoryStorage:
         other._root = os.dup(self._root)
         return other
 
+    @property
+    def root(self) -> int:
+        """The descriptor of the directory, for who opens files below it in another way."""
+        return self._root
+
     def names(self, directory: str) -> list[str]:
         """List the names directly below `directory`, sorted; a missing directory is empty."""
         try:

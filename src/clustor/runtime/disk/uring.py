@@ -85,6 +85,10 @@ class UringDisk:
             raise
         self.mode = mode
         self.downgrades = downgrades
+        if self._ring.buffers_refused:
+            self.downgrades += (Downgrade(mode, self._ring.buffers_refused),)
+            if not self._ring.buffer_count:
+                self.mode = IoWriterMode.REGISTERED_URING
         self._table = FileTable(open_files_max)
         self._table.before_close = self._unregister
         self._closer = Closer()
@@ -401,6 +405,8 @@ class UringDisk:
                 break
             if not _fits_ring(step):
                 break
+            if step.offset + len(step.data) > file.reserved:
+                job.partition.make_room(file, step.offset + len(step.data))
             follower = plan[at + 1] if at + 1 < len(plan) else None
             synced = isinstance(follower, Sync) and follower.file == step.file
             # RWF_DSYNC covers only its own range: older bytes, and the end of the last page before

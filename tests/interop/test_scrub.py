@@ -1,0 +1,255 @@
+"""A disk that lies on a real cluster: found, quarantined, repaired by its peers, nothing lost."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from typer.testing import CliRunner
+
+from clustor.log.ledger import LEDGER_FILE
+from clustor.log.segment import SEGMENT_HEADER_BYTES
+from clustor.runtime.control_records import CONTROL_PARTITION
+from clustor.runtime.kv_client import KvClient
+from quantum.cli.admin_client import AdminUnreachable, fetch
+from quantum.cli.app import build
+from quantum.cli.exits import Exit
+from tests.interop.cluster_process import ClusterProcess
+
+GROUPS = (1, 2)
+WRITTEN: dict[tuple[int, bytes], bytes] = {}
+"""What was acknowledged, by group and key: it must be there in the end."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
+    data = tmp_path_factory.mktemp("scrub") / "cluster"
+    with ClusterProcess(data, groups=len(GROUPS), patience=4) as process:
+        for group in GROUPS:
+            process.wait_for_leader(group)
+        WRITTEN.clear()
+        yield process
+
+
+def write(cluster: ClusterProcess, group: int, count: int = 20) -> None:
+    """Put some records and keep what was acknowledged."""
+
+    async def put() -> None:
+        async with KvClient(cluster.admins(), partition=group, timeout_seconds=60) as client:
+            for _ in range(count):
+                key = b"key-%d" % len(WRITTEN)
+                await client.put(key, b"v" * 200)
+                WRITTEN[group, key] = b"v" * 200
+
+    asyncio.run(put())
+
+
+def check(cluster: ClusterProcess) -> None:
+    """See that everything acknowledged is there, through every node's own replica."""
+
+    async def read() -> None:
+        for group in GROUPS:
+            async with KvClient(cluster.admins(), partition=group, timeout_seconds=60) as client:
+                for (of, key), value in WRITTEN.items():
+                    if of == group:
+                        found = await client.get(key)
+                        assert found is not None and found.value == value, key
+
+    asyncio.run(read())
+    for group in GROUPS:
+        cluster.until(partial(is_same, cluster, group), f"replicas of {group} agree")
+
+
+def is_same(cluster: ClusterProcess, group: int) -> bool:
+    found = [cluster.group(node, group) for node in (1, 2, 3)]
+    return None not in found and len({each["state_digest"] for each in found if each}) == 1
+
+
+def state(cluster: ClusterProcess, node: int, group: int) -> Path:
+    return cluster.data / f"node-{node}" / "state" / str(group)
+
+
+def wal(cluster: ClusterProcess, node: int, group: int, below: str = "") -> Path:
+    return state(cluster, node, group) / below / "wal"
+
+
+def flip(directory: Path, offset: int = SEGMENT_HEADER_BYTES + 60) -> Path:
+    """Turn one bit of the oldest segment, below everybody's feet."""
+    path = min((directory / "wal").glob("segment*.log"))
+    turn_bit(path, offset)
+    return path
+
+
+def turn_bit(path: Path, offset: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 8]))
+
+
+def page(cluster: ClusterProcess, node: int, path: str) -> Any:
+    try:
+        return fetch(cluster.admin(node), path)[1]
+    except AdminUnreachable:
+        return None
+
+
+def why(cluster: ClusterProcess, node: int, group: int) -> dict[str, Any]:
+    found = page(cluster, node, f"/groups/{group}/why/quarantined")
+    return found if isinstance(found, dict) else {}
+
+
+def quarantine(cluster: ClusterProcess, node: int, group: int) -> bool:
+    found = cluster.group(node, group)
+    return found is not None and found["state"] == "Quarantine"
+
+
+def is_repaired(cluster: ClusterProcess, node: int, group: int) -> bool:
+    found = cluster.group(node, group)
+    return (
+        found is not None
+        and found["state"] == "Running"
+        and not found["rejoining"]
+        and found["voters"] == [1, 2, 3]
+    )
+
+
+def phase(cluster: ClusterProcess, node: int, group: int) -> str:
+    """Read how far a repair is, as the node has made it durable."""
+    path = cluster.data / f"node-{node}" / "quarantine" / f"{group}.json"
+    try:
+        return str(json.loads(path.read_bytes())["phase"])
+    except FileNotFoundError:
+        return ""
+
+
+def is_over(cluster: ClusterProcess, node: int, group: int) -> bool:
+    return not phase(cluster, node, group)
+
+
+def scrubbed(cluster: ClusterProcess, *arguments: str) -> tuple[int, str]:
+    """Run `quantum scrub` as an operator would; return its exit code and its words."""
+    line = ["scrub", "--admin", str(cluster.admin(1)), "--timeout", "60", *arguments]
+    result = CliRunner().invoke(build(["scrub"]), line)
+    return result.exit_code, result.output
+
+
+def reported(cluster: ClusterProcess) -> set[tuple[int, int]]:
+    """Ask the control plane which replicas it holds in quarantine."""
+    rows = page(cluster, 1, "/v1/quarantines") or page(cluster, 2, "/v1/quarantines")
+    assert "items" in rows, rows
+    return {(row["partition_id"], row["node_id"]) for row in rows["items"]}
+
+
+def test_damaged_groups_are_quarantined_at_a_start_and_repaired_by_their_peers(
+    cluster: ClusterProcess,
+) -> None:
+    """Two of the node's three groups are damaged, one of them the control plane's own.
+
+    The node dies once more in the middle of the repair, and goes on where it was.
+    """
+    for group in GROUPS:
+        write(cluster, group)
+    node = min({1, 2, 3} - {cluster.wait_for_leader(2)})
+    for group in (2, CONTROL_PARTITION):
+        flip(state(cluster, node, group))
+    before = {path.name: path.read_bytes() for path in wal(cluster, node, 2).iterdir()}
+    cluster.kill(node)
+    cluster.until(lambda: phase(cluster, node, 2) == "Quarantined", "group 2 is in quarantine")
+    cluster.until(lambda: quarantine(cluster, node, 2), "the node says so")
+    assert why(cluster, node, 2)["reason"] == "Integrity"
+    assert "a block is not what was written" in why(cluster, node, 2)["sentence"]
+    unready = page(cluster, node, "/readyz")
+    assert unready["reasons"]["Quarantined"] >= 1 and not unready["ready"]
+    assert cluster.wait_for_group(node, 1)["state"] == "Running"
+    cluster.until(lambda: (2, node) in reported(cluster), "the control plane knows")
+    write(cluster, 2)
+    cluster.until(lambda: phase(cluster, node, 2) in ("Removing", "Removed"), "it begins anew")
+    cluster.kill(node)
+    for group in (2, CONTROL_PARTITION):
+        cluster.until(partial(is_over, cluster, node, group), f"group {group} is repaired")
+    cluster.until(lambda: is_repaired(cluster, node, 2), "it votes again")
+    cluster.until(lambda: not reported(cluster), "the control plane has acknowledged it")
+    cluster.until(lambda: page(cluster, node, "/readyz")["ready"], "the node is ready")
+    assert why(cluster, node, 2)["clause"] == "None"
+    aside = {
+        path.name: path.read_bytes() for path in wal(cluster, node, 2, "set-aside/1").iterdir()
+    }
+    assert aside.items() >= {k: v for k, v in before.items() if k.startswith("segment")}.items()
+    check(cluster)
+
+
+def test_a_scrub_finds_a_turned_bit_on_a_live_follower(cluster: ClusterProcess) -> None:
+    write(cluster, 1)
+    code, words = scrubbed(cluster)
+    assert code == 0 and words.count("whole") == 9, words
+    leader = cluster.wait_for_leader(1)
+    node = max({1, 2, 3} - {leader})
+    flip(state(cluster, node, 1))
+    code, words = scrubbed(cluster, "--group", "1")
+    assert code == Exit.QUARANTINED and words.count("whole") == 2, words
+    assert f"node {node}  a block is not what was written" in words
+    cluster.until(lambda: phase(cluster, node, 1) != "", "it is in quarantine")
+    write(cluster, 1)
+    assert cluster.leader(1) == leader, "nobody else was disturbed"
+    cluster.until(lambda: is_over(cluster, node, 1), "it is repaired")
+    cluster.until(lambda: is_repaired(cluster, node, 1), "it votes again")
+    check(cluster)
+    assert scrubbed(cluster, "--group", "1")[0] == 0
+    assert metric(cluster, node, "clustor_scrub_coverage_age_days") < 1
+    assert metric(cluster, node, "clustor_scrub_faults_total") == 1
+
+
+def metric(cluster: ClusterProcess, node: int, name: str) -> float:
+    address = cluster.admin(node)
+    connection = http.client.HTTPConnection(address.host, address.port, timeout=30)
+    connection.request("GET", "/metrics")
+    body = connection.getresponse().read().decode()
+    connection.close()
+    for family in text_string_to_metric_families(body):
+        for sample in family.samples:
+            if sample.name == name:
+                return float(sample.value)
+    raise AssertionError(name)
+
+
+def test_a_leader_whose_disk_lies_steps_down_and_is_repaired(cluster: ClusterProcess) -> None:
+    write(cluster, 2)
+    leader = cluster.wait_for_leader(2)
+    flip(state(cluster, leader, 2))
+    code, words = scrubbed(cluster, "--group", "2", "--node", str(leader))
+    assert code == Exit.QUARANTINED, words
+    assert cluster.wait_for_leader(2, but=leader) != leader
+    assert why(cluster, leader, 2)["holds"]
+    write(cluster, 2)
+    cluster.until(lambda: is_over(cluster, leader, 2), "it is repaired")
+    cluster.until(lambda: is_repaired(cluster, leader, 2), "it votes again")
+    check(cluster)
+
+
+def test_a_checksum_that_fails_once_is_read_again_and_nothing_is_rebuilt(
+    cluster: ClusterProcess,
+) -> None:
+    node = min({1, 2, 3} - {cluster.wait_for_leader(1)})
+    ledger = state(cluster, node, 1) / LEDGER_FILE
+    turn_bit(ledger, 60)
+    aside = sorted((state(cluster, node, 1) / "set-aside").glob("*"))
+    cluster.kill(node)
+    cluster.until(lambda: "NeedsRepair" in problem(cluster, node, 1), "it is read again soon")
+    turn_bit(ledger, 60)
+    cluster.until(lambda: is_repaired(cluster, node, 1), "it reads well again")
+    assert sorted((state(cluster, node, 1) / "set-aside").glob("*")) == aside
+    check(cluster)
+
+
+def problem(cluster: ClusterProcess, node: int, group: int) -> str:
+    found = cluster.group(node, group)
+    return str(found["problem"]) if found is not None else ""
