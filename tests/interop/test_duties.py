@@ -15,6 +15,7 @@ from clustor.runtime.development import node_directory
 from clustor.runtime.pki import NodeId
 from quantum.cli import audit
 from quantum.cli.admin_client import fetch, post
+from quantum.cli.app import build
 from quantum.mqtt import ReasonCode
 from tests.interop.cluster_process import ClusterProcess, is_so
 from tests.interop.control_process import all_healthy, insist, prepared
@@ -189,3 +190,35 @@ def test_who_came_and_went_is_in_the_audit_log(cluster: ClusterProcess) -> None:
         return found == {"ClientConnected", "ClientDisconnected"}
 
     cluster.until(told, "the log tells of it")
+
+
+def examined(cluster: ClusterProcess) -> tuple[int, dict[str, Any]]:
+    """Let the doctor look at the whole cluster."""
+    command = ["doctor", "--cluster", str(cluster.admin(1)), "--json"]
+    shown = CliRunner().invoke(build(["doctor"]), command)
+    return shown.exit_code, json.loads(shown.stdout)
+
+
+def test_the_doctor_finds_nothing_ill_in_health_and_names_a_node_that_is(
+    cluster: ClusterProcess,
+) -> None:
+    def is_well() -> bool:
+        code, body = examined(cluster)
+        return code == 0 and body["healthy"] and len(body["nodes"]) == len(NODES)
+
+    cluster.until(lambda: is_so(is_well), "the doctor has nothing to say")
+    assert post(cluster.admin(2), "/clock", {"shift_ms": -90_000})[0] == 200
+
+    def is_ill() -> bool:
+        code, body = examined(cluster)
+        found = {(each["node"], each["check"]) for each in body["findings"]}
+        return code == 1 and (2, "clocks") in found
+
+    cluster.until(lambda: is_so(is_ill), "the doctor names the clock")
+    cluster.kill(3)
+
+    def is_gone() -> bool:
+        found = {(each["node"], each["check"]) for each in examined(cluster)[1]["findings"]}
+        return (3, "answers") in found
+
+    cluster.until(lambda: is_so(is_gone), "the doctor names who is gone")

@@ -185,6 +185,7 @@ async def test_a_clients_watch_goes_where_it_is_served(healthy: ClusterProcess) 
                 await writer.put(b"watched", value)
                 found = await anext(shown)
                 assert [record.value for record in found.events] == [value]
+            await shown.aclose()
             assert watcher.redirects == 1
 
 

@@ -139,6 +139,7 @@ class ReadLoad:
                     self.show(record)
                 revision = max(revision, found.through)
                 self.seen["watched"] += len(found.events)
+            await watching.aclose()
 
     def show(self, record: Record) -> None:
         """Take what somebody was shown: a revision is one change, whoever shows it."""

@@ -11,7 +11,7 @@ import asyncio
 import os
 import random
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Final, Self
 
 import msgspec
@@ -128,6 +128,7 @@ class KvClient:
         self._tls = tls
         self._lanes: list[_Lane] = []
         self._link: KvLink | None = None
+        self._left: list[KvLink] = []  # connections that still answer what they were asked before
         self._linking = asyncio.Lock()
         self._random = random.Random(os.urandom(16))  # noqa: S311  # spreads retries
         self._next = 0
@@ -143,14 +144,17 @@ class KvClient:
 
     async def __aexit__(self, *_: object) -> None:
         self.close()
-        if self._link is not None:
-            await self._link.wait_closed()
+        for link in self._links():
+            await link.wait_closed()
 
     def close(self) -> None:
-        """End the connection; open requests fail, and so do later ones."""
+        """End all connections; open requests fail, and so do later ones."""
         self._closed = True
-        if self._link is not None:
-            self._link.close()
+        for link in self._links():
+            link.close()
+
+    def _links(self) -> list[KvLink]:
+        return [*self._left, *([] if self._link is None else [self._link])]
 
     @property
     def is_connected(self) -> bool:
@@ -291,7 +295,9 @@ class KvClient:
 
     # Watching.
 
-    async def watch(self, prefixes: Sequence[bytes], revision: int) -> AsyncIterator[WatchEvents]:
+    async def watch(
+        self, prefixes: Sequence[bytes], revision: int
+    ) -> AsyncGenerator[WatchEvents, None]:
         """Give what happens after `revision`, without a gap, over reconnections.
 
         The leader serves it, and any follower while followers may read: what they show is
@@ -395,6 +401,7 @@ class KvClient:
         host, _, port = leader.rpartition(":")
         self._link = None
         link.drain()
+        self._left = [each for each in (*self._left, link) if not each.is_gone]
         if not host:
             self._next += 1
             return False

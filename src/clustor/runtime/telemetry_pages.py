@@ -23,6 +23,7 @@ from clustor.runtime.containment import contained
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.members import WantedChange, request_for
 from clustor.runtime.status import mode_of
+from clustor.runtime.telemetry_doctor import doctor_facts
 from clustor.runtime.telemetry_metrics import Detail, scrape
 from clustor.telemetry import (
     CONTENT_TYPE,
@@ -88,6 +89,8 @@ class TelemetryPages:
                 return self._readyz()
             case "/metrics":
                 return self._metrics(query)
+            case "/doctor":
+                return 200, doctor_facts(self._node)
             case "/incidents":
                 return self._incidents(query)
         found = _GROUP_PATH.fullmatch(parts.path)

@@ -65,6 +65,7 @@ async def serve_mqtt(node: Node, admin: AdminServer, cluster_file: Path) -> Call
         listeners.follow(keeper)
     if service.tenants:
         await listeners.start()
+        node.listeners = listeners.addresses
     journal.info("development mode: MQTT is plaintext on %s:%d", LOOPBACK, first + MQTT_ROLE)
     return closing(listeners.stop_accepting, archiving)
 
