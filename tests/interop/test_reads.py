@@ -154,9 +154,10 @@ async def test_followers_read_while_they_may_and_not_100_ms_longer(
 
             await asyncio.to_thread(grant, healthy, capability=False, request="revoke-1")
             began = time.monotonic()
-            status, body = await anext(events)
-            while status == Status.EVENTS:
+            async with asyncio.timeout(30):
                 status, body = await anext(events)
+                while status == Status.EVENTS:
+                    status, body = await anext(events)
             seconds = time.monotonic() - began
             assert (status, body) == (Status.REFUSED, REVOKED.encode())
     assert refusal_of(await ask_snapshot(healthy, follower)) == REVOKED
