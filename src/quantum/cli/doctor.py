@@ -35,8 +35,10 @@ def doctor(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Examine a node, or with --cluster all of them: clocks, disks, certificates, versions,
-    listeners, plaintext exposure, groups, snapshots, copies of the control plane, alerts, gates.
+    """Examine a node, or a whole cluster, from outside, and say what to do.
+
+    It looks at clocks, disks, certificates, versions, listeners, plaintext exposure, groups,
+    snapshots, copies of the control plane, readiness, alerts and gates.
 
     Exit code 0: nothing must be done (warnings may be there). 1: something is ill. 12: no node
     answered.

@@ -36,6 +36,14 @@ def up(
     mqtts: Annotated[
         str | None, typer.Option(metavar="HOST:PORT|off", help="MQTT over TLS 1.3, with mTLS.")
     ] = None,
+    server_name: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--server-name",
+            metavar="NAME",
+            help="What clients call this machine (MQTTS); may be repeated.",
+        ),
+    ] = None,
     ws: Annotated[
         str | None, typer.Option(metavar="HOST:PORT|off", help="MQTT over WebSocket.")
     ] = None,
@@ -59,6 +67,7 @@ def up(
         "data": data,
         "mqtt": mqtt,
         "mqtts": mqtts,
+        "server_name": ",".join(server_name) if server_name else None,
         "ws": ws,
         "admin": admin,
         "tenant_prgs": tenant_prgs,

@@ -28,6 +28,9 @@ class Settings:
     mqtts: ListenAddress | None = _setting(
         ListenAddress("127.0.0.1", 8883), kinds.address(plaintext=False), "MQTT over TLS 1.3"
     )
+    server_name: str = _setting(
+        "", kinds.host_names(), "what clients call this machine; its certificate is for it too"
+    )
     ws: ListenAddress | None = _setting(
         ListenAddress("127.0.0.1", 8083), kinds.address(plaintext=True), "MQTT over WebSocket"
     )

@@ -262,4 +262,4 @@ def _is_of_no_use(file: Path, now: datetime, names: frozenset[str]) -> bool:
     if now >= certificate.not_valid_after_utc - _RENEW_BEFORE:
         return True
     alternatives = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    return not names <= set(alternatives.value.get_values_for_type(x509.DNSName))
+    return not {host_name(name) for name in names} <= set(alternatives.value)

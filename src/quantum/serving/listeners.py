@@ -73,6 +73,8 @@ class Doors:
     """Who makes the records of clients' TLS: `openssl`, or `own` (`quantum.edge.tls_records`)."""
     port_shift: int = 0
     """By how much higher the doors of single tenants are here than they are said to be."""
+    server_names: frozenset[str] = frozenset()
+    """Further names and addresses of this machine: its certificate is for them too."""
 
     def told(self, said: Mapping[str, int]) -> Doors:
         """Return these doors under what the control plane's configuration says of them."""
@@ -183,7 +185,8 @@ class Listeners:
         tenant keeps those of this machine, and any other name is nobody's.
         """
         names = self._service.server_names
-        if not names or server_name is None or server_name.lower() in _OWN_NAMES:
+        own = _OWN_NAMES | self._doors.server_names
+        if not names or server_name is None or server_name.lower() in own:
             return names.get((server_name or "").lower(), self._default)
         return names.get(server_name.lower())
 
@@ -257,7 +260,7 @@ class Listeners:
         (self._data / _LOCK_FILE).touch()
         with (self._data / _LOCK_FILE).open("ab") as lock:
             flock(lock, LOCK_EX)
-            names = frozenset(self._service.server_names)
+            names = self._doors.server_names | self._service.server_names.keys()
             own_records = self._doors.tls_records == "own"
             return prepare_server(self._data, utc_now(), names, own_records=own_records)
 

@@ -49,6 +49,8 @@ _ONE: Final = NodeId(1)
 MQTT_PORT: Final = 1883
 ADMIN_DEFAULT: Final = "127.0.0.1:9080"
 _OWN_GROUPS: Final = 2  # the key-value store's and the control plane's
+_EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104  # compared with, never bound
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _PORT_UNUSED: Final = 9_100  # one node has no peers; what is written down is not listened on
 
 journal = logging.getLogger("quantum.broker")
@@ -191,7 +193,16 @@ def doors(settings: Settings) -> Doors:
         settings.half_open_max,
         settings.half_open_source_percent,
         settings.tls_records,
+        server_names=_server_names(settings),
     )
+
+
+def _server_names(settings: Settings) -> frozenset[str]:
+    """Return what clients may call this machine: what was said, and where it listens alone."""
+    names = {name for name in settings.server_name.split(",") if name}
+    if settings.mqtts is not None and settings.mqtts.host not in (*_EVERYWHERE, *_LOOPBACK):
+        names.add(settings.mqtts.host.lower())
+    return frozenset(names)
 
 
 def _door(address: ListenAddress | None) -> Door | None:
@@ -218,6 +229,10 @@ def _greet(say: Say, settings: Settings, listeners: Listeners, command: str) -> 
     say("Quantum is ready (development mode: plaintext on loopback only)")
     for name, (_, door) in listeners.open.items():
         say(f"  {kinds.get(name, name):<10} {door.host}:{door.port}")
+    if settings.mqtts is not None and settings.mqtts.host in _EVERYWHERE:
+        known = ", ".join(("localhost", *sorted(_server_names(settings))))
+        more = "" if settings.server_name else "; --server-name adds what clients call this machine"
+        say(f"  {'':<10} its certificate is for {known}{more}")
     say(f"  {'admin':<10} {settings.admin}")
     say(f"  {'data':<10} {settings.data}")
     if "mqtt" in listeners.open:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
+import shutil
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
@@ -13,6 +17,7 @@ import pytest
 import typer
 
 from quantum.cli import app
+from tests.interop import ordinary_user
 
 NOWHERE: Final = "127.0.0.1:1"
 BAD: Final = {
@@ -129,3 +134,38 @@ def test_a_bad_path_is_one_line(
     assert code not in (0, 70), said
     assert len(lines) == 1 and lines[0].startswith("quantum: "), said
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def unreadable() -> Iterator[Path]:
+    """A directory that an ordinary user may not look into."""
+    place = Path(tempfile.mkdtemp(prefix="quantum-closed-"))
+    (place / "data").mkdir()
+    place.chmod(0o700 if os.geteuid() == 0 else 0)
+    yield place / "data"
+    place.chmod(0o700)
+    shutil.rmtree(place)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["up", "--data", "DIR"],
+        ["cluster", "up", "--data", "DIR"],
+        ["cert", "issue", "lamp", "--data", "DIR"],
+        ["log", "verify", "DIR"],
+        ["up", "--config", "DIR"],
+    ],
+    ids=" ".join,
+)
+def test_what_may_not_be_read_is_one_line(line: list[str], unreadable: Path) -> None:
+    command = [str(unreadable) if word == "DIR" else word for word in line]
+    launch = [sys.executable, ordinary_user.__file__, "{}", sys.executable, "-m", "quantum.cli"]
+    ended = subprocess.run(
+        [*launch, *command], capture_output=True, text=True, timeout=120, cwd="/"
+    )
+    if ended.returncode == ordinary_user.IMPOSSIBLE:
+        pytest.skip(ended.stderr)
+    assert ended.returncode not in (0, 1, 70), ended.stderr
+    (said,) = ended.stderr.splitlines()
+    assert said.startswith("quantum: ") and "ermission" in said, said
