@@ -3,8 +3,9 @@ PYTHON ?= python3
 PY := .venv/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 TESTS ?= tests
+PREFIX ?= $(HOME)/.local
 
-.PHONY: help setup setup-dev compile run test lint format check soak bench lock clean
+.PHONY: help setup setup-dev install uninstall compile run test lint format check soak bench lock clean
 help: ## What each target does
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -31,9 +32,18 @@ compile: .venv/.base ## Compile the hot modules with mypyc where a C compiler is
 run: setup ## Start a development broker on this machine, durable under ./var
 	@.venv/bin/quantum up
 
+install: setup ## Put `quantum` and `slipstream` on the PATH: PREFIX/bin, by default ~/.local/bin
+	@mkdir -p "$(PREFIX)/bin"
+	@for name in quantum slipstream; do ln -sf "$(CURDIR)/.venv/bin/$$name" "$(PREFIX)/bin/$$name"; done
+	@echo "installed in $(PREFIX)/bin: quantum, slipstream"
+	@case ":$$PATH:" in *":$(PREFIX)/bin:"*) ;; *) echo "it is not on your PATH yet: export PATH=\"$(PREFIX)/bin:\$$PATH\"" ;; esac
+
+uninstall: ## Take them off again
+	rm -f "$(PREFIX)/bin/quantum" "$(PREFIX)/bin/slipstream"
+
 test: setup-dev check ## Lint, types, walls, and the whole suite on the compiled and the plain sources
 	$(PY) -m pytest $(TESTS) -n 2 --dist worksteal -m "not soak" --ignore tests/interop --ignore tests/slipstream/test_clustor_kill.py
-	$(PY) -m pytest tests/interop tests/slipstream/test_clustor_kill.py -m "not soak" --rerun-show-tracebacks  # clusters want the disk for themselves
+	$(PY) -m pytest tests/interop tests/slipstream/test_clustor_kill.py -n 3 --dist loadgroup -m "not soak"  # nodes wait more than they work
 	QUANTUM_PURE=1 $(PY) -m pytest tests/clustor/log tests/quantum/mqtt -k "formats or vectors or fuzz or golden or test_log or hot" -n 2 -q -m "not soak"
 
 check: setup-dev lint ## ruff, mypy and import-linter alone

@@ -13,6 +13,7 @@ from types import ModuleType
 import hypothesis
 import pytest
 
+from clustor.runtime.containment import contained
 from tools import compile_hot
 
 # How long an example takes is the machine's affair: a test judges what comes out.
@@ -20,6 +21,12 @@ hypothesis.settings.register_profile(
     "patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("patient")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_contained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of our own in this process fails its test, though a node would live on."""
+    monkeypatch.setattr(contained, "raising", True)
 
 
 class _PlainSources(MetaPathFinder):

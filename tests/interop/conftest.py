@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -17,40 +18,23 @@ HERE: Final = Path(__file__).parent
 TIMEOUT_SECONDS: Final = 900
 """For whole clusters on a machine that is busy with something else; each wait in a test has a
 deadline of its own, which says what it waited for."""
-NOTHING_LOST: Final = frozenset(
-    {
-        "test_archive",
-        "test_catch_up",
-        "test_cluster",
-        "test_control_plane",
-        "test_durability_mode",
-        "test_lake",
-        "test_lake_rows",
-        "test_lake_stream",
-        "test_members",
-        "test_mqtt_failover",
-        "test_mqtt_replay",
-        "test_mqtt_restart",
-        "test_mqtt_torture",
-        "test_partitions",
-        "test_placed_moves",
-        "test_rebalance",
-        "test_rotation",
-        "test_rotation_due",
-    }
-)
-"""What counts acknowledged messages is never asked twice: one loss in a thousand runs is a loss."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Ask once more where an election on a busy machine may make a fact late; it is reported."""
+    """Give whole clusters the time that they may need, and one process all tests of a broker."""
     for item in items:
         if not item.path.is_relative_to(HERE):
             continue
-        if item.path.stem not in NOTHING_LOST:
-            item.add_marker(pytest.mark.flaky(reruns=1))
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUT_SECONDS))
+        item.add_marker(pytest.mark.xdist_group(place_of(item) or item.path.stem))
+    items.sort(key=lambda item: place_of(item) or "~")  # a broker's tests stand in a row
+
+
+def place_of(item: pytest.Item | None) -> str | None:
+    """Name the shared broker that a test meets, if it meets one."""
+    call = getattr(item, "callspec", None)
+    return None if call is None else call.params.get("place")
 
 
 @pytest.fixture(autouse=True)
@@ -68,10 +52,37 @@ def _gives_room_back(tmp_path: Path) -> Iterator[None]:
         shutil.rmtree(state, ignore_errors=True)
 
 
-@pytest.fixture(scope="session", params=PLACES, ids=lambda name: name.replace(" ", "-"))
-def place(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Place]:
+class SharedPlaces:
+    """Brokers that many tests meet, one at a time: each ends when the next test meets another.
+
+    A fixture of the session would keep all of them until the very end, and brokers at rest cost.
+    """
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._open: dict[str, Place] = {}
+
+    def meet(self, name: str, directory: Path) -> Place:
+        if name not in self._open:
+            self._open[name] = self._stack.enter_context(PLACES[name](directory))
+        return self._open[name]
+
+    def close(self) -> None:
+        self._open.clear()
+        self._stack.close()
+
+
+shared_places: Final = SharedPlaces()
+
+
+@pytest.fixture(params=PLACES, ids=lambda name: name.replace(" ", "-"))
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Place:
     """A broker for all tests that need no broker of their own."""
-    with PLACES[request.param](tmp_path_factory.mktemp("place") / "var") as found:
-        yield found
+    return shared_places.meet(request.param, tmp_path_factory.mktemp("place") / "var")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """End a shared broker after the last test in a row that meets it."""
+    if place_of(item) is not None and place_of(nextitem) != place_of(item):
+        shared_places.close()

@@ -33,6 +33,13 @@ pattern = "mine/%c/#"
 effect = "allow"
 pattern = "open/#"
 
+[tenants.peer]
+server_names = ["peer.example"]
+
+[[tenants.peer.acl]]
+effect = "allow"
+pattern = "#"
+
 [tenants.rival]
 server_names = ["rival.example"]
 mqtt = "{rival}"
@@ -94,9 +101,12 @@ class Site:
     files: dict[str, ClientFiles] = field(default_factory=dict)
 
     def door(self, who: str, server_name: str) -> TlsDoor:
-        if who not in self.files:
-            self.files[who] = issue_client(self.broker.data, who, utc_now())
-        return TlsDoor(self.broker.mqtts, self.files[who], server_name)
+        """Return a door for a client whose certificate names the tenant that it asks for."""
+        tenant = server_name.partition(".")[0]
+        key = f"{tenant}/{who}"
+        if key not in self.files:
+            self.files[key] = issue_client(self.broker.data, who, utc_now(), tenant=tenant)
+        return TlsDoor(self.broker.mqtts, self.files[key], server_name)
 
 
 @pytest.fixture(scope="module")
@@ -120,8 +130,8 @@ def replace_file(path: Path, text: str) -> None:
 
 
 def test_the_server_name_decides_and_nothing_crosses(site: Site) -> None:
-    acme, rival = site.door("lamp", "acme.example"), site.door("lamp", "rival.example")
-    spy = connect(rival, client_id="twin")
+    acme, peer = site.door("lamp", "acme.example"), site.door("lamp", "peer.example")
+    spy = connect(peer, client_id="twin")
     assert not spy.subscribe(b"#", 1).is_failure
     reader = connect(acme, client_id="reader")
     assert not reader.subscribe(b"open/#", 1).is_failure
@@ -147,8 +157,8 @@ def test_rules_hold_for_one_tenant(site: Site) -> None:
     assert acme.publish(b"mine/lamp/x", b"", 1) is not ReasonCode.NOT_AUTHORIZED
     assert acme.publish(b"mine/other/x", b"", 1) is ReasonCode.NOT_AUTHORIZED
     assert acme.subscribe(b"#", 1) is ReasonCode.NOT_AUTHORIZED
-    rival = connect(site.door("lamp", "rival.example"))
-    assert rival.publish(b"mine/other/x", b"", 1) is not ReasonCode.NOT_AUTHORIZED
+    peer = connect(site.door("lamp", "peer.example"))
+    assert peer.publish(b"mine/other/x", b"", 1) is not ReasonCode.NOT_AUTHORIZED
 
 
 def test_a_client_id_belongs_to_the_certificate_that_made_its_session(site: Site) -> None:

@@ -244,8 +244,8 @@ def cut_at_random(field: Field, rng: Random) -> None:
     if kind == "cable":
         field.network.unplug(nodes[0])
     elif kind == "sides":
-        at = rng.randint(1, 4)
+        at = rng.randint(1, len(nodes) - 1)
         field.network.part(set(nodes[:at]), set(nodes[at:]))
     else:
-        for other in nodes[1 : rng.randint(2, 5)]:
+        for other in nodes[1 : rng.randint(2, len(nodes))]:
             field.network.lose(nodes[0], other)

@@ -199,36 +199,6 @@ def test_two_of_three_nodes_stop_and_nobody_is_ready_until_they_come_back(
     cluster.until(lambda: all_served(cluster), "served again")
 
 
-def test_idle_groups_prove_themselves_and_no_machine_notices(cluster: ClusterProcess) -> None:
-    """A canary is no command: digests stay, and so does the index that they are of."""
-
-    def look() -> tuple[list[Any], list[Any]]:
-        """Return what all nodes answer once they have applied the same."""
-        seen: list[Any] = []
-
-        def settled() -> bool:
-            seen[:] = [page(cluster, node, "/broker/digests") for node in NODES]
-            return {code for code, _ in seen} == {200} and seen[0] == seen[1] == seen[2]
-
-        terms = [
-            [cluster.wait_for_group(node, number)["term"] for number in range(1, 5)]
-            for node in NODES
-        ]
-        cluster.until(settled, "all have applied the same")
-        return terms, seen
-
-    def canaries() -> float:
-        name: tuple[str, tuple[tuple[str, str], ...]] = ("clustor_raft_canaries_total", ())
-        return float(sum(metrics(cluster, node)[name] for node in NODES))
-
-    for _ in range(20):  # who was elected a moment ago may have more to say than its first word
-        before, written = look(), canaries()
-        cluster.until(lambda at=written: canaries() >= at + 4, "canaries of all four groups")  # type: ignore[misc]
-        if look() == before:
-            return
-    raise AssertionError("machines notice canaries, or leaders changed all the time")
-
-
 def test_the_scrape_counts_what_clients_did(cluster: ClusterProcess) -> None:
     def exchange() -> bool:
         """Ten messages there and back; a busy machine may change leaders in the middle."""

@@ -237,7 +237,7 @@ def test_a_new_tenant_is_connected_to_at_every_node_and_is_alone(site: Site) -> 
             await client.close()
 
     tell(story)
-    files = issue_client(site.cluster.data, "lamp", utc_now())
+    files = issue_client(site.cluster.data, "lamp", utc_now(), tenant=f"acme{lives[-1]}")
     mqtts = [site.cluster.base_port + 10 * node + 3 for node in NODES]
     deadline = time.monotonic() + DEADLINE_SECONDS
     for port in mqtts:
@@ -424,7 +424,7 @@ def test_a_tenant_s_own_authority_is_believed_and_a_revoked_certificate_is_not(
 ) -> None:
     """BYO trust (quantumqtt §8.3): the provider's clients are strangers to the tenant then."""
     site.create("own")
-    provided = issue_client(site.cluster.data, "provided", utc_now())
+    provided = issue_client(site.cluster.data, "provided", utc_now(), tenant="own")
     brought = issue_client(tmp_path, "brought", utc_now())
     port = site.cluster.base_port + 23
     server = (provided.authority.read_text(),)

@@ -21,6 +21,7 @@ from clustor.control.durability import RecordDurabilityMode
 from clustor.control.key_grants import ActivateDek, ForgetDek, GrantDek, ReportDekReady
 from clustor.control.nodes import NodeSpec
 from clustor.control.placement import Placement
+from clustor.control.reports import ReportSilence
 from clustor.control.types import RefusalCode
 
 _SHOWN_MAX: Final = 32
@@ -31,7 +32,9 @@ class CommandGate(StrEnum):
 
     DURABILITY_RECORDS = "DurabilityRecords"
     DATA_KEY_GRANTS = "DataKeyGrants"
+    NODE_SILENCE = "NodeSilence"
     FORWARDS_HELD = "ForwardsHeld"  # a word between brokers, tag 12 of their link
+    SLOW_DOWN = "SlowDown"  # a word between brokers, tag 13 of their link
 
 
 GATE_OF: Final[Mapping[str, CommandGate]] = {
@@ -40,6 +43,7 @@ GATE_OF: Final[Mapping[str, CommandGate]] = {
     ReportDekReady.__name__: CommandGate.DATA_KEY_GRANTS,
     ActivateDek.__name__: CommandGate.DATA_KEY_GRANTS,
     ForgetDek.__name__: CommandGate.DATA_KEY_GRANTS,
+    ReportSilence.__name__: CommandGate.NODE_SILENCE,
 }
 """The gate of a call, by its kind; what is not here every build knows."""
 
@@ -60,7 +64,7 @@ def refuse_early(store: Reading, command: bytes | msgspec.Raw, partition_id: int
     """
     try:
         kind = _decoder.decode(command).kind
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     if kind and kind not in _KNOWN:
         return Refused(

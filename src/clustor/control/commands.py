@@ -105,6 +105,7 @@ KINDS: Final = (
     CommandKind(nodes.IssueBootstrapToken, nodes.on_issue_bootstrap_token, _OPERATOR),
     CommandKind(nodes.EnrollNode, nodes.on_enroll_node, _OPEN, _ANY),
     CommandKind(reports.ReportNode, reports.on_report_node, _NODE, _ANY, _BY_NODES),
+    CommandKind(reports.ReportSilence, reports.on_report_silence, _OPERATOR, _ANY, _BY_NODES),
     CommandKind(nodes.DrainNode, nodes.on_drain_node, _OPERATOR),
     CommandKind(nodes.RemoveNode, nodes.on_remove_node, _OPERATOR),
     CommandKind(preflight.PlacePartition, preflight.on_place_partition, _OPERATOR),

@@ -43,7 +43,7 @@ def refuse_reserved(encoded: bytes) -> bytes | None:
     """
     try:
         command = decode_command(encoded)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return None if _is_confined(command) else _RESERVED
 

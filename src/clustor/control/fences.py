@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 
 from clustor.control.calls import Command
-from clustor.control.draft import Draft, Refuse
+from clustor.control.draft import Draft, Reading, Refuse, scan
 from clustor.control.objects import ControlObject, key_of
 from clustor.control.overrides import require_override
 from clustor.control.proofs import PublishedProof
@@ -148,6 +148,19 @@ def on_promote_region(
         )
     )
     return {"fence_epoch": fence.fence_epoch, "behind": len(behind)}
+
+
+def fences_of(store: Reading) -> dict[int, str]:
+    """Return which partitions are fenced, and by what.
+
+    A fence that led to a promotion stands for good: another region has the partition now.
+    """
+    return {
+        each.partition_id: fence.fence_id
+        for fence in scan(store, DrFence)
+        if fence.state is not FenceState.LIFTED
+        for each in fence.partitions
+    }
 
 
 def _reaches(evidence: StandbyEvidence | None, fenced: FencedIndex) -> bool:

@@ -88,6 +88,19 @@ class ControlMachine:
         store.restore(chunks)
         self._become(store)
 
+    def mark(self, base_index: int) -> None:
+        """Remember this moment: a delta can begin at it."""
+        self.kv.mark(base_index)
+
+    def delta(self, base_index: int) -> Iterator[bytes] | None:
+        """Give what changed since a mark; None where nobody knows any more."""
+        return self.kv.delta(base_index)
+
+    def restore_delta(self, chunks: Iterable[bytes]) -> None:
+        """Go on to what a delta ends with, or raise and be unchanged."""
+        self.kv.restore_delta(chunks)
+        self._become(self.kv)
+
     def digest(self) -> bytes:
         """Return bytes that are equal for equal state."""
         return self.kv.digest()
@@ -108,7 +121,7 @@ class ControlMachine:
             return refuse_reserved(encoded) or self.kv.execute(encoded)
         try:
             call = decode_call(encoded)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return _MALFORMED
         return self._on_call(call)
 
@@ -244,7 +257,7 @@ def _is_policy_change(record: AuditRecord) -> bool:
 def _command_of(call: Call) -> Command | None:
     try:
         return decode_command(call.command)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

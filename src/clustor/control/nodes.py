@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 from hashlib import sha256
-from typing import Annotated, Any, ClassVar, Final
+from hmac import compare_digest
+from typing import Annotated, Any, ClassVar, Final, TypeAlias
 
 import msgspec
 
@@ -85,12 +86,13 @@ class NodeLoad(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class NodeReport(ControlObject, frozen=True, kw_only=True):
-    """The newest word of a node. `reports.is_stale` says whether it still counts."""
+    """The newest word of a node. It counts until the control plane's leader hears it no more."""
 
     PREFIX: ClassVar[str] = "node_report/"
     node_id: Count
     reported_at: Count
     load: NodeLoad
+    silent: bool | msgspec.UnsetType = msgspec.UNSET  # unset while it is heard: older bytes stay
 
     def key(self) -> Key:
         return key_of(NodeReport, self.node_id)
@@ -110,6 +112,10 @@ class NodeIdentity(ControlObject, frozen=True, kw_only=True):
 def identity_digest(identity: str) -> str:
     """Name an identity by characters that a key can carry."""
     return sha256(identity.encode()).hexdigest()
+
+
+Secret: TypeAlias = Annotated[str, msgspec.Meta(min_length=16, max_length=256)]
+"""What a newcomer shows; long enough that its digest says nothing of it."""
 
 
 class BootstrapToken(ControlObject, frozen=True, kw_only=True):
@@ -147,10 +153,14 @@ class IssueBootstrapToken(Command, frozen=True, kw_only=True):
 
 
 class EnrollNode(Command, frozen=True, kw_only=True):
-    """Add the calling node, by a one-use bootstrap token."""
+    """Add the calling node, by a one-use bootstrap token.
+
+    The secret itself is shown, and hashed here: who reads the token's record, in a backup or a
+    replica, has nothing to show.
+    """
 
     token_id: Name
-    secret_sha256: Digest
+    secret: Secret
     node_id: Annotated[int, msgspec.Meta(ge=1, le=2**53 - 1)]
     zone: Name
     address: Text
@@ -217,7 +227,8 @@ def on_issue_bootstrap_token(
 
 def on_enroll_node(draft: Draft, authority: Authority, command: EnrollNode) -> dict[str, Any]:
     token = draft.find(BootstrapToken, command.token_id)
-    if token is None or token.secret_sha256 != command.secret_sha256:
+    shown = sha256(command.secret.encode()).digest()
+    if token is None or not compare_digest(token.secret_sha256, shown):
         raise Refuse(RefusalCode.UNAUTHORIZED, "no such bootstrap token")
     if token.used_by is not None or draft.now_ms >= token.expires_at:
         raise Refuse(RefusalCode.UNAUTHORIZED, "the bootstrap token is used or expired")

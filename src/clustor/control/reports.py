@@ -1,20 +1,25 @@
-"""What nodes say of themselves: how full they are, what they host, and how old that word is."""
+"""What nodes say of themselves: how full they are, what they host, and whether they are heard.
+
+A node reports when something changed, so a cluster at rest writes nothing. That it lives is not
+written at all: every node asks the control plane's leader for news every few seconds, and a leader
+that did not hear one for long records the silence. The node's next report ends it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import msgspec
 
 from clustor.control.calls import Command
-from clustor.control.draft import Draft, Reading, find
+from clustor.control.draft import Draft, Reading, find, scan
 from clustor.control.nodes import NodeLoad, NodeReport, NodeSpec
 from clustor.control.rbac import Authority
 from clustor.control.types import MILLION, Count, Name, Text, WriterMode
 
-REPORT_PERIOD_MS: Final = 10_000
-REPORT_STALE_MS: Final = 3 * REPORT_PERIOD_MS
-"""A node that was silent for so long says nothing about now: part of the log's meaning."""
+SILENT_MS: Final = 30_000
+"""Who was not heard for so long is recorded as silent, by whoever leads the control plane."""
 SETTLED_UTILIZATION: Final = 10_000  # a hundredth: less is no news
 
 
@@ -44,15 +49,30 @@ def on_report_node(draft: Draft, authority: Authority, command: ReportNode) -> d
     return {}
 
 
-def is_stale(report: NodeReport, now_ms: int) -> bool:
-    """Say whether a report is too old to count."""
-    return now_ms - report.reported_at > REPORT_STALE_MS
+class ReportSilence(Command, frozen=True, kw_only=True):
+    """Record that a node is not heard any more: its last report counts no longer."""
+
+    node_id: Count
+
+
+def on_report_silence(draft: Draft, authority: Authority, command: ReportSilence) -> dict[str, Any]:
+    del authority
+    draft.need(NodeSpec, command.node_id)
+    held = draft.find(NodeReport, command.node_id)
+    if held is not None and not held.silent:
+        draft.put(msgspec.structs.replace(held, silent=True))
+    return {}
+
+
+def is_stale(report: NodeReport) -> bool:
+    """Say whether a report counts no more: its node is not heard."""
+    return report.silent is True
 
 
 def measured(draft: Draft, node_id: int) -> int:
     """Return how full a node said it is, in millionths; nothing known counts as empty."""
     report = draft.find(NodeReport, node_id)
-    if report is None or is_stale(report, draft.now_ms):
+    if report is None or is_stale(report):
         return 0
     return report.load.utilization
 
@@ -60,7 +80,7 @@ def measured(draft: Draft, node_id: int) -> int:
 def is_silent(draft: Draft, node_id: int) -> bool:
     """Say whether a node that used to report does not any more; one that never did is no case."""
     report = draft.find(NodeReport, node_id)
-    return report is not None and is_stale(report, draft.now_ms)
+    return report is not None and is_stale(report)
 
 
 # The node's side.
@@ -74,8 +94,8 @@ def utilization_of(disk_bytes: int, disk_free_bytes: int) -> int:
     return used * MILLION // disk_bytes
 
 
-def report_is_due(store: Reading, wanted: ReportNode, now_ms: int) -> bool:
-    """Say whether a node must report: it is time, or what it runs or how full it is changed.
+def report_is_due(store: Reading, wanted: ReportNode) -> bool:
+    """Say whether a node must report: it counts as silent, or what it runs or holds changed.
 
     Not before the node is registered: its word would be refused.
     """
@@ -83,9 +103,29 @@ def report_is_due(store: Reading, wanted: ReportNode, now_ms: int) -> bool:
     if spec is None:
         return False
     held = find(store, NodeReport, wanted.node_id)
-    if held is None or wanted.load is None or now_ms - held.reported_at >= REPORT_PERIOD_MS:
+    if held is None or is_stale(held):
         return True
     said = (spec.version, spec.io_writer_mode, spec.features)
     if said != (wanted.version, wanted.io_writer_mode, tuple(sorted(set(wanted.features)))):
         return True
+    if wanted.load is None:
+        return False
+    hosted = (held.load.groups_hosted, held.load.groups_led)
+    if hosted != (wanted.load.groups_hosted, wanted.load.groups_led):
+        return True
     return abs(held.load.utilization - wanted.load.utilization) >= SETTLED_UTILIZATION
+
+
+def newly_silent(
+    store: Reading, heard_ms: Mapping[int, int], since_ms: int, now_ms: int
+) -> list[ReportSilence]:
+    """Return what a leader records of nodes that it hears no more.
+
+    `heard_ms` is when it last heard each; it counts from `since_ms`, when it began to listen.
+    """
+    return [
+        ReportSilence(node_id=each.node_id)
+        for each in scan(store, NodeReport)
+        if not is_stale(each)
+        and now_ms - max(since_ms, heard_ms.get(each.node_id, since_ms)) > SILENT_MS
+    ]

@@ -36,6 +36,9 @@ class ClientTable:
         self._limits = limits
         self._entries: OrderedDict[ClientId, ClientEntry] = OrderedDict()
         self._bytes = 0
+        self._stamps: dict[ClientId, int] = {}
+        self.stamp = 0
+        """Counts the requests that were remembered; each entry has that of its own."""
         self.fingerprint_sum = 0
         for entry in entries:
             self._add(entry)
@@ -68,15 +71,39 @@ class ClientTable:
         ):
             self._drop(next(iter(self._entries)))
 
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def since(self, stamp: int) -> list[ClientEntry]:
+        """Return what was remembered after `stamp` was the newest, oldest first."""
+        found: list[ClientEntry] = []
+        for entry in reversed(self._entries.values()):
+            if self._stamps[entry.client_id] <= stamp:
+                break
+            found.append(entry)
+        return found[::-1]
+
+    def merge(self, entries: Iterable[ClientEntry], count: int) -> None:
+        """Take what another table of the same past has remembered since; it has `count` now."""
+        for entry in entries:
+            if entry.client_id in self._entries:
+                self._drop(entry.client_id)
+            self._add(entry)
+        while len(self._entries) > count:
+            self._drop(next(iter(self._entries)))
+
     def copy(self) -> list[ClientEntry]:
         return list(self._entries.values())
 
     def _add(self, entry: ClientEntry) -> None:
         self._entries[entry.client_id] = entry
+        self.stamp += 1
+        self._stamps[entry.client_id] = self.stamp
         self._bytes += len(entry.reply)
         self.fingerprint_sum += fingerprint(entry)
 
     def _drop(self, client_id: ClientId) -> None:
         entry = self._entries.pop(client_id)
+        del self._stamps[client_id]
         self._bytes -= len(entry.reply)
         self.fingerprint_sum -= fingerprint(entry)

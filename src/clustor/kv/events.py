@@ -79,6 +79,12 @@ class EventHistory:
                 self.compact(event.mod_revision)
                 return
 
+    def after(self, revision: Revision) -> list[Record] | None:
+        """Return every event after a revision; None where some of them are forgotten."""
+        if revision < self.compacted:
+            return None
+        return self._events[self._position_after(revision) :]
+
     def copy(self) -> list[Record]:
         return self._events.copy()
 

@@ -12,7 +12,7 @@ from typing import assert_never
 import msgspec
 from xxhash import xxh3_128_digest
 
-from clustor.kv import snapshot
+from clustor.kv import delta, snapshot
 from clustor.kv.clients import ClientTable
 from clustor.kv.commands import (
     CasRevision,
@@ -39,7 +39,7 @@ from clustor.kv.commands import (
     decode_command,
     encode_reply,
 )
-from clustor.kv.errors import KvMisuse
+from clustor.kv.errors import KvMisuse, SnapshotRefused
 from clustor.kv.events import EventHistory
 from clustor.kv.store import Store
 from clustor.kv.transaction import apply_txn
@@ -56,6 +56,7 @@ from clustor.kv.types import (
 )
 from clustor.kv.validation import refuse_key, refuse_write
 
+_MARKS_MAX = 8  # more snapshots than can be under way, or fail, in a row
 _MALFORMED = encode_reply(Refused(ErrorCode.MALFORMED))
 
 
@@ -72,6 +73,7 @@ class KvMachine:
         # The latest stamp seen. A leader whose clock is behind does not turn time back.
         self._now_ms = 0
         self._applied_index = 0
+        self._marks: dict[int, delta.Mark] = {}  # by what the caller calls them, oldest first
 
     # --- what is replicated -----------------------------------------------------------------
 
@@ -119,11 +121,21 @@ class KvMachine:
             command = decode_command(encoded)
         # How deep is too deep depends on the caller's stack, but no command nests that far:
         # both ways end in the same reply.
-        except (msgspec.DecodeError, RecursionError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return _MALFORMED
         if isinstance(command, Get | Range) or not command.client_id:
             return encode_reply(self._execute(command))
         return self._apply_once(command)
+
+    def read(self, encoded: bytes) -> bytes:
+        """Answer a `Get` or a `Range` from the state as it is; nothing changes."""
+        try:
+            command = decode_command(encoded)
+        except (msgspec.DecodeError, RecursionError):
+            return _MALFORMED
+        if not isinstance(command, Get | Range):
+            return _MALFORMED
+        return encode_reply(self._execute(command))
 
     def _apply_once(self, command: WriteCommand) -> bytes:
         known = self._clients.known_reply(command.client_id, command.sequence)
@@ -310,5 +322,59 @@ class KvMachine:
         self._clients = ClientTable(header.limits, state.clients)
         self._store_id = header.store_id
         self._limits = header.limits
+        self._now_ms = header.now_ms
+        self._applied_index = header.applied_index
+        self._marks = {}
+
+    # --- deltas -----------------------------------------------------------------------------
+
+    def mark(self, base_index: int) -> None:
+        """Remember this moment under its index: a delta can begin at it.
+
+        The oldest of a few is forgotten.
+        """
+        mark = delta.Mark(self._applied_index, self._store.revision, self._clients.stamp)
+        self._marks.pop(base_index, None)
+        self._marks[base_index] = mark
+        if len(self._marks) > _MARKS_MAX:
+            del self._marks[next(iter(self._marks))]
+
+    def delta(self, base_index: int) -> Iterator[bytes] | None:
+        """Give what changed since the mark of this index; None where nobody knows any more.
+
+        What is applied while the pieces are taken does not show in them.
+        """
+        mark = self._marks.get(base_index)
+        events = None if mark is None else self._store.events_after(mark.revision)
+        if mark is None or events is None:
+            return None
+        entries = self._clients.since(mark.client_stamp)
+        header = delta.DeltaHeader(
+            version=delta.VERSION,
+            store_id=self._store_id,
+            since_index=mark.applied_index,
+            since_revision=mark.revision,
+            applied_index=self._applied_index,
+            revision=self._store.revision,
+            compacted=self._store.compacted,
+            now_ms=self._now_ms,
+            clients=len(self._clients),
+            events=len(events),
+            entries=len(entries),
+        )
+        return delta.encode(delta.Delta(header, events, entries))
+
+    def restore_delta(self, chunks: Iterable[bytes]) -> None:
+        """Go on from the state that a delta begins at to the one that it ends with.
+
+        Raises SnapshotRefused, and is unchanged, where it is not whole or begins elsewhere.
+        """
+        found = delta.decode(chunks)
+        header = found.header
+        mine = (self._store_id, self._applied_index, self._store.revision)
+        if (header.store_id, header.since_index, header.since_revision) != mine:
+            raise SnapshotRefused("a delta of another state", since_index=header.since_index)
+        self._store.advance(found.events, header.revision, header.compacted)
+        self._clients.merge(found.entries, header.clients)
         self._now_ms = header.now_ms
         self._applied_index = header.applied_index

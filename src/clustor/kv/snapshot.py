@@ -89,15 +89,20 @@ def encode(state: State) -> Iterator[bytes]:
     checksum = xxh3_128()
     for frame in _frames(state):
         body = _encode_frame(frame)
-        framed = len(body).to_bytes(_LENGTH_BYTES, "little") + body
-        checksum.update(framed)
-        buffer += framed
+        piece = framed(body)
+        checksum.update(piece)
+        buffer += piece
         yield from _take_chunks(buffer)
     trailer = _encode_frame(_Trailer(checksum.digest()))
     buffer += len(trailer).to_bytes(_LENGTH_BYTES, "little") + trailer
     yield from _take_chunks(buffer)
     if buffer:
         yield bytes(buffer)
+
+
+def framed(body: bytes) -> bytes:
+    """Put a frame's length before it."""
+    return len(body).to_bytes(_LENGTH_BYTES, "little") + body
 
 
 def _take_chunks(buffer: bytearray) -> Iterator[bytes]:
@@ -123,7 +128,7 @@ def decode(chunks: Iterable[bytes]) -> State:
     Raises SnapshotRefused unless it is complete, intact and of this version.
     """
     reader = _Reader()
-    for body, checksum_before in _bodies(chunks):
+    for body, checksum_before in bodies(chunks):
         try:
             frame = _decode_frame(body)
         except (msgspec.DecodeError, RecursionError) as error:
@@ -132,7 +137,7 @@ def decode(chunks: Iterable[bytes]) -> State:
     return reader.finish()
 
 
-def _bodies(chunks: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
+def bodies(chunks: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
     """Give each frame's body and the checksum of all bytes before the frame."""
     buffer = bytearray()
     checksum = xxh3_128()

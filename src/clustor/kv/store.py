@@ -133,6 +133,34 @@ class Store:
         """Return the sums over the live records and over the events."""
         return self._fingerprint_sum, self._events.fingerprint_sum
 
+    def events_after(self, revision: Revision) -> list[Record] | None:
+        """Return every change after a revision; None where some of them are forgotten."""
+        return self._events.after(revision)
+
+    def advance(self, events: Iterable[Record], revision: Revision, compacted: Revision) -> None:
+        """Become what another store of the same past became by these changes."""
+        for event in events:
+            self._take(event)
+        self.revision = revision
+        self.next_revision = Revision(revision + 1)
+        self._events.compact(compacted)
+
+    def _take(self, event: Record) -> None:
+        before = self._records.pop(event.key, None)
+        if before is not None:
+            self._fingerprint_sum -= fingerprint(before)
+        after = None if event.is_delete else event
+        if after is None:
+            if before is not None:
+                self._keys.remove(event.key)
+        else:
+            self._records[event.key] = after
+            self._fingerprint_sum += fingerprint(after)
+            if before is None:
+                self._keys.add(event.key)
+        self._expiry.on_change(before, after)
+        self._events.append(event, fingerprint(event))
+
     def frozen(self) -> tuple[list[Record], list[Record]]:
         """Return the live records by key, and the events, as they are now: pointers, no copies."""
         live = [self._records[key] for key in self._keys.between(b"", None)]

@@ -28,9 +28,10 @@ FileName = NewType("FileName", str)
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Make an empty file that must not exist yet, and reserve `reserve_bytes` of disk for it.
+    """Make an empty file that must not exist yet and will grow to `reserve_bytes`.
 
-    The file's length stays 0: reservation is room, not zeros.
+    A disk reserves room for it ahead of its writes, in steps of its choice. The file's length
+    stays 0: reservation is room, not zeros.
     """
 
     file: FileName

@@ -54,6 +54,8 @@ class Core:
         self.role = Role.FOLLOWER
         self.leader_id: ReplicaId | None = None
         self.commit_index = max(log.base_index, hard.durable_commit_index)
+        self.snapshot_index = log.base_index
+        """What the newest authorised snapshot covers: at the log's base, or above it."""
         self.handed_index = log.base_index  # given to the state machine
         self.applied_index = log.base_index  # reported back by it
         self.sm_durable_index = log.base_index
@@ -68,6 +70,7 @@ class Core:
         self.io_writer_mode = IoWriterMode.BLOCKING
         self.progress: dict[ReplicaId, Progress] = {}
         self.progress_moved = False  # a watermark may have moved
+        self.clock_alarm = False  # this machine's clock is not to be believed
         self.reads_moved = False  # a round of leadership may be complete
         self.installing: LogIndex | None = None
         self.damaged: tuple[LogIndex, LogIndex] | None = None  # first and last

@@ -31,6 +31,8 @@ class Durability:
         self._stored_seq = WriteSeq(0)
         self._cuts: deque[tuple[WriteSeq, LogIndex]] = deque()  # (batch that cuts, last kept)
         self._started_ms: deque[tuple[WriteSeq, int]] = deque()
+        self.device_age_ms: int | None = None
+        """For how long the device has had its oldest write; None: nobody measures it (C20)."""
         self._records: deque[DurabilityTuple] = deque(maxlen=RECORDS_MAX)
         self._offered: deque[DurabilityTuple] = deque(maxlen=OFFERED_MAX)
         self.quorum_tuple: DurabilityTuple | None = None  # last own record at or below the quorum's
@@ -132,6 +134,10 @@ class Durability:
     def oldest_write_age_ms(self) -> int:
         """Return for how long the oldest batch has waited for its receipt."""
         return self._core.now_ms - self._started_ms[0][1] if self._started_ms else 0
+
+    def stuck_ms(self) -> int:
+        """Return for how long the device has had its oldest write, as far as that is measured."""
+        return self.oldest_write_age_ms() if self.device_age_ms is None else self.device_age_ms
 
     def restart_at(self, index: LogIndex) -> None:
         """Start behind an installed snapshot, which is durable through `index`."""

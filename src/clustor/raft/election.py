@@ -11,6 +11,7 @@ from enum import StrEnum
 from clustor.log.types import Term
 from clustor.raft.core import Core
 from clustor.raft.fallback import StrictFallback
+from clustor.raft.lateness import ElectionRange
 from clustor.raft.messages import (
     AppendEntries,
     ModeConflict,
@@ -24,6 +25,9 @@ from clustor.raft.output import NoteKind
 from clustor.raft.quorum import VoteResult
 from clustor.raft.types import ReplicaId, Role, VoteAnnotation
 
+FIRST_DRAWS = 8
+"""So often a process that heard of no leader yet waits for the shorter time only."""
+
 
 class CampaignClause(StrEnum):
     """What keeps a replica from asking for votes; the first that holds is named."""
@@ -34,6 +38,7 @@ class CampaignClause(StrEnum):
     DAMAGED = "LogDamaged"
     INSTALLING = "InstallingSnapshot"
     DEVICE_STALLED = "DeviceStalled"
+    CLOCK_ALARM = "ClockAlarm"  # its clock jumped or runs away (quantum §6.2)
     HOLDING_OFF = "HoldingOff"  # it gave up leading a moment ago
 
 
@@ -47,6 +52,9 @@ class Election:
         self._hold_off_until_ms = 0  # after a voluntary step-down
         self.high_rtt = False
         self._widened = False
+        self._first_draws = FIRST_DRAWS
+        self.range = ElectionRange(core.profile)
+        """From what the timeout is drawn: wider while this node itself is late (C19)."""
         self.deadline_ms = 0
         self.won = False
         self.draw_deadline()
@@ -54,12 +62,26 @@ class Election:
     # Timers.
 
     def draw_deadline(self) -> None:
-        """Draw the next election timeout; a high round trip widens it to the WAN's range."""
+        """Draw the next election timeout; a high round trip widens it to the WAN's range.
+
+        A cluster whose nodes are patient with each other need not wait as long for its first
+        leader: nobody can be disturbed whom nobody has heard of, and pre-votes keep a node that
+        came back from disturbing others. Only a few times: where a vote takes longer than the
+        shorter time, an election would never end.
+        """
         core = self._core
-        profile = core.profile
-        wide = self.high_rtt or self._widened
-        low, high = profile.wan_election_timeout_ms if wide else profile.election_timeout_ms
+        low, high = self.range.bounds(high_rtt=self.high_rtt or self._widened)
+        first = core.profile.first_election_timeout_ms
+        if self._first_draws and first is not None:
+            self._first_draws -= 1
+            low, high = first
         self.deadline_ms = core.now_ms + core.draw(low, high)
+
+    def did_not_run(self, missed_ms: int) -> None:
+        """Leave out a time in which this node did nothing, and read nothing either (C19)."""
+        core = self._core
+        self.deadline_ms += missed_ms
+        core.last_leader_ms = min(core.now_ms, core.last_leader_ms + missed_ms)
 
     def hold_off(self) -> None:
         """Do not campaign for `min_leader_term_ms`: this replica just gave up leading."""
@@ -98,6 +120,8 @@ class Election:
             return CampaignClause.INSTALLING
         if core.device_stalled:
             return CampaignClause.DEVICE_STALLED
+        if core.clock_alarm:
+            return CampaignClause.CLOCK_ALARM
         if core.now_ms < self._hold_off_until_ms:
             return CampaignClause.HOLDING_OFF
         return None
@@ -111,6 +135,7 @@ class Election:
         """Note a living leader, and how far away it is (clustor §10.1)."""
         core = self._core
         core.last_leader_ms = core.now_ms
+        self._first_draws = 0
         self._fallback.leader_seen()
         if message.rtt_ms >= core.profile.high_rtt_ms:
             self._slow_heartbeats += 1

@@ -137,16 +137,20 @@ class Group:
 
     # Inputs.
 
-    def tick(self, now_ms: int) -> None:
+    def tick(self, now_ms: int, *, missed_ms: int = 0) -> None:
         """Let time pass. The group has no other clock.
 
         Ticks are at most 50 ms apart, and the first input after a pause of the process: what
-        rests on time (leases, capabilities) is judged by the newest tick.
+        rests on time (leases, capabilities) is judged by the newest tick. `missed_ms` of the time
+        since the last one this node did not run: nobody's silence is judged by it (C19).
         """
         core = self.core
         if now_ms < core.now_ms:
             raise GroupMisuse("time went backwards", now_ms=now_ms, was_ms=core.now_ms)
         core.now_ms = now_ms
+        if missed_ms > 0:
+            self.election.did_not_run(missed_ms)
+            self.leadership.did_not_run(missed_ms)
         self.access.decide()
         if core.leads:
             self.leadership.on_tick()
@@ -167,10 +171,6 @@ class Group:
     def propose(self, payloads: Sequence[bytes]) -> Accepted | Refused:
         """Append a batch of payloads, each an entry; `Output.acked` says when they are safe."""
         return self.leadership.propose(payloads)
-
-    def propose_no_op(self) -> Accepted | Refused:
-        """Append an entry that no machine sees, if a client's write would be taken now."""
-        return self.leadership.propose_no_op()
 
     def propose_transition(self, transition: Transition) -> Accepted | Refused:
         """Append a change of the durability mode, with the epoch the control plane issued."""
@@ -226,7 +226,7 @@ class Group:
 
     def read(self, request: ReadRequest) -> None:
         """Ask to read; the answer comes with an output."""
-        linearizable = request.kind is not ReadKind.SNAPSHOT_ONLY
+        linearizable = request.kind not in (ReadKind.SNAPSHOT_ONLY, ReadKind.QUORUM)
         if self.core.leads and linearizable and not self.leadership.membership_acknowledged():
             refusal = ReadRefusal.MEMBERSHIP_UNACKNOWLEDGED
             self.access.answers.append(ReadRefused(request.read_id, refusal))
@@ -291,13 +291,30 @@ class Group:
             core.note(stalled, latency_ms=latency_ms)
         self.leadership.device_violations = self.device.violations
 
+    def lateness(self, measured_ms: int) -> None:
+        """Take how late this node is itself: the 99th percentile of ticks and appends (C19)."""
+        widened = self.election.range.is_widened
+        self.election.range.measured(measured_ms, self.core.now_ms)
+        if self.election.range.is_widened != widened:
+            low, high = self.election.range.bounds(high_rtt=False)
+            self.core.note(
+                NoteKind.ELECTIONS_WIDENED, measured_ms=measured_ms, low_ms=low, high_ms=high
+            )
+
+    def device_age(self, age_ms: int) -> None:
+        """Take for how long the device has had its oldest write; no queue of ours counts (C20).
+
+        Who never says so has no better measure than the age of the oldest batch.
+        """
+        self.durability.device_age_ms = age_ms
+
     def group_fsync_batch(self, batch_bytes: int, batch_ms: int) -> None:
         """Take the size and the age of a batch that Group-Fsync has synced."""
         self.leadership.group_fsync_batch(batch_bytes, batch_ms)
 
     def clock_alarm(self, *, raised: bool) -> None:
         """Take the clock guard's alarm: leases end, and a leader steps down (§10.2)."""
-        self.access.clock_guard_alarm = raised
+        self.access.clock_guard_alarm = self.core.clock_alarm = raised
         if raised and self.core.leads:
             self.core.note(NoteKind.CLOCK_GUARD_ALARM)
             self.leadership.step_down("clock guard alarm")
@@ -339,9 +356,13 @@ class Group:
         self.snapshots.installed()
         self._settle()
 
-    def snapshot_emitted(self, base_index: LogIndex) -> None:
-        """Take in that an authorised snapshot covers `base_index`; compaction follows it."""
-        self.snapshots.emitted(base_index)
+    def snapshot_emitted(self, base_index: LogIndex, *, compacts: bool = True) -> None:
+        """Take in that an authorised snapshot covers `base_index`; compaction follows it.
+
+        One that was emitted by time alone does not compact: while the log is short, a replica
+        that was away for a while catches up from entries, which cost less than a whole state.
+        """
+        self.snapshots.emitted(base_index, compacts=compacts)
 
     def request_snapshot(self) -> None:
         """Ask for a snapshot because the lag became structural (clustor §10.6)."""
@@ -352,7 +373,7 @@ class Group:
     def take(self) -> Output:
         """Return all that must happen now, once; equal inputs give equal outputs."""
         core = self.core
-        if core.reads_moved and len(self.access.queue):
+        if core.reads_moved and self.access.waiting:
             self.access.advance()
         core.reads_moved = False
         leads = core.leads
@@ -456,6 +477,7 @@ class Group:
     def _begin_term(self) -> None:
         self._acked = NO_INDEX
         self.access.answers += self.access.queue.refuse_all(ReadRefusal.NOT_LEADER)
+        self.access.answers += self.access.quorum_queue.refuse_all(ReadRefusal.NOT_LEADER)
         self.snapshots.lead()
         self.leadership.begin()
 

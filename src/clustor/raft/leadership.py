@@ -43,6 +43,7 @@ class RefusedBecause(StrEnum):
     STRICT_FALLBACK = "ModeConflict(strict_fallback)"
     GROUP_FSYNC_QUARANTINE = "GroupFsyncQuarantine"
     JOINT_CONFIGURATION = "JointConfiguration"
+    FENCED = "Fenced"  # by an operator, before another region is promoted
     NOT_A_VOTER = "NotAVoter"
     TOO_YOUNG = "MinLeaderTerm"
 
@@ -87,6 +88,8 @@ class Leadership:
         self.reconfiguration = Reconfiguration(core)
         self.group_fsync = GroupFsyncBudget(core.profile.group_fsync)
         self.incident_flags: set[str] = set()
+        self.fenced = ""
+        """The fence under which nothing is taken or acknowledged; empty: there is none."""
         self._transfer_to: ReplicaId | None = None
         self._transfer_until_ms = 0
         self._record_due_ms = 0
@@ -147,14 +150,6 @@ class Leadership:
             return self._propose_keyed(payloads)
         return self._append_payloads(payloads)
 
-    def propose_no_op(self) -> Accepted | Refused:
-        """Append an entry that no machine sees, if a client's write would be taken now."""
-        refusal = self.refusal()
-        if refusal is not None:
-            return Refused(refusal, self._core.leader_id)
-        index = self.append(Proposal(EntryKind.NO_OP, b""))
-        return Accepted(self._core.hard.term, index, index)
-
     def refusal(self) -> RefusedBecause | None:
         """Say why a small write would be refused now; None: it would be taken."""
         return self._refusal(())
@@ -165,6 +160,8 @@ class Leadership:
             return RefusedBecause.NOT_LEADER
         if self._transfer_to is not None:
             return RefusedBecause.TRANSFERRING
+        if self.fenced:
+            return RefusedBecause.FENCED
         log = core.log
         uncommitted = log.bytes_total - log.bytes_through(core.commit_index)
         if uncommitted > core.profile.replication.uncommitted_bytes_max:
@@ -365,13 +362,19 @@ class Leadership:
         if proposal is not None:
             self.append(proposal)
 
+    def did_not_run(self, missed_ms: int) -> None:
+        """Leave out a time in which this node did nothing: answers may wait for it (C19)."""
+        core = self._core
+        for progress in core.progress.values():
+            progress.last_contact_ms = min(core.now_ms, progress.last_contact_ms + missed_ms)
+
     def _quorum_is_there(self) -> bool:
         return self._core.config.vote(self.heard()) is VoteResult.WON
 
     def heard(self) -> dict[ReplicaId, bool]:
         """Say of each voter whether it answered within an election timeout."""
         core = self._core
-        since_ms = core.now_ms - core.profile.election_timeout_ms[1]
+        since_ms = core.now_ms - self._election.range.bounds(high_rtt=False)[1]
         return {
             member: member == core.id or core.progress[member].last_contact_ms >= since_ms
             for member in core.config.all_voters
@@ -381,7 +384,7 @@ class Leadership:
         core = self._core
         if core.config.all_voters == {core.id}:
             return  # nobody else can lead: to go would help no write, and end every connection
-        stuck = self._durability.oldest_write_age_ms() >= core.profile.election_timeout_ms[0]
+        stuck = self._durability.stuck_ms() >= core.profile.election_timeout_ms[0]
         if self._step_down_due is None and (core.device_stalled or stuck):
             core.note(NoteKind.DEVICE_STALLED, outstanding=stuck)
             self.step_down_when_ripe("the disk is stalled")

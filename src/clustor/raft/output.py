@@ -158,11 +158,11 @@ class NoteKind(StrEnum):
     MEMBERSHIP_ROLLED_BACK = "MembershipRolledBack"
     OBSERVERS_REVOKED = "ObserversRevoked"
     FOLLOWER_CAPABILITY_REVOKED = "FollowerCapabilityRevoked"
-    LEASE_GAP_EXCEEDED = "LeaseGapExceeded"
-    LEASE_REVOKED = "LeaseRevokedDueToStrictFallback"
     CLOCK_GUARD_ALARM = "ClockGuardAlarm"
+    SNAPSHOT_CADENCE = "SnapshotCadence"
     MALFORMED_ENTRY = "MalformedEntry"
     TRANSFER_ABORTED = "TransferAborted"
+    ELECTIONS_WIDENED = "ElectionsWidened"
 
 
 @dataclass(frozen=True, slots=True)

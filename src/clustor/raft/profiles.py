@@ -14,7 +14,7 @@ MESSAGE_OVERHEAD_BYTES = 4 * KIB  # the headers of a message and of its one entr
 
 @dataclass(frozen=True, slots=True)
 class LeaseNumbers:
-    """§10.2. `gap_max` 0 keeps leases off; the inequality is checked all the same."""
+    """§10.2. Leases are not built: `gap_max` is 0. The inequality is checked all the same."""
 
     duration_ms: int = 60
     rtt_margin_ms: int = 20
@@ -105,6 +105,8 @@ class Profile:
     name: str
     election_timeout_ms: tuple[int, int] = (150, 300)
     wan_election_timeout_ms: tuple[int, int] = (300, 600)
+    # While a process has heard of no leader yet; None: as ever. See `Election.draw_deadline`.
+    first_election_timeout_ms: tuple[int, int] | None = None
     heartbeat_ms: int = 50
     high_rtt_ms: int = 150
     high_rtt_heartbeats: int = 3
@@ -132,6 +134,8 @@ class Profile:
         low, high = self.election_timeout_ms
         if not 0 < self.heartbeat_ms < low <= high:
             raise UnsafeProfile("heartbeats must be shorter than elections", profile=self.name)
+        if self.lease.gap_max:
+            raise UnsafeProfile("leases are not built", profile=self.name)
         if not lease_inequality_holds(self):
             raise UnsafeProfile("the lease outlives an election", profile=self.name)
         if self.replication.message_bytes_max > RPC_BODY_BYTES_MAX - MESSAGE_OVERHEAD_BYTES:

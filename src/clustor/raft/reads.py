@@ -19,6 +19,8 @@ class ReadKind(StrEnum):
     READ_INDEX = "ReadIndex"
     LEASE = "Lease"
     SNAPSHOT_ONLY = "SnapshotOnly"
+    QUORUM = "Quorum"
+    """Newest by a quorum's word, without a proof: the control plane has nobody else to ask."""
 
 
 class FailedClause(StrEnum):
@@ -168,8 +170,9 @@ WAITING_MAX = 65_536
 class ReadQueue:
     """Linearizable reads that wait, in the order they came; bounded."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, needs_proof: bool = True) -> None:
         self._waiting: list[_Waiting] = []
+        self._needs_proof = needs_proof
         self.seq = ReadSeq(0)
 
     def __len__(self) -> int:
@@ -194,7 +197,7 @@ class ReadQueue:
         for waiting in self._waiting:
             if waiting.index is None and view.commit_is_ours:
                 waiting.index = view.commit_index
-            clause = _open_clause(waiting, view)
+            clause = _open_clause(waiting, view, needs_proof=self._needs_proof)
             if clause is FailedClause.NONE and waiting.index is not None:
                 request = waiting.request
                 answers.append(ReadGranted(request.read_id, request.kind, waiting.index))
@@ -213,13 +216,13 @@ class ReadQueue:
         return [ReadRefused(waiting.request.read_id, refusal, clause) for waiting in gone]
 
 
-def _open_clause(waiting: _Waiting, view: LeaderView) -> FailedClause:
+def _open_clause(waiting: _Waiting, view: LeaderView, *, needs_proof: bool) -> FailedClause:
     """Name what a waiting read still lacks. Its index was captured before its quorum round."""
     if waiting.index is None or view.wal_committed_index < waiting.index:
         return FailedClause.INDEX_INEQUALITY
     if view.confirmed_seq < waiting.read_seq:
         return FailedClause.LEADERSHIP_UNCONFIRMED
     proof = view.proof_on_ledger
-    if proof is None or proof.index < waiting.index:
+    if needs_proof and (proof is None or proof.index < waiting.index):
         return FailedClause.CONTROL_PLANE_PROOF_MISMATCH
     return FailedClause.NONE

@@ -227,7 +227,9 @@ class Replication:
 
     def offer_snapshot(self, replica_id: ReplicaId, progress: Progress) -> None:
         core = self._core
-        base = core.log.base_index
+        base = max(core.log.base_index, core.snapshot_index)
+        base_term = core.log.term_at(base)
+        assert base_term is not None, "the newest snapshot is of this log"
         progress.become_snapshot(base)
         progress.snapshot_offered_ms = core.now_ms
         core.send(
@@ -235,7 +237,7 @@ class Replication:
             InstallSnapshot(
                 core.hard.term,
                 core.id,
-                core.log.base_term,
+                base_term,
                 base,
                 core.hard.membership,
                 core.hard.membership_index,

@@ -11,16 +11,27 @@ from clustor.raft.types import NO_INDEX, ReplicaId
 
 
 class Snapshots:
-    """One snapshot is asked for at a time; `newest_index` is what an authorised one covers."""
+    """One snapshot is asked for at a time; more may be emitted because their time has come."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._open = False
-        self.newest_index = core.log.base_index
+        self._compact_from = core.log.base_index
+        """Snapshots up to here were emitted so that the log behind them can go."""
         self.emit: SnapshotEmit | None = None
         self.compacted: LogIndex | None = None
         self.hold_through: LogIndex | None = None
         """How far the product lets the log be forgotten (ruling C6); None: it has no say."""
+
+    @property
+    def newest_index(self) -> LogIndex:
+        """What an authorised snapshot covers."""
+        return self._core.snapshot_index
+
+    @property
+    def waits_to_compact(self) -> bool:
+        """Whether the log behind a snapshot is to go and is still there."""
+        return self._compact_from > self._core.log.base_index
 
     def lead(self) -> None:
         self._open = False
@@ -48,13 +59,17 @@ class Snapshots:
         self._open = True
         self.emit = SnapshotEmit(reason)
 
-    def emitted(self, base_index: LogIndex) -> None:
+    def emitted(self, base_index: LogIndex, *, compacts: bool) -> None:
+        core = self._core
         self._open = False
-        self.newest_index = max(self.newest_index, base_index)
+        core.snapshot_index = max(core.snapshot_index, base_index)
+        if compacts:
+            self._compact_from = max(self._compact_from, base_index)
         self._compact()
 
     def installed(self) -> None:
-        self.newest_index = max(self.newest_index, self._core.log.base_index)
+        core = self._core
+        core.snapshot_index = max(core.snapshot_index, core.log.base_index)
 
     def _compact(self) -> None:
         """Forget what the newest snapshot covers, as far as every bound allows it by now."""
@@ -62,7 +77,9 @@ class Snapshots:
         if self.newest_index <= core.log.base_index or core.installing is not None:
             return
         floor = self.compaction_floor()
-        if floor > core.log.base_index:
+        target = core.profile.replication.snapshot_log_bytes_target
+        wanted = self.waits_to_compact or core.log.bytes_through(floor) >= target
+        if floor > core.log.base_index and wanted:
             core.log.compact_through(floor)
             core.heal_through(floor)
             self.compacted = floor

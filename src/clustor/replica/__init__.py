@@ -15,8 +15,8 @@ from clustor.replica.errors import (
     ReplicaExists,
     ReplicaMisuse,
 )
-from clustor.replica.fenced import fenced_replica, is_checksum_fault
 from clustor.replica.machine import NewMachine, StateMachine
+from clustor.replica.quarantined import is_checksum_fault, quarantined_replica
 from clustor.replica.readmission import (
     ReadmissionStep,
     RepairPhase,
@@ -98,10 +98,10 @@ __all__ = [
     "decode_transfer",
     "encode_batch",
     "encode_transfer",
-    "fenced_replica",
     "is_checksum_fault",
     "plan_readmission",
     "plan_rejoin_epoch",
+    "quarantined_replica",
     "read_hard_state",
     "read_identity",
 ]

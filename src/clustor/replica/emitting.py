@@ -8,21 +8,25 @@ an emission that did not end are garbage.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import chain
+from typing import cast
 
-from clustor.log.types import LogIndex, PartitionId, Term
+from clustor.log.steps import Plan
+from clustor.log.types import PartitionId, Term
+from clustor.replica.chain import mark
 from clustor.replica.disk_queue import DiskQueue
 from clustor.replica.header import SnapshotHeader, encode_header
-from clustor.replica.jobs import Relist
-from clustor.replica.machine import StateMachine
+from clustor.replica.jobs import NextChunk, Relist
+from clustor.replica.machine import DeltaMachine, DigestsLater, StateMachine
 from clustor.replica.reading import Reader
 from clustor.replica.settings import ReplicaSettings
 from clustor.snapshot.catalog import Catalog, Relisted, plan_acknowledge, plan_authorize
 from clustor.snapshot.emission import Emission, SnapshotRequest, plan_snapshot
 from clustor.snapshot.errors import SnapshotError
+from clustor.snapshot.manifest import Manifest
 from clustor.snapshot.types import (
     HexDigest,
     IvSalt,
@@ -47,7 +51,32 @@ class Shelf:
 
 def state_digest(machine: StateMachine) -> HexDigest:
     """The manifest's digest of the state: whoever restores it compares."""
-    return hex_digest(sha256(machine.digest()).digest())
+    return pane_digest(machine.digest())
+
+
+def pane_digest(digest: bytes) -> HexDigest:
+    return hex_digest(sha256(digest).digest())
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """A state of one moment: its bytes, and its digest when all of them were taken."""
+
+    content: Iterator[bytes]
+    digest: Callable[[], bytes]
+
+
+def freeze(machine: StateMachine, kind: SnapshotKind, parent_base: int | None) -> Frozen | None:
+    """Freeze what a snapshot of this kind holds; None where the machine knows no delta."""
+    if kind is SnapshotKind.FULL and isinstance(machine, DigestsLater):
+        return Frozen(*machine.frozen())
+    digest = machine.digest()
+    if kind is SnapshotKind.FULL:
+        return Frozen(machine.snapshot(), lambda: digest)
+    if parent_base is None or not isinstance(machine, DeltaMachine):
+        return None
+    content = machine.delta(parent_base)
+    return None if content is None else Frozen(content, lambda: digest)
 
 
 class Authorizing:
@@ -62,9 +91,9 @@ class Authorizing:
         self._since_full_ms = 0
 
     def begin(self, relist: Relist, now_ms: int) -> None:
-        newest = self._shelf.catalog.newest
-        if newest is not None:
-            self._since_full_ms = max(0, now_ms - emit_ts_ms(newest.record.manifest_id))
+        fulls = [s for s in self._shelf.catalog.snapshots if s.record.parent is None]
+        if fulls:
+            self._since_full_ms = max(0, now_ms - emit_ts_ms(fulls[-1].record.manifest_id))
         self._shelf.reader.submit(relist, self._relisted, self._failed)
 
     def _relisted(self, found: object) -> None:
@@ -87,50 +116,76 @@ class Authorizing:
 
 
 class Emitting:
-    """One emission. `ended` is called once: with its base if it counts now, or with None."""
+    """One emission. `ended` is called once: with its manifest if it counts now, or with None."""
 
-    def __init__(self, shelf: Shelf, ended: Callable[[LogIndex | None], None]) -> None:
+    def __init__(self, shelf: Shelf, ended: Callable[[Manifest | None], None]) -> None:
         self._shelf = shelf
         self._ended = ended
         self._emission: Emission | None = None
-        self._base_index = LogIndex(0)
+        self._digest: Callable[[], bytes] = bytes
         self._now_ms = 0
 
     def begin(
-        self, machine: StateMachine, header: SnapshotHeader, base_term: Term, now_ms: int
-    ) -> None:
-        """Freeze the state of this moment and begin to write it."""
+        self,
+        machine: StateMachine,
+        header: SnapshotHeader,
+        base_term: Term,
+        now_ms: int,
+        kind: SnapshotKind = SnapshotKind.FULL,
+    ) -> bool:
+        """Freeze the state of this moment and begin to write it; `now_ms` is the wall clock's.
+
+        Returns False, and nothing begins, where the machine knows no delta.
+        """
+        newest = self._shelf.catalog.newest
+        frozen = freeze(machine, kind, newest.manifest.base_index if newest is not None else None)
+        if frozen is None:
+            return False
+        self._digest = frozen.digest
+        mark(machine, header.base_index)
         settings = self._shelf.settings
-        self._base_index, self._now_ms = header.base_index, now_ms
+        self._now_ms = now_ms
         request = SnapshotRequest(
             new_manifest_id(now_ms, settings.entropy(10)),
             IvSalt(settings.entropy(16)),
-            SnapshotKind.FULL,
+            kind,
             base_term,
             header.base_index,
             settings.version_id,
             settings.producer_version,
-            ap_pane_digest=state_digest(machine),
             chunk_bytes=settings.chunk_bytes,
         )
-        content = chain((encode_header(header),), machine.snapshot())
         try:
             self._emission = plan_snapshot(
-                self._shelf.catalog, request, content, keys=settings.keys, signer=settings.signer
+                self._shelf.catalog,
+                request,
+                chain((encode_header(header),), frozen.content),
+                keys=settings.keys,
+                signer=settings.signer,
             )
-        except SnapshotError:
-            self._ended(None)
-            return
-        self._next_chunk()
+        except SnapshotError as error:
+            self._failed(error)
+        else:
+            self._next_chunk()
+        return True
 
     def _next_chunk(self) -> None:
+        """Encode and seal the next chunk beside the loop: the state is frozen, it may take long."""
+        assert self._emission is not None
+        self._shelf.reader.submit(NextChunk(self._emission), self._sealed, self._failed)
+
+    def _sealed(self, plan: object) -> None:
         emission = self._emission
         assert emission is not None
-        plan = next(emission, None)
         if plan is not None:
-            self._shelf.disk.submit(plan, self._next_chunk)
-        else:
-            self._shelf.disk.submit(emission.plan_manifest(self._shelf.catalog), self._written)
+            self._shelf.disk.submit(cast("Plan", plan), self._next_chunk)
+            return
+        try:
+            last = emission.plan_manifest(self._shelf.catalog, pane_digest(self._digest()))
+        except SnapshotError as error:  # another became the newest meanwhile
+            self._failed(error)
+            return
+        self._shelf.disk.submit(last, self._written)
 
     def _written(self) -> None:
         emission = self._emission
@@ -139,7 +194,8 @@ class Emitting:
         authorizing.begin(Relist(emission.manifest, emission.generation), self._now_ms)
 
     def _authorized(self) -> None:
-        self._ended(self._base_index)
+        assert self._emission is not None
+        self._ended(self._emission.manifest)
 
     def _failed(self, error: Exception) -> None:
         del error  # what was written is garbage, and the next emission begins anew

@@ -2,6 +2,9 @@
 
     manifest → chunks → restored into a new machine and compared → authorised → the log moves
 
+A delta comes with its chain, down to the full snapshot. What that gives is emitted anew as one
+full snapshot of our own, which is then authorised like any other.
+
 From the authorisation on a crash finds the new snapshot; `open` then moves the log itself.
 """
 
@@ -14,9 +17,10 @@ from clustor.log.errors import LogError
 from clustor.log.steps import Plan
 from clustor.raft.output import SnapshotInstall
 from clustor.raft.types import ReplicaId
-from clustor.replica.emitting import Authorizing, Shelf, state_digest
-from clustor.replica.header import split_header
-from clustor.replica.jobs import LoadSnapshot, Relist
+from clustor.replica.chain import mark, restore_contents
+from clustor.replica.emitting import Authorizing, Emitting, Shelf, state_digest
+from clustor.replica.header import SnapshotHeader
+from clustor.replica.jobs import LoadChain, Relist
 from clustor.replica.machine import StateMachine
 from clustor.replica.transfer import ChunkSent, ChunkWanted, ManifestSent, ManifestWanted, Transfer
 from clustor.snapshot.errors import SnapshotError
@@ -29,9 +33,11 @@ from clustor.snapshot.importer import (
     SnapshotImport,
     SourceLost,
     StoreChunk,
+    begin_chain_import,
     begin_import,
     plan_finish_import,
 )
+from clustor.snapshot.manifest import Manifest
 from clustor.snapshot.types import ChunkId
 
 ANSWER_MS_MAX = 1_000
@@ -54,7 +60,8 @@ class Installing:
         self._shelf = shelf
         self._plan_log = plan_log
         self._ended = ended
-        self._import: SnapshotImport | None = None
+        self._import: SnapshotImport | None = None  # whose chunks are asked for now
+        self._chain: list[SnapshotImport] = []
         self._machine: StateMachine | None = None
         self._asked: dict[ChunkId, tuple[int, int]] = {}  # when last, and how often
         self._manifest_asked_ms: int | None = None
@@ -74,9 +81,8 @@ class Installing:
 
     def progress(self) -> tuple[int, int]:
         """Return how many chunks are still missing, and how many there are; 0 while unknown."""
-        if self._import is None:
-            return 0, 0
-        return self._import.missing, len(self._import.manifest.chunks)
+        chunks = sum(len(each.manifest.chunks) for each in self._chain)
+        return sum(each.missing for each in self._chain), chunks
 
     # Inputs.
 
@@ -102,23 +108,27 @@ class Installing:
         if self._manifest_asked_ms is None or message.base_index != install.base_index:
             return
         self._manifest_asked_ms = None
-        settings = self._shelf.settings
-        version = settings.version_id
         try:
-            self._import = begin_import(
-                message.manifest,
-                catalog=self._shelf.catalog,
-                keys=settings.keys,
-                policy=ImportPolicy(settings.trusted_keys, version, version),
-            )
+            self._chain = self._begin_imports(message)
         except SnapshotError:
             self._give_up()
             return
-        manifest = self._import.manifest
-        if (manifest.base_term, manifest.base_index) != (install.base_term, install.base_index):
+        head = self._chain[-1].manifest
+        if (head.base_term, head.base_index) != (install.base_term, install.base_index):
             self._give_up()
             return
+        self._import = self._chain[0]
         self._shelf.disk.submit(self._import.plan, self._ask_chunks)
+
+    def _begin_imports(self, message: ManifestSent) -> list[SnapshotImport]:
+        settings = self._shelf.settings
+        version = settings.version_id
+        catalog, keys = self._shelf.catalog, settings.keys
+        policy = ImportPolicy(settings.trusted_keys, version, version)
+        if message.parents:
+            datas = (*message.parents, message.manifest)
+            return begin_chain_import(datas, catalog=catalog, keys=keys, policy=policy)
+        return [begin_import(message.manifest, catalog=catalog, keys=keys, policy=policy)]
 
     def on_chunk(self, message: ChunkSent) -> None:
         chunk_id = ChunkId(message.chunk_id)
@@ -178,38 +188,65 @@ class Installing:
         if incoming is None or self._over:
             return
         incoming.on_chunk_stored(chunk_id)
+        staged = [each.phase is ImportPhase.STAGED for each in self._chain]
+        if all(staged):
+            self._load()
+            return
         if incoming.phase is ImportPhase.STAGED:
-            load = LoadSnapshot(incoming.manifest, self._shelf.settings.keys, incoming.partition)
-            self._shelf.reader.submit(load, self._loaded, self._failed)
-        else:
-            self._ask_chunks()
+            self._import = self._chain[staged.index(False)]
+        self._ask_chunks()
 
     # The state.
 
+    def _load(self) -> None:
+        manifests = tuple(each.manifest for each in self._chain)
+        partition = self._chain[0].partition
+        load = LoadChain(manifests, self._shelf.settings.keys, partition)
+        self._shelf.reader.submit(load, self._loaded, self._failed)
+
     def _loaded(self, found: object) -> None:
-        incoming = self._import
-        assert incoming is not None and isinstance(found, list)
+        assert isinstance(found, list)
+        head = self._chain[-1]
         machine = self._shelf.settings.new_machine()
         try:
-            _, content = split_header(found)
-            machine.restore(content)
-            incoming.on_restored(state_digest(machine), ())
-            plan = incoming.plan_install(self._shelf.catalog)
+            header = restore_contents(machine, found)
+            head.on_restored(state_digest(machine), ())
+            assert header is not None
+            mark(machine, head.manifest.base_index)
+            self._machine = machine
+            if len(self._chain) > 1:
+                self._emit_anew(machine, header)
+            else:
+                plan = head.plan_install(self._shelf.catalog)
+                self._shelf.disk.submit(plan, self._written)
         except Exception as error:  # noqa: BLE001  # the machine's own errors are its own
             self._failed(error)
-            return
-        self._machine = machine
-        self._shelf.disk.submit(plan, self._written)
+
+    def _emit_anew(self, machine: StateMachine, header: SnapshotHeader) -> None:
+        """Make a full snapshot of our own out of a peer's chain: ours would not continue it."""
+
+        def ended(manifest: Manifest | None) -> None:
+            if manifest is None:
+                self._give_up()
+            else:
+                self._authorized()
+
+        emitting = Emitting(self._shelf, ended)
+        emitting.begin(machine, header, self.install.base_term, self._wall_ms())
+
+    def _wall_ms(self) -> int:
+        wall_ms = self._shelf.settings.wall_ms
+        return self._now_ms if wall_ms is None else wall_ms()
 
     def _written(self) -> None:
         incoming = self._import
         assert incoming is not None
         authorizing = Authorizing(self._shelf, self._authorized, self._failed)
-        authorizing.begin(Relist(incoming.manifest, incoming.generation), self._now_ms)
+        authorizing.begin(Relist(incoming.manifest, incoming.generation), self._wall_ms())
 
     def _authorized(self) -> None:
         try:
-            plan = (*plan_finish_import(), *self._plan_log())
+            plan = (*self._plan_finish(), *self._plan_log())
         except LogError as error:
             self._failed(error)
             return
@@ -230,4 +267,8 @@ class Installing:
         if self._import is None:
             self._ended(self.install, None)
         else:
-            self._shelf.disk.submit(plan_finish_import(), lambda: self._ended(self.install, None))
+            self._shelf.disk.submit(self._plan_finish(), lambda: self._ended(self.install, None))
+
+    def _plan_finish(self) -> Plan:
+        """Plan to clear the staging area; a chain was staged without one."""
+        return plan_finish_import() if len(self._chain) == 1 else ()

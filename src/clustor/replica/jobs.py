@@ -13,6 +13,7 @@ from clustor.log.types import Entry, LogIndex, PartitionId
 from clustor.raft.memory_log import ENTRY_OVERHEAD_BYTES
 from clustor.snapshot.catalog import Catalog, Relisted, read_content, relist
 from clustor.snapshot.chunks import sealed_bytes
+from clustor.snapshot.emission import Emission
 from clustor.snapshot.garbage import plan_collect_garbage
 from clustor.snapshot.layout import chunk_file
 from clustor.snapshot.manifest import Chunk, Manifest
@@ -68,6 +69,33 @@ class LoadSnapshot:
     def run(self, storage: Storage) -> list[bytes]:
         pieces = read_content(storage, self.manifest, self.keys, self.partition_id)
         return [bytes(piece) for piece in pieces]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadChain:
+    """Read a staged full snapshot's content and that of its deltas, each chunk authenticated."""
+
+    manifests: tuple[Manifest, ...]
+    keys: KeyRing
+    partition_id: PartitionId
+
+    def run(self, storage: Storage) -> list[list[bytes]]:
+        loads = (LoadSnapshot(each, self.keys, self.partition_id) for each in self.manifests)
+        return [load.run(storage) for load in loads]
+
+
+@dataclass(frozen=True, slots=True)
+class NextChunk:
+    """Encode and seal the next chunk of an emission. It reads nothing: it only takes long.
+
+    One at a time: the next is asked for when the plan of this one is carried out.
+    """
+
+    emission: Emission
+
+    def run(self, storage: Storage) -> Plan | None:
+        del storage
+        return next(self.emission, None)
 
 
 @dataclass(frozen=True, slots=True)

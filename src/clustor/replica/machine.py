@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 
 class StateMachine(Protocol):
@@ -27,6 +27,31 @@ class StateMachine(Protocol):
     @property
     def applied_index(self) -> int:
         """The index of the last batch that was applied."""
+
+
+@runtime_checkable
+class DigestsLater(Protocol):
+    """A machine whose digest costs as much as its snapshot: both are made beside the loop."""
+
+    def frozen(self) -> tuple[Iterator[bytes], Callable[[], bytes]]:
+        """Give `snapshot`, and what `digest` is of it once all of that was taken."""
+
+
+@runtime_checkable
+class DeltaMachine(StateMachine, Protocol):
+    """A machine that knows what changed since a moment it was told to remember.
+
+    Without this a machine's snapshots are whole ones.
+    """
+
+    def mark(self, base_index: int, /) -> None:
+        """Remember this moment under its index; a few are kept."""
+
+    def delta(self, base_index: int, /) -> Iterator[bytes] | None:
+        """Give what changed since that moment, as of now; None where it is not known."""
+
+    def restore_delta(self, chunks: Iterable[bytes], /) -> None:
+        """Go on to what a delta ends with, or raise and be unchanged."""
 
 
 NewMachine: TypeAlias = Callable[[], StateMachine]

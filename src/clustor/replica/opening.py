@@ -41,17 +41,18 @@ from clustor.raft.hard_state import HardState, MembershipAck
 from clustor.raft.membership import Configuration, membership_digest
 from clustor.raft.memory_log import MemoryLog
 from clustor.raft.types import NO_INDEX, NO_TERM, ReplicaIdentity, RoutingEpoch
+from clustor.replica.chain import restore_newest
 from clustor.replica.documents import (
     plan_hard_state,
     read_hard_state,
     read_identity,
 )
 from clustor.replica.errors import NoReplica, ReplicaDamaged, ReplicaExists
-from clustor.replica.header import SnapshotHeader, adopt, split_header
+from clustor.replica.header import SnapshotHeader, adopt
 from clustor.replica.machine import StateMachine
 from clustor.replica.settings import ReplicaSettings
 from clustor.snapshot.authorization import AuthorizationLog, root_hash
-from clustor.snapshot.catalog import Catalog, open_catalog, restore, settle_catalog
+from clustor.snapshot.catalog import Catalog, open_catalog, settle_catalog
 from clustor.snapshot.errors import CorruptSnapshot, SnapshotInvalidated
 from clustor.snapshot.importer import plan_finish_import
 from clustor.snapshot.layout import (
@@ -266,12 +267,7 @@ def _restore(
     settings: ReplicaSettings, partition: Storage, catalog: Catalog
 ) -> tuple[StateMachine, SnapshotHeader | None]:
     machine = settings.new_machine()
-    if catalog.newest is None:
-        return machine, None
-    pieces = (bytes(piece) for _, piece in restore(partition, catalog, settings.keys))
-    header, content = split_header(pieces)
-    machine.restore(content)
-    return machine, header
+    return machine, restore_newest(machine, partition, catalog, settings.keys)
 
 
 def _plan_base(log: Log, base_index: LogIndex, base_term: Term) -> Plan:

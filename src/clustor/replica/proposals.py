@@ -72,12 +72,20 @@ class Proposals:
             self._ids.append(request_id)
             self._commands.append(command)
 
-    def take_waiting(self) -> tuple[list[list[RequestId]], list[bytes]]:
-        """Make payloads of all that waits: one, or as many as the size of an entry demands."""
+    def take_waiting(self, bytes_max: int) -> tuple[list[list[RequestId]], list[bytes]]:
+        """Make payloads of what waits: one, or as many as the size of an entry demands.
+
+        What is beyond `bytes_max` waits for the next batch: to write, send and apply one of many
+        megabytes would hold up everything else that long. One command is always taken.
+        """
         ids, commands, self._is_full = self._ids, self._commands, False
-        self._ids, self._commands, self._waiting_bytes = [], [], 0
         if not ids:
             return [], []
+        share = max(1, commands_that_fit(commands, bytes_max))
+        self._ids, self._commands = ids[share:], commands[share:]
+        ids, commands = ids[:share], commands[:share]
+        self._waiting_bytes = sum(map(len, self._commands))
+        self._waiting_bytes += COMMAND_OVERHEAD_BYTES * len(self._commands)
         batches: list[list[RequestId]] = []
         payloads: list[bytes] = []
         while (fit := commands_that_fit(commands, self._payload_bytes_max)) < len(commands):
@@ -126,6 +134,14 @@ class Proposals:
         if term is None and self._ids:
             self.outcomes.append(NotLeader(self._ids, leader_id))
             self._ids, self._commands, self._waiting_bytes = [], [], 0
+
+    def lose_open(self) -> None:
+        """Give up everything that is in the log and not answered: nobody is told its end."""
+        if self._open:
+            request_ids = [request for waiting in self._open for request in waiting.request_ids]
+            self._open.clear()
+            self._open_requests -= len(request_ids)
+            self.outcomes.append(Unknown(request_ids))
 
     def take(self) -> list[Outcome]:
         outcomes, self.outcomes = self.outcomes, []

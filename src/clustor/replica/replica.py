@@ -7,6 +7,8 @@ when the whole plan is durable, a reply leaves when the group allows it and the 
 
 from __future__ import annotations
 
+from typing import Self
+
 from clustor.log.log import Log
 from clustor.log.steps import FileName, Storage, plan_replace
 from clustor.log.types import Entry, EntryKind, LogId, LogIndex, PartitionId
@@ -38,6 +40,7 @@ from clustor.raft.types import (
 from clustor.replica.batch import decode_batch
 from clustor.replica.disk_queue import DiskQueue
 from clustor.replica.documents import plan_hard_state, plan_identity
+from clustor.replica.emission_clock import EmissionClock
 from clustor.replica.emitting import Shelf
 from clustor.replica.fetching import Fetching
 from clustor.replica.machine import StateMachine
@@ -132,7 +135,7 @@ class Replica:
         log_id: LogId,
         bootstrap: Configuration | None,
         now_ms: int,
-    ) -> Replica:
+    ) -> Self:
         """Make a new replica: a member of the `bootstrap` configuration, or one that is to join.
 
         `log_id` is 16 random bytes, drawn for this call. Raises ReplicaExists, ReplicaDamaged.
@@ -143,7 +146,7 @@ class Replica:
     @classmethod
     def open(
         cls, settings: ReplicaSettings, partition: Storage, node: Storage, *, now_ms: int
-    ) -> Replica:
+    ) -> Self:
         """Open the replica that was here, after a stop or a crash.
 
         Raises NoReplica, DataLost, ReplicaDamaged: nothing was changed then, and `rejoin` is
@@ -161,7 +164,7 @@ class Replica:
         log_id: LogId,
         rejoin_epoch: RoutingEpoch,
         now_ms: int,
-    ) -> Replica:
+    ) -> Self:
         """Start empty where data was lost or damaged; what is left is set aside, not deleted.
 
         The replica has no vote until the group made it a non-voter by a change of a routing
@@ -199,13 +202,24 @@ class Replica:
 
     # Inputs.
 
-    def tick(self, now_ms: int) -> None:
-        """Let time pass; every 10 ms is fine, 50 ms the most."""
+    def tick(self, now_ms: int, *, missed_ms: int = 0, device_age_ms: int | None = None) -> None:
+        """Let time pass; every 10 ms is fine, 50 ms the most.
+
+        `missed_ms` is how long of it the driver did not run, and had read nothing; `device_age_ms`
+        for how long the disk has had what it has not done yet. Only the driver can know either.
+        """
         if self.ready:
-            self.catch_up()
-            self.group.tick(now_ms)
-            self._snapshots.tick(now_ms)
+            self.catch_up(bytes_max=self.settings.batch_bytes_max)
+            if device_age_ms is not None:
+                self.group.device_age(device_age_ms)
+            self.group.tick(now_ms, missed_ms=missed_ms)
+            self._snapshots.tick(now_ms, self.machine)
             self._probe_device()
+
+    def lateness(self, measured_ms: int) -> None:
+        """Take how late the driver is, by the 99th percentile of its ticks and appends (C19)."""
+        if self.ready:
+            self.group.lateness(measured_ms)
 
     def _probe_device(self) -> None:
         """Sync something while the device counts as stalled: nothing else may ever be written."""
@@ -232,24 +246,23 @@ class Replica:
         else:
             self._proposals.outcomes.append(NotLeader([request_id], self.leader_id))
 
-    def propose_canary(self) -> LogIndex | str:
-        """Append an entry that changes no state, to see whether a write becomes durable.
+    def read(
+        self, request_id: RequestId, deadline_ms: int, kind: ReadKind = ReadKind.READ_INDEX
+    ) -> None:
+        """Ask to read what is newest; an answer comes with an output, at the deadline at last.
 
-        Returns where it stands, or why a client's write would be refused too. Who watches
-        `wal_committed_index` pass it knows that a quorum has fsynced it.
+        `SNAPSHOT_ONLY` asks for no more than what is applied here, and is answered at once. Who
+        has served one says so by `read_finished`.
         """
-        if not self.ready:
-            return "NotReady"
-        answer = self.group.propose_no_op()
-        return answer.last_index if isinstance(answer, Accepted) else str(answer.reason)
-
-    def read(self, request_id: RequestId, deadline_ms: int) -> None:
-        """Ask to read what is newest; an answer comes with an output, at the deadline at last."""
         if not self.ready:
             self._read_gate.deny(request_id, self.leader_id)
             return
         self._read_gate.ask(request_id)
-        self.group.read(ReadRequest(ReadId(request_id), ReadKind.READ_INDEX, deadline_ms))
+        self.group.read(ReadRequest(ReadId(request_id), kind, deadline_ms))
+
+    def read_finished(self, request_id: RequestId) -> None:
+        """Say that a read was served: it cannot be revoked any more."""
+        self.group.read_finished(ReadId(request_id))
 
     def control_plane(self, update: ControlPlaneUpdate) -> None:
         """Take what the control plane said."""
@@ -260,6 +273,16 @@ class Replica:
         """Take the control plane's word that an operator has cleared a conflict of proofs."""
         if self.ready:
             self.group.proof_conflict_reconciled()
+
+    def set_fence(self, fence: str) -> None:
+        """Take or lift a DR fence (quantumqtt §17): while it stands nothing is acknowledged.
+
+        What is in the log and not answered yet may become durable, and nobody is told so.
+        """
+        leadership = self.group.leadership
+        if fence and not leadership.fenced:
+            self._proposals.lose_open()
+        leadership.fenced = fence
 
     def membership_acknowledged(self, ack: MembershipAck) -> None:
         """Take the control plane's record of a membership."""
@@ -301,6 +324,15 @@ class Replica:
         Who asks must let go some day: until then the log grows, and no newer snapshot is emitted.
         """
         self.group.snapshots.hold_through = through
+
+    def allow_deltas(self, *, allowed: bool) -> None:
+        """Open or close the gate of incremental snapshots; it is shut at first."""
+        self._snapshots.deltas_allowed = allowed
+
+    @property
+    def emission_clock(self) -> EmissionClock | None:
+        """When time makes a snapshot due, and how its chain stands; None: it never does."""
+        return self._snapshots.clock
 
     @property
     def catalog(self) -> Catalog:
@@ -357,6 +389,10 @@ class Replica:
         self.is_damaged = self.is_damaged or self.failed is None
         self._fail(f"the log is damaged: {detail}")
 
+    def stop_for_good(self, reason: str) -> None:
+        """Stop because the driver cannot answer for this replica any more, and say why."""
+        self._fail(reason)
+
     def _fail(self, reason: str) -> None:
         if self.failed is not None:
             return
@@ -383,6 +419,7 @@ class Replica:
         assert not self._unplanned, "take_disk comes before the next output"
         if self.ready:
             self._propose_waiting()
+            output.more = self._proposals.waiting > 0 and not self._writing.is_busy
             found = self.group.take()
             if plan_later and not self._writing.may_delay and _only_appends(found):
                 self._unplanned, found.appends = found.appends, []
@@ -407,23 +444,32 @@ class Replica:
                 self._writing.append(batch)
         return self._disk.take()
 
-    def catch_up(self) -> bool:
+    def catch_up(self, *, bytes_max: int | None = None) -> bool:
         """Apply what a follower has put off; say whether there was something.
 
         A driver calls this when the disk has its work and the peers their messages, so that no
-        ack waits for the machine. A tick does it too.
+        ack waits for the machine. With `bytes_max` it applies about so much, and `is_behind` says
+        whether something is left.
         """
         entries, self._unapplied = self._unapplied, []
         if not entries or not self.ready:
             return False
+        if bytes_max is not None:
+            share = _entries_within(entries, bytes_max)
+            entries, self._unapplied = entries[:share], entries[share:]
         self._apply(entries)
         return True
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether it has put off to apply something."""
+        return bool(self._unapplied) and self.ready
 
     def _propose_waiting(self) -> None:
         """Make one entry of all that waits, unless the disk has enough to do already."""
         if not self._proposals.waiting or self._writing.is_busy:
             return
-        batches, payloads = self._proposals.take_waiting()
+        batches, payloads = self._proposals.take_waiting(self.settings.batch_bytes_max)
         answer = self.group.propose(payloads)
         if isinstance(answer, Accepted):
             self._proposals.accepted(answer, batches)
@@ -499,6 +545,16 @@ class Replica:
     def _role_changed(self, change: RoleChange) -> None:
         term = change.term if change.role is Role.LEADER else None
         self._proposals.lose(term, change.leader_id)
+
+
+def _entries_within(entries: list[Entry], bytes_max: int) -> int:
+    """Return how many of the first entries have so many bytes together; one at least."""
+    total = 0
+    for number, entry in enumerate(entries):
+        total += len(entry.payload)
+        if total > bytes_max:
+            return max(1, number)
+    return len(entries)
 
 
 def _only_appends(found: Output) -> bool:

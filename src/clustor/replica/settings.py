@@ -15,6 +15,7 @@ from clustor.raft.profiles import Profile
 from clustor.raft.types import Draw
 from clustor.replica.delaying import NodeInflight
 from clustor.replica.machine import NewMachine
+from clustor.snapshot.cadence import CadenceProfile
 from clustor.snapshot.chunks import CHUNK_BYTES_DEFAULT
 
 Entropy: TypeAlias = Callable[[int], bytes]
@@ -35,10 +36,13 @@ class ReplicaSettings:
     log_config: LogConfig = LogConfig()
     io_writer_mode: IoWriterMode = IoWriterMode.BLOCKING
     waiting_bytes_max: int = 64 << 20  # commands that wait for a batch
+    batch_bytes_max: int = 256 << 10  # of commands that become entries, or are applied, at once
     batches_in_flight_max: int = 2  # while so many are being synced, the next one fills
     chunk_bytes: int = CHUNK_BYTES_DEFAULT
     chunks_in_flight_max: int = 4
     node_inflight: NodeInflight = field(default_factory=NodeInflight)  # shared by a node's replicas
     version_id: int = 1  # of the machine's snapshot format
     producer_version: str = "1"
+    cadence: CadenceProfile | None = None  # None: no snapshot is emitted because its time has come
+    wall_ms: Callable[[], int] | None = None  # the clock of manifests; None: the replica's own
     measuring_clock: Callable[[], float] | None = None  # in seconds; nothing is decided by it

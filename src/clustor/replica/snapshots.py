@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 
 from clustor.log.log import Log
 from clustor.log.steps import Plan
 from clustor.log.types import LogIndex
+from clustor.raft.fallback import HEARD
 from clustor.raft.group import Group
-from clustor.raft.output import SnapshotInstall
+from clustor.raft.output import NoteKind, SnapshotInstall
 from clustor.raft.types import ReplicaId
+from clustor.replica.emission_clock import EmissionClock
 from clustor.replica.emitting import Emitting, Shelf
 from clustor.replica.header import header_of
 from clustor.replica.installing import Installing
 from clustor.replica.jobs import FindGarbage, ReadChunk
-from clustor.replica.machine import StateMachine
+from clustor.replica.machine import DeltaMachine, StateMachine
 from clustor.replica.transfer import ChunkSent, ChunkWanted, ManifestSent, ManifestWanted, Transfer
+from clustor.snapshot.cadence import invalidation
 from clustor.snapshot.catalog import Catalog
 from clustor.snapshot.errors import CorruptSnapshot
 from clustor.snapshot.garbage import plan_forget
-from clustor.snapshot.manifest import encode_manifest
+from clustor.snapshot.manifest import Manifest, encode_manifest
+from clustor.snapshot.types import SnapshotKind
 
 FETCH_PAUSE_MS_MAX = 2_000
 COLLECTIONS_PUT_OFF_MAX = 4
@@ -33,6 +38,12 @@ class EmissionClause(StrEnum):
     INSTALLING = "InstallingSnapshot"
     NOTHING_NEW = "NothingNewApplied"
     WAITS_FOR_QUORUM = "NewestWaitsForQuorum"  # what it covers is not compacted yet
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    kind: SnapshotKind
+    compacts: bool  # whether the log behind it is to go at once
 
 
 class Snapshots:
@@ -51,7 +62,16 @@ class Snapshots:
         self._installed = installed
         self._installing: Installing | None = None
         self._install_waits: SnapshotInstall | None = None
-        self._emit_waits = False
+        self._emit_waits: _Wanted | None = None
+        self._under_way: _Wanted | None = None
+        self.clock: EmissionClock | None = None
+        """When time makes a snapshot due; None: it never does."""
+        if shelf.settings.cadence is not None:
+            self.clock = EmissionClock(
+                shelf.settings.cadence, shelf.catalog, self._wall_ms(), shelf.settings.draw
+            )
+        self.deltas_allowed = False
+        """Whether the gate of incremental snapshots is open; who drives the replica says so."""
         self._sent_ms = -FETCH_PAUSE_MS_MAX  # when a peer last asked for a piece
         self._collections_put_off = 0
         self.transfers: list[tuple[ReplicaId, Transfer]] = []
@@ -66,13 +86,56 @@ class Snapshots:
 
     # Inputs.
 
-    def tick(self, now_ms: int) -> None:
+    def tick(self, now_ms: int, machine: StateMachine) -> None:
         if self._installing is not None:
             self._installing.tick(now_ms)
+        if self.clock is not None and self._emit_waits is None and not self._shelf.busy:
+            self._look_at_clock(self.clock, machine)
 
     def emit(self) -> None:
-        """Ask for a snapshot of the applied state."""
-        self._emit_waits = True
+        """Ask for a snapshot of the applied state, behind which the log can go."""
+        self._emit_waits = _Wanted(SnapshotKind.FULL, compacts=True)
+
+    def _look_at_clock(self, clock: EmissionClock, machine: StateMachine) -> None:
+        core = self._group.core
+        due = clock.look(
+            core.now_ms,
+            self._wall_ms(),
+            core.applied_index,
+            deltas=self.may_emit_deltas(machine),
+            valid=self._newest_counts(),
+        )
+        if due is not None:
+            self._emit_waits = _Wanted(due.kind, compacts=False)
+        note = clock.take_note()
+        if note is not None:
+            core.note(
+                NoteKind.SNAPSHOT_CADENCE, state=note.chain, late=note.kind, skew_ms=note.skew_ms
+            )
+
+    def may_emit_deltas(self, machine: StateMachine) -> bool:
+        """Say whether incremental snapshots run here now (clustor §9.1, §14.2)."""
+        group = self._group
+        return (
+            self.deltas_allowed
+            and isinstance(machine, DeltaMachine)
+            and not group.fallback.asserted
+            and group.access.cache in HEARD
+        )
+
+    def _newest_counts(self) -> bool:
+        newest = self.catalog.newest
+        settings = self._shelf.settings
+        return newest is None or not invalidation(
+            newest.manifest,
+            version_id=settings.version_id,
+            dek_epoch=settings.keys.dek_epoch,
+            trust_cache_valid=True,
+        )
+
+    def _wall_ms(self) -> int:
+        wall_ms = self._shelf.settings.wall_ms
+        return self._group.core.now_ms if wall_ms is None else wall_ms()
 
     def install(self, install: SnapshotInstall) -> None:
         self._install_waits = install
@@ -104,8 +167,9 @@ class Snapshots:
     def _send_manifest(self, to: ReplicaId, wanted: ManifestWanted) -> None:
         self._sent_ms = self._group.core.now_ms
         held = [s for s in self.catalog.snapshots if s.manifest.base_index == wanted.base_index]
-        data = encode_manifest(held[-1].manifest) if held else b""
-        self.transfers.append((to, ManifestSent(wanted.base_index, data)))
+        manifests = self.catalog.chain(held[-1]) if held else ()
+        *parents, data = [encode_manifest(each.manifest) for each in manifests] or [b""]
+        self.transfers.append((to, ManifestSent(wanted.base_index, data, tuple(parents))))
 
     def _send_chunk(self, to: ReplicaId, wanted: ChunkWanted) -> None:
         self._sent_ms = self._group.core.now_ms
@@ -132,14 +196,16 @@ class Snapshots:
         """Begin what waits."""
         if not self._shelf.busy and self._install_waits is not None:
             self._begin_install()
-        elif not self._shelf.busy and self._emit_waits:
-            self._begin_emission(machine, applied_index)
+        elif not self._shelf.busy and self._emit_waits is not None:
+            self._begin_emission(self._emit_waits, machine, applied_index)
         if self._installing is not None and self._installing.wants:
             self.transfers += self._installing.wants
             self._installing.wants = []
 
-    def _begin_emission(self, machine: StateMachine, applied_index: LogIndex) -> None:
-        self._emit_waits = False
+    def _begin_emission(
+        self, wanted: _Wanted, machine: StateMachine, applied_index: LogIndex
+    ) -> None:
+        self._emit_waits = None
         core = self._group.core
         if self.emission_clause(applied_index) is not None:
             self._not_emitted()
@@ -147,8 +213,13 @@ class Snapshots:
         base_term = core.log.term_at(applied_index)
         assert base_term is not None
         self._shelf.busy = True
+        self._under_way = wanted
         emitting = Emitting(self._shelf, self._emitted)
-        emitting.begin(machine, header_of(core.hard, applied_index), base_term, core.now_ms)
+        header = header_of(core.hard, applied_index)
+        if not emitting.begin(machine, header, base_term, self._wall_ms(), wanted.kind):
+            self._shelf.busy = False
+            if self.clock is not None:
+                self.clock.no_delta()
 
     def emission_clause(self, applied_index: LogIndex) -> EmissionClause | None:
         """Name what keeps a snapshot of the applied state from being emitted now."""
@@ -160,21 +231,26 @@ class Snapshots:
         newest_base = newest.manifest.base_index if newest is not None else 0
         if applied_index <= newest_base:
             return EmissionClause.NOTHING_NEW
-        # One snapshot at a time waits for the quorum: the group offers the one at its base, and
-        # the collector keeps two.
-        compacted = newest_base <= self._group.core.log.base_index
-        return None if compacted else EmissionClause.WAITS_FOR_QUORUM
+        # What a snapshot was emitted for comes first: the log behind it waits for the quorum.
+        waits = self._group.snapshots.waits_to_compact
+        return EmissionClause.WAITS_FOR_QUORUM if waits else None
 
-    def _emitted(self, base_index: LogIndex | None) -> None:
-        if base_index is not None:
-            self._group.snapshot_emitted(base_index)
+    def _emitted(self, manifest: Manifest | None) -> None:
+        wanted, self._under_way = self._under_way, None
+        if manifest is not None:
+            compacts = wanted is None or wanted.compacts
+            self._group.snapshot_emitted(manifest.base_index, compacts=compacts)
+            if self.clock is not None:
+                self.clock.emitted(manifest)
         else:
             self._not_emitted()
         self._collect()
 
     def _not_emitted(self) -> None:
         """Let the group ask again when it still wants a snapshot."""
-        self._group.snapshot_emitted(self._group.core.log.base_index)
+        self._group.snapshot_emitted(self._group.core.log.base_index, compacts=False)
+        if self.clock is not None:
+            self.clock.failed(self._group.core.now_ms)
 
     def compact(self, through: LogIndex) -> None:
         """Delete what the group says nobody needs: an authorised snapshot covers it (C5)."""
@@ -205,6 +281,9 @@ class Snapshots:
         self._installing = None
         if machine is not None:
             self._installed(install, machine)
+            newest = self.catalog.newest
+            if self.clock is not None and newest is not None:
+                self.clock.installed(newest.manifest, self._wall_ms())
         self._group.snapshot_installed(install, ok=machine is not None)
         self._collect()
 

@@ -22,6 +22,7 @@ class ManifestSent(msgspec.Struct, frozen=True, tag="manifest", array_like=True)
 
     base_index: int
     manifest: bytes
+    parents: tuple[bytes, ...] = ()  # of a delta: the full one's manifest, then the deltas' between
 
 
 class ChunkWanted(msgspec.Struct, frozen=True, tag="chunk?", array_like=True):

@@ -141,3 +141,4 @@ class ReplicaOutput:
     role: RoleChange | None = None
     notes: list[Note] = field(default_factory=list)
     failed: str | None = None
+    more: bool = False  # commands wait that would have made this output too large: ask again

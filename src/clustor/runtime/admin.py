@@ -1,41 +1,49 @@
 """The admin port: a small, strict HTTP/1.1 for status and commands, and the KV stream's upgrade.
 
 One request per connection, its body at most a mebibyte of JSON, which must be complete within a
-few seconds. In development it is plaintext and bound to loopback (ruling C15); elsewhere it is
-TLS, and without a certificate nobody sees anything but a refusal.
+few seconds, the TLS handshake included. In development it is plaintext and bound to loopback
+(ruling C15); elsewhere it is TLS, and without a certificate nobody sees anything but a refusal.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Final, Protocol, TypeAlias, cast
+from typing import Final, cast
 
 from clustor import wire as w
 from clustor.runtime.admin_commands import AdminCommands, Answer
-from clustor.runtime.errors import PortTaken
-from clustor.runtime.http_head import (
-    HEAD_BYTES_MAX,
+from clustor.runtime.admin_http import (
     BadRequest,
     Head,
     Request,
+    RequestReader,
     Response,
-    parse_head,
+    check_origin,
     refusal,
     respond,
 )
+from clustor.runtime.admin_ports import Api, Calls, Later, Pages, StatusOf
+from clustor.runtime.connection_gate import ConnectionGate, GateLimits
+from clustor.runtime.containment import contained, end_alone, guarded
+from clustor.runtime.errors import CertificateUnreadable, PeerRefused, PortTaken
 from clustor.runtime.kv_service import KvService
 from clustor.runtime.kv_stream import StreamViolation, take_requests
+from clustor.runtime.plaintext import peer_address, require_loopback
+from clustor.runtime.tls import TlsPipe
 from clustor.runtime.transport import Address
 from clustor.runtime.trust import ChainReader, Shown
 
 REQUEST_SECONDS_MAX: Final = 5.0
 TAKING_SECONDS_MAX: Final = 30.0  # for the answer: who does not read it must not hold it in memory
 OPEN_REQUESTS_MAX: Final = 1 << 16
-CONNECTIONS_MAX: Final = 4096
+GATE: Final = GateLimits(connections_max=4096, half_open_max=512)
 OPEN_ANSWERS_MAX: Final = 256
 UPGRADE: Final = "clustor-kv"
+PLACE: Final = "admin"
+"""Where an error while one connection is served is counted."""
 
 _SWITCHING: Final = (
     f"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {UPGRADE}\r\n\r\n"
@@ -43,54 +51,24 @@ _SWITCHING: Final = (
 
 _TLS_HANDSHAKE: Final = 0x16
 
-StatusOf: TypeAlias = Callable[[], object]
-
-
-Later: TypeAlias = Callable[[Callable[[int, object], None]], None]
-"""An answer that is made bit by bit: it is given a function to call with the code and content."""
-
-
-class Pages(Protocol):
-    """Pages of a service; None says that a page is not one of them.
-
-    A page that must be read from disk comes later: a future that is never an exception.
-    """
-
-    def get(self, target: str, /) -> Answer | asyncio.Future[Answer] | Later | None: ...
-    def post(self, target: str, /) -> Answer | None: ...
-
-
-class Api(Protocol):
-    """Pages that take their time, and the guard of all others.
-
-    `take` returns None for what is none of its business; what it returns is awaited, and None
-    from that lets the request through to the other pages.
-    """
-
-    def take(self, request: Request, /) -> Coroutine[None, None, Response | None] | None: ...
-
-
-class Calls(Protocol):
-    """Pages that are answered later; None says that a page is not one of them."""
-
-    def post(self, target: str, body: bytes, /) -> Awaitable[Answer] | None: ...
+journal = logging.getLogger("clustor.admin")
 
 
 class AdminConnection(asyncio.Protocol):
-    """One connection: a head, then an answer, or the KV stream for the rest of its life."""
+    """One connection: a request, then an answer, or the KV stream for the rest of its life."""
 
     __slots__ = (
         "_answering",
-        "_buffer",
         "_certificate",
-        "_encrypted",
-        "_head",
         "_number",
         "_open",
+        "_pipe",
+        "_reader",
         "_reading",
         "_server",
         "_shown",
         "_staged",
+        "_stream",
         "_timeout",
         "_transport",
         "_writable",
@@ -99,44 +77,61 @@ class AdminConnection(asyncio.Protocol):
     def __init__(self, server: AdminServer) -> None:
         self._server = server
         self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray()
-        self._head: Head | None = None  # of a request whose body still comes
+        self._pipe: TlsPipe | None = None
+        """None where the port is plaintext."""
+        self._reader: RequestReader | None = RequestReader()
+        """None as soon as the request is whole, or refused: there is one on a connection."""
         self._number: int | None = None  # in the KV service, once upgraded
+        self._stream = bytearray()
         self._staged: list[bytes] = []
         self._open = 0
         self._reading = True
         self._writable = True
         self._timeout: asyncio.TimerHandle | None = None
-        self._encrypted = False
         self._certificate: bytes | None = None
         self._shown: Shown | None = None
         self._answering = False
 
+    @guarded(PLACE)
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        tls = transport.get_extra_info("ssl_object")
-        self._encrypted = tls is not None
-        if tls is not None:
-            self._certificate = tls.getpeercert(binary_form=True)
-            self._shown = self._server.chains.shown_by(tls)
-        if not self._server.admit(self):
-            self._refuse(503, "too many connections")
-            return
+        if self._server.tls is not None:
+            self._pipe = TlsPipe(self._server.tls, server_side=True)
         loop = asyncio.get_running_loop()
-        late = "the request did not come in time"
-        self._timeout = loop.call_later(REQUEST_SECONDS_MAX, self._refuse, 408, late)
+        self._timeout = loop.call_later(REQUEST_SECONDS_MAX, self._late)
+        self._server.admit(self, peer_address(transport))
 
+    @guarded(PLACE)
     def data_received(self, data: bytes) -> None:
-        if self._answering:
+        if self._pipe is not None:
+            try:
+                data = self._decrypt(self._pipe, data)
+            except PeerRefused as error:
+                journal.debug("refused a TLS connection: %s", error)
+                self._write_out(self._pipe)  # the alert that says so
+                self.close()
+                return
+            except CertificateUnreadable as error:
+                self._refuse(403, str(error))
+                return
+        if not data or self._answering:
             return  # one request per connection
-        self._buffer += data
         if self._number is not None:
+            self._stream += data
             self._on_stream(self._number)
-        elif self._head is not None:
-            self._on_body(self._head)
-        else:
-            self._on_head()
+        elif self._reader is not None:
+            self._on_request_bytes(self._reader, data)
 
+    def _decrypt(self, pipe: TlsPipe, data: bytes) -> bytes:
+        was_established = pipe.established
+        plain = pipe.receive(data)
+        self._write_out(pipe)
+        if pipe.established and not was_established:
+            self._certificate = pipe.certificate()
+            self._shown = pipe.shown(self._server.chains)
+        return plain
+
+    @guarded(PLACE)
     def connection_lost(self, _exc: Exception | None) -> None:
         self._stop_timeout()
         self._server.forget(self)
@@ -148,6 +143,7 @@ class AdminConnection(asyncio.Protocol):
         self._writable = False
         self._pace()
 
+    @guarded(PLACE)
     def resume_writing(self) -> None:
         self._writable = True
         self._pace()
@@ -167,7 +163,10 @@ class AdminConnection(asyncio.Protocol):
 
     def close(self) -> None:
         """End the connection after what was written."""
-        if self._transport is not None:
+        if self._transport is not None and not self._transport.is_closing():
+            if self._pipe is not None:
+                self._pipe.end()
+                self._write_out(self._pipe)
             self._transport.close()
 
     def abort(self) -> None:
@@ -175,129 +174,173 @@ class AdminConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def whom(self) -> str:
+        """Name the client by its address."""
+        return f"admin {peer_address(self._transport)}" if self._transport is not None else ""
+
     # HTTP
 
-    def _on_head(self) -> None:
-        if self._buffer[0] == _TLS_HANDSHAKE:  # at once: it would wait for an answer to that
-            self._refuse(400, "this port speaks plaintext")
-            return
-        end = self._buffer.find(b"\r\n\r\n")
-        if end < 0 and len(self._buffer) <= HEAD_BYTES_MAX:
-            return
-        if end < 0 or end > HEAD_BYTES_MAX:
-            self._refuse(431, "the head is too large")
+    def _on_request_bytes(self, reader: RequestReader, data: bytes) -> None:
+        if data[0] == _TLS_HANDSHAKE and reader.head is None and self._pipe is None:
+            self._refuse(400, "this port speaks plaintext")  # at once: it would wait for more
             return
         try:
-            head = parse_head(bytes(self._buffer[:end]))
+            is_whole = reader.receive(data)
+            if reader.head is not None:
+                self._check(reader.head)
         except BadRequest as error:
             self._refuse(error.code, str(error))
             return
-        del self._buffer[: end + 4]
-        self._on_body(head)
+        if is_whole:
+            self._on_request_whole(reader)
 
-    def _on_body(self, head: Head) -> None:
-        self._head = head
-        if len(self._buffer) < head.body_bytes:
-            return
-        self._head = None
+    def _check(self, head: Head) -> None:
+        """Refuse before the body is held. Raises BadRequest."""
+        check_origin(head, self._server.host, encrypted=self._pipe is not None)
+        if self._pipe is not None and self._certificate is None and head.body_bytes:
+            raise BadRequest(401, "nothing here is for everybody")
+
+    def _on_request_whole(self, reader: RequestReader) -> None:
+        assert reader.head is not None
+        head, self._reader = reader.head, None
+        body, behind = reader.take()
         self._stop_timeout()
-        if head.method != "GET" and len(self._buffer) > head.body_bytes:
+        self._server.opened(self)
+        if head.method != "GET" and behind:
             self._refuse(400, "more than the body")
             return
-        api, request = self._server.api, self._request(head)
+        self._stream += behind
+        encrypted = self._pipe is not None
+        request = Request(head.method, head.path, head.headers, body, encrypted, self._certificate)
+        api = self._server.api
         answer = api.take(request) if api is not None else None
-        if answer is not None:
-            if not self._begin(self._answer(head, answer)):
-                answer.close()
-        else:
-            self._on_page(head)
+        if answer is None:
+            self._on_page(request)
+        elif not self._begin(self._answer(request, answer)):
+            answer.close()
 
     def _begin(self, work: Coroutine[None, None, None]) -> bool:
-        self._answering = self._server.begin(work)
+        self._answering = self._server.begin(self._until_answered(work))
         if not self._answering:
+            work.close()
             self._refuse(503, "too many requests at once")
         return self._answering
+
+    async def _until_answered(self, work: Coroutine[None, None, None]) -> None:
+        """See an answer through: an error on the way ends the connection that waits for it."""
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001
+            end_alone(PLACE, self, error)
 
     async def _answer_call(self, later: Awaitable[Answer]) -> None:
         self.finish(*(await later))
 
-    def _request(self, head: Head) -> Request:
-        body = bytes(self._buffer[: head.body_bytes])
-        return Request(
-            head.method, head.path, head.headers, body, self._encrypted, self._certificate
-        )
-
-    async def _answer(self, head: Head, answer: Coroutine[None, None, Response | None]) -> None:
+    async def _answer(
+        self, request: Request, answer: Coroutine[None, None, Response | None]
+    ) -> None:  # fmt: skip
         response = await answer
         if response is not None:
             self.finish(response.code, response.content, response.headers)
             return
         self._answering = False
-        self._on_page(head, guarded=True)
+        self._on_page(request, guarded=True)
 
-    def _on_page(self, head: Head, *, guarded: bool = False) -> None:
-        if self._encrypted and not guarded:
+    def _on_page(self, request: Request, *, guarded: bool = False) -> None:
+        if request.encrypted and not guarded:
             self._refuse(401, "nothing here is for everybody")
-        elif head.method == "GET":
-            self._on_request(head)
-        elif head.method == "POST":
-            self._on_command(head)
+        elif request.method == "GET":
+            self._on_request(request)
+        elif request.method == "POST":
+            self._on_command(request)
         else:
             self._refuse(405, "GET and POST only")
 
-    def _on_command(self, head: Head) -> None:
+    def _on_command(self, request: Request) -> None:
         commands = self._server.commands
         if commands is None:
             self.finish(503, {"error": "this node takes no commands: it is in repair mode"})
         else:
-            body = bytes(self._buffer)
-            later = self._server.calls.post(head.path, body) if self._server.calls else None
+            target, body = request.target, request.body
+            later = self._server.calls.post(target, body) if self._server.calls else None
             if later is not None:
-                self._begin(self._answer_call(later))
+                if not self._begin(self._answer_call(later)) and asyncio.iscoroutine(later):
+                    later.close()
                 return
-            answer = self._server.pages.post(head.path) if self._server.pages else None
-            self.finish(*(answer or commands.carry_out(head.path, body)))
+            answer = self._server.pages.post(target) if self._server.pages else None
+            self.finish(*(answer or commands.carry_out(target, body)))
 
-    def _on_request(self, head: Head) -> None:
+    def _on_request(self, request: Request) -> None:
         kv = self._server.kv
-        answer = self._server.find(head.path)
+        answer = self._server.find(request.target)
         if isinstance(answer, asyncio.Future):
-            answer.add_done_callback(lambda ready: self.finish(*ready.result()))
+            answer.add_done_callback(self._on_ready)
         elif callable(answer):
             answer(self.finish)
         elif answer is not None:
             self.finish(*answer)
-        elif head.path == "/status":
+        elif request.target == "/status":
             self.finish(200, self._server.status())
-        elif head.path == "/.well-known/wide-int-registry":
+        elif request.target == "/.well-known/wide-int-registry":
             self.finish(200, w.canonical(w.wide_int_registry()))
-        elif head.path != "/kv":
+        elif request.target != "/kv":
             self.finish(404, {"error": "no such page"})
-        elif head.headers.get("upgrade", "").lower() != UPGRADE:
+        elif request.headers.get("upgrade", "").lower() != UPGRADE:
             self.finish(426, {"error": f"this page wants Upgrade: {UPGRADE}"})
         elif kv is None:
             self.finish(503, {"error": "this node serves no clients: it is in repair mode"})
         else:
             self._upgrade(kv)
 
+    @guarded(PLACE)
+    def _on_ready(self, ready: asyncio.Future[Answer]) -> None:
+        self.finish(*ready.result())
+
     def _upgrade(self, kv: KvService) -> None:
-        assert self._transport is not None
         self._number = kv.joined(self)
-        self._transport.write(_SWITCHING)
-        if self._buffer:
+        self._write(_SWITCHING)
+        if self._stream:
             self._on_stream(self._number)
 
+    @guarded(PLACE)
     def finish(self, code: int, content: object, headers: Mapping[str, str] | None = None) -> None:
         """Answer, and end the connection."""
         self._stop_timeout()
         if self._transport is not None:
-            self._transport.write(respond(code, content, headers))
-            self._transport.close()
+            self._reader = None
+            self._write(respond(code, content, headers))
+            self.close()
             loop = asyncio.get_running_loop()
             self._timeout = loop.call_later(TAKING_SECONDS_MAX, self._transport.abort)
 
     def _refuse(self, code: int, message: str) -> None:
-        self.finish(code, refusal(code, message))
+        if self._pipe is not None and not self._pipe.established:
+            self.abort()  # nothing can be said before the handshake is over
+        else:
+            self.finish(code, refusal(code, message))
+
+    @guarded(PLACE)
+    def _late(self) -> None:
+        self._refuse(408, "the request did not come in time")
+
+    @guarded(PLACE)
+    def crowded_out(self) -> None:
+        """Go: there are too many, and many of them came from there."""
+        self._refuse(503, "too many connections")
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self._pipe is None:
+            self._transport.write(data)
+        else:
+            self._pipe.send(data)
+            self._write_out(self._pipe)
+
+    def _write_out(self, pipe: TlsPipe) -> None:
+        data = pipe.take_outgoing()
+        if data and self._transport is not None:
+            self._transport.write(data)
 
     def _stop_timeout(self) -> None:
         if self._timeout is not None:
@@ -310,7 +353,7 @@ class AdminConnection(asyncio.Protocol):
         kv = self._server.kv
         assert kv is not None
         try:
-            requests = take_requests(self._buffer)
+            requests = take_requests(self._stream)
             if requests:
                 self._open += len(requests)
                 kv.on_requests(number, requests)
@@ -329,10 +372,11 @@ class AdminConnection(asyncio.Protocol):
         if not self._reading:
             self._pace()
 
+    @guarded(PLACE)
     def flush(self) -> None:
         """Write what is staged, at once."""
-        if self._staged and self._transport is not None:
-            self._transport.write(b"".join(self._staged))
+        if self._staged:
+            self._write(b"".join(self._staged))
         self._staged.clear()
 
     def _pace(self) -> None:
@@ -364,19 +408,29 @@ class AdminServer:
         self._answers: set[asyncio.Task[None]] = set()
         self.telemetry: Pages | None = None
         self._connections: set[AdminConnection] = set()
+        self.gate: ConnectionGate[AdminConnection] = ConnectionGate(GATE)
         self.chains = ChainReader()
+        self.tls: ssl.SSLContext | None = None
+        """None: plaintext, which is served on loopback alone."""
+        self.host = ""
+        """Where it listens."""
         self._server: asyncio.Server | None = None
 
-    async def listen(self, address: Address, tls: ssl.SSLContext | None = None) -> None:
-        """Take connections, under TLS where a context is given; raises PortTaken."""
+    async def listen(
+        self, address: Address, tls: ssl.SSLContext | None = None, *, isolated: bool = False
+    ) -> None:
+        """Take connections, under TLS where a context is given.
+
+        Raises PortTaken, and PlaintextRefused off loopback without TLS, unless the network is
+        `isolated`: that of a test or a drill, which ends with it.
+        """
+        if tls is None and not isolated:
+            require_loopback("the admin port", address.host)
+        self.tls, self.host = tls, address.host
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: AdminConnection(self),
-                address.host,
-                address.port,
-                ssl=tls,
-                reuse_address=True,
+                lambda: AdminConnection(self), address.host, address.port, reuse_address=True
             )
         except OSError as error:
             raise PortTaken(
@@ -388,17 +442,10 @@ class AdminServer:
         if len(self._answers) >= OPEN_ANSWERS_MAX:
             answer.close()
             return False
-        task = asyncio.get_running_loop().create_task(answer)
+        task = contained.spawn(PLACE, answer)
         self._answers.add(task)
-        task.add_done_callback(self._answered)
+        task.add_done_callback(self._answers.discard)
         return True
-
-    def _answered(self, task: asyncio.Task[None]) -> None:
-        self._answers.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:  # nobody foresaw it: the loop's handler decides
-            context = {"message": "an answer failed", "exception": error}
-            asyncio.get_running_loop().call_exception_handler(context)
 
     def find(self, target: str) -> Answer | asyncio.Future[Answer] | Later | None:
         """Return a page of the node's telemetry or of a service, or None."""
@@ -408,13 +455,21 @@ class AdminServer:
                 return answer
         return None
 
-    def admit(self, connection: AdminConnection) -> bool:
-        """Take a connection in, unless there are too many."""
+    def admit(self, connection: AdminConnection, source: str) -> None:
+        """Take a connection in; another may have to go for it, or this one."""
         self._connections.add(connection)
-        return len(self._connections) <= CONNECTIONS_MAX
+        leaving = self.gate.arrive(connection, source)
+        if leaving is not None:
+            leaving.crowded_out()
+            self.gate.left(leaving)
+
+    def opened(self, connection: AdminConnection) -> None:
+        """Note that a connection has brought its whole request."""
+        self.gate.opened(connection)
 
     def forget(self, connection: AdminConnection) -> None:
         self._connections.discard(connection)
+        self.gate.left(connection)
 
     def end_where(self, refuses: Callable[[Shown], bool]) -> list[Shown]:
         """End the connections whose certificate is refused now, streams above all; name them."""

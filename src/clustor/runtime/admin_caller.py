@@ -7,6 +7,7 @@ data. A node is believed for the SPIFFE URI of its certificate, whatever its add
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import socket
 import ssl
@@ -15,10 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from clustor.runtime.cluster_file import CLUSTER_FILE, read_cluster_file
+from clustor.runtime.address import Address
 from clustor.runtime.errors import NodeError, PeerRefused
-from clustor.runtime.pki import AUTHORITY_FILE, PKI_DIRECTORY, identity_of
-from clustor.runtime.transport import Address
 
 CERTIFICATE_VARIABLE: Final = "QUANTUM_CERT"
 KEY_VARIABLE: Final = "QUANTUM_KEY"
@@ -28,6 +27,7 @@ DATA_DEFAULT: Final = "var"
 _CALLERS: Final = "operator*.pem"
 """How `quantum admin certificate operator/…` names what it writes."""
 _PROBE_SECONDS: Final = 2.0
+_CLUSTER_FILE: Final = "cluster.json"
 
 _ALERTS: Final = {
     "SSLV3_ALERT_CERTIFICATE_REVOKED": "our certificate was revoked",
@@ -88,6 +88,11 @@ def beside_data(address: Address, data: Path) -> Credentials:
 
     Raises CredentialsUnusable where more than one caller's certificate is there.
     """
+    if not _wants_tls(data):
+        return NOBODY
+    from clustor.runtime.cluster_file import CLUSTER_FILE, read_cluster_file
+    from clustor.runtime.pki import AUTHORITY_FILE, PKI_DIRECTORY
+
     try:
         cluster = read_cluster_file(data / CLUSTER_FILE)
     except NodeError:
@@ -102,6 +107,17 @@ def beside_data(address: Address, data: Path) -> Credentials:
             f"more than one certificate is there, say which by --cert: {names}"
         )
     return Credentials(found[0] if found else None, None, pki / AUTHORITY_FILE)
+
+
+def _wants_tls(data: Path) -> bool:
+    """Say whether the cluster below `data` may want TLS, before half a second of imports is spent
+    to read its description as a whole.
+    """
+    try:
+        found = json.loads((data / _CLUSTER_FILE).read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and bool(found.get("admin_tls"))
 
 
 def credentials_for(address: Address, given: Credentials, data: Path | None = None) -> Credentials:
@@ -143,6 +159,8 @@ def open_http(
 
 def check_node(certificate_der: bytes | None) -> None:
     """Believe a server that its authority calls a node; raises PeerRefused."""
+    from clustor.runtime.pki import identity_of  # late: plaintext needs none of it
+
     identity_of(certificate_der)
 
 

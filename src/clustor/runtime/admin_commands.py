@@ -47,6 +47,12 @@ class WantedPause(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     paused: bool
 
 
+class WantedShift(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`POST /clock`: let this node's guard see a time of day that is so much off."""
+
+    shift_ms: int
+
+
 class AdminCommands:
     """The commands of one node. `read_cluster` reads the list of nodes as it is now."""
 
@@ -60,6 +66,8 @@ class AdminCommands:
         """Do what was posted; every refusal is an answer too."""
         if path == "/reload":
             return self._reload()
+        if path == "/clock":
+            return self._shift_clock(body)
         found = _GROUP_PATH.fullmatch(path)
         group = None if found is None else self._node.groups.get(PartitionId(int(found[1])))
         if found is None or group is None:
@@ -72,8 +80,8 @@ class AdminCommands:
             if found[2] == "pause":
                 return self._pause(group, msgspec.json.decode(body, type=WantedPause))
             return self._transfer(group, msgspec.json.decode(body, type=WantedLeader))
-        except msgspec.MsgspecError as error:
-            return 400, {"error": f"not what this page takes: {error}"}
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            return 400, {"error": f"not what this page takes: {_why(error)}"}
 
     def _reload(self) -> Answer:
         try:
@@ -119,8 +127,24 @@ class AdminCommands:
         self._node.pause(group, paused=wanted.paused)
         return 200, {"paused": wanted.paused}
 
+    def _shift_clock(self, body: bytes) -> Answer:
+        if not self._node.cluster.fault_injection or self._node.duties is None:
+            return 403, {"error": "cluster.json does not allow fault_injection"}
+        try:
+            wanted = msgspec.json.decode(body, type=WantedShift)
+        except msgspec.MsgspecError as error:
+            return 400, {"error": f"not what this page takes: {error}"}
+        journal.warning("the clock is told to be %d ms off", wanted.shift_ms)
+        self._node.duties.shift_ms = wanted.shift_ms
+        return 200, {"shift_ms": wanted.shift_ms}
+
     def _leader(self, group: HostedGroup) -> str:
         return self._node.admin_address(group.replica.leader_id)
+
+
+def _why(error: Exception) -> str:
+    """Say what is wrong with a body, without its bytes."""
+    return str(error) if isinstance(error, msgspec.MsgspecError) else "it is not JSON in UTF-8"
 
 
 def _verb(paused: bool) -> str:

@@ -29,6 +29,7 @@ from clustor.flow import (
     ingest_status,
     page_ids,
     retry_after_ms,
+    strict_only_scale,
 )
 from clustor.log.types import IoWriterMode
 from clustor.raft.control_plane import CacheState
@@ -132,8 +133,13 @@ class Admission:
             self._due_ms = 0  # the next look weighs it with the lag
 
     def _with_disk(self, verdict: LagVerdict) -> LagVerdict:
-        share = CREDIT_SHARE[self.disk]
+        share = CREDIT_SHARE[self.disk] * self._strict_share()
         return replace(verdict, credit_scale=verdict.credit_scale * share)
+
+    def _strict_share(self) -> float:
+        """Halve the credits of a leader that was alone in Strict for long (§6.3)."""
+        since_ms = self._replica.group.fallback.local_only_since_ms
+        return 1.0 if since_ms is None else strict_only_scale(self._now_ms - since_ms)
 
     # Time.
 

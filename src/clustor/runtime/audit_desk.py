@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 from typing import Final
 
+from clustor.printable import printable
 from clustor.runtime.audit_keys import open_audit_keys
 from clustor.runtime.audit_writer import AUDIT_DIRECTORY, LIMITS, AuditWriter, WriterLimits, wall_ms
 from clustor.runtime.data_directory import DataDirectory
@@ -28,6 +29,8 @@ class AuditDesk:
     def __init__(self, writer: AuditWriter, active_partitions: int = 0) -> None:
         self.writer = writer
         self._guard = StormGuard(events_per_window(active_partitions))
+        self._clients = StormGuard(events_per_window(active_partitions))
+        """Apart from refusals: connections by the thousand push none of those out."""
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(_FLUSH_SECONDS, self._flush)
         self.refusals: dict[str, int] = {}
@@ -47,14 +50,31 @@ class AuditDesk:
         """Count a refusal, and write it down unless there is a storm of its kind."""
         self.refusals[what] = self.refusals.get(what, 0) + 1
         event = AuditEvent(
-            who=who, what=what, outcome=why, at_ms=wall_ms(), object=target, tenant=tenant
+            who=printable(who),
+            what=what,
+            outcome=printable(why),
+            at_ms=wall_ms(),
+            object=printable(target),
+            tenant=tenant,
         )
         for each in self._guard.admit(event):
+            self.writer.note(each)
+
+    def client_did(
+        self, what: str, *, who: str, why: str, tenant: str, every: bool
+    ) -> None:  # fmt: skip
+        """Tell of a client that came or went: of every one, or of the first few and a count."""
+        event = AuditEvent(who=who, what=what, outcome=why, at_ms=wall_ms(), tenant=tenant)
+        for each in (event,) if every else self._clients.admit(event):
             self.writer.note(each)
 
     def peer_refused(self, peer: int, error: Exception) -> None:
         """Tell of a connection between nodes that was refused."""
         self.refused(type(error).__name__, who=f"node/{peer}" if peer else "", why=str(error))
+
+    def error_contained(self, place: str, who: str, error: str) -> None:
+        """Tell of an error of our own that ended one connection, task or group."""
+        self.refused("ErrorContained", who=who, why=error, target=place)
 
     def node_did(self, what: str, node: int) -> None:
         """Tell what became of this node."""
@@ -80,14 +100,16 @@ class AuditDesk:
     async def close(self) -> None:
         """Write the summaries, seal, and close."""
         self._timer.cancel()
-        for each in self._guard.flush(wall_ms(), everything=True):
-            self.writer.note(each)
+        for guard in (self._guard, self._clients):
+            for each in guard.flush(wall_ms(), everything=True):
+                self.writer.note(each)
         await self.writer.close()
 
     def _flush(self) -> None:
         self._timer = self._loop.call_later(_FLUSH_SECONDS, self._flush)
-        for each in self._guard.flush(wall_ms()):
-            self.writer.note(each)
+        for guard in (self._guard, self._clients):
+            for each in guard.flush(wall_ms()):
+                self.writer.note(each)
 
 
 def open_desk(

@@ -19,6 +19,7 @@ from clustor.runtime.hardening import Hardening
 from clustor.runtime.pki import ClusterId, NodeId
 from clustor.runtime.transport import Address
 from clustor.security.key_registry import DEK_PERIOD_MS
+from clustor.snapshot import CadenceProfile, SnapshotMisuse
 
 CLUSTER_FILE: Final = "cluster.json"
 LOOPBACK: Final = "127.0.0.1"
@@ -27,6 +28,10 @@ PEER_ROLE: Final = 0
 ADMIN_ROLE: Final = 1
 # Room that each replica reserves ahead: a machine that hosts a whole cluster has less of it.
 DEVELOPMENT_SEGMENT_BYTES: Final = 64 << 20
+
+
+DELTAS_MAX: Final = 5
+"""In a row, before a full snapshot follows (quantumqtt §5.3)."""
 
 
 class NodeEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -68,6 +73,12 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     flow: FlowNumbers = FlowNumbers()
     snapshot_log_bytes: int = CONSISTENCY_PROFILE.replication.snapshot_log_bytes_target
     snapshot_bytes_per_second: int = CONSISTENCY_PROFILE.replication.snapshot_bytes_per_second_max
+    # By time: aims, and what an operator promises at the latest (0: ten minutes, and two). No aim
+    # for full ones means that only bytes make a snapshot due (quantumqtt §5.3, clustor §9.5).
+    snapshot_full_ms: int = 300_000
+    snapshot_delta_ms: int = 60_000
+    snapshot_full_ms_max: int = 0
+    snapshot_delta_ms_max: int = 0
     # The first voters of the control plane's group, written once; none: there is no control plane.
     control_founders: tuple[int, ...] = ()
     cache_fresh_ms: int = CONSISTENCY_PROFILE.control_plane.cache_fresh_ms
@@ -92,6 +103,10 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"no such profile: {self.profile_name}")
         if not 0 < self.dek_period_ms <= DEK_PERIOD_MS:
             raise ValueError("data keys are rotated every week at the latest")
+        try:
+            _ = self.cadence
+        except SnapshotMisuse as error:
+            raise ValueError(f"full snapshots within 10 min, deltas within 2: {error}") from None
 
     @property
     def profile(self) -> Profile:
@@ -109,6 +124,19 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
         patient = _patient(profile, self.patience)
         return replace(patient, replication=numbers, control_plane=control_plane)
+
+    @property
+    def cadence(self) -> CadenceProfile | None:
+        """When time makes a snapshot due; None: it never does."""
+        if self.snapshot_full_ms == 0:
+            return None
+        return CadenceProfile(
+            full_emit_period_ms_target=self.snapshot_full_ms,
+            full_emit_period_ms_operator=self.snapshot_full_ms_max or None,
+            delta_emit_period_ms_target=self.snapshot_delta_ms,
+            delta_emit_period_ms_operator=self.snapshot_delta_ms_max or None,
+            delta_chain_max=DELTAS_MAX,
+        )
 
     @property
     def id(self) -> ClusterId:
@@ -151,7 +179,8 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _patient(profile: Profile, times: int) -> Profile:
-    """Let elections, and the verdict that a disk is stalled, come so many times later."""
+    """Let elections, and the verdict that a disk is stalled, come so many times later; the first
+    leader after a start is looked for as early as ever."""
     low, high = profile.election_timeout_ms
     wan_low, wan_high = profile.wan_election_timeout_ms
     device = replace(profile.device, latency_max_ms=times * profile.device.latency_max_ms)
@@ -159,6 +188,7 @@ def _patient(profile: Profile, times: int) -> Profile:
         profile,
         election_timeout_ms=(times * low, times * high),
         wan_election_timeout_ms=(times * wan_low, times * wan_high),
+        first_election_timeout_ms=(low, high) if times > 1 else None,
         device=device,
     )
 

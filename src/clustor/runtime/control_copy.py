@@ -29,7 +29,7 @@ _OF_PARTITIONS: Final = (
     b"membership/",
     b"durability/",
 )
-_OF_ALL: Final = (b"key/", b"key_epochs/")
+_OF_ALL: Final = (b"key/", b"key_epochs/", b"fence/")
 
 journal = logging.getLogger("clustor.control")
 

@@ -95,7 +95,7 @@ class GroupOrders:
     async def _answer(self, partition: int, body: bytes) -> Answer:
         try:
             wanted = msgspec.json.decode(body, type=WantedChange)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             return 400, {"error": f"not what this page takes: {error}"}
         known = {entry.node_id for entry in self._node.cluster.nodes}
         if wanted.kind == "add" and wanted.node_id not in known:

@@ -29,18 +29,22 @@ class OwnProofs:
 
     Each publication is an entry of that very group and moves its watermark: taken as it comes,
     the wish of every second would make an entry of every second, for nothing. One is let through
-    for each term, while the group's latch is set, and once in a while.
+    for each term, while the group's latch is set, and once in a while; none for a mark that
+    nothing but the last publication has moved, so that a control plane at rest writes nothing.
     """
 
     def __init__(self) -> None:
         self._term: Term | None = None
         self._due_ms = 0
+        self._published = 0
 
     def lets(self, proven: DurabilityTuple, *, latched: bool, now_ms: int) -> bool:
         """Say whether this wish is passed on; it counts as passed on then."""
-        if proven.term == self._term and not latched and now_ms < self._due_ms:
+        moved = proven.index > self._published + 1
+        if proven.term == self._term and not latched and (now_ms < self._due_ms or not moved):
             return False
         self._term, self._due_ms = proven.term, now_ms + SELF_PERIOD_MS
+        self._published = proven.index
         return True
 
 

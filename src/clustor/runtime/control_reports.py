@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from typing import TYPE_CHECKING, Final
 
 from clustor.control import (
@@ -13,6 +12,7 @@ from clustor.control import (
     utilization_of,
 )
 from clustor.control.command_gates import CommandGate
+from clustor.runtime.build import build
 
 if TYPE_CHECKING:
     from clustor.runtime.node import Node
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 LOOK_SECONDS: Final = 1.0
 
 BUILD_FEATURES: Final = (
-    Feature.LEADER_LEASES,
     Feature.INCREMENTAL_SNAPSHOTS,
     Feature.OBSERVER_ADMISSION,
     Feature.PID_AUTO_TUNER,
@@ -30,11 +29,8 @@ BUILD_FEATURES: Final = (
 
 
 def build_version() -> str:
-    """Return the version that is installed, or that of a bare source tree."""
-    try:
-        return importlib.metadata.version("quantum")
-    except importlib.metadata.PackageNotFoundError:
-        return "source"
+    """Return what runs here: version, commit, Python, compiled or plain, in one word."""
+    return build().label
 
 
 def report_of(node: Node, version: str) -> ReportNode:

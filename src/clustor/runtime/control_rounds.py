@@ -25,6 +25,7 @@ from clustor.control import (
     find,
     is_stale,
     key_of,
+    newly_silent,
     report_is_due,
     scan,
     waits_for,
@@ -81,16 +82,22 @@ class Rounds:
             self._watch_steward()
             with contextlib.suppress(ControlUnavailable):
                 await self._report()
+                await self._record_silence()
                 await self._rotate()
 
     async def _report(self) -> None:
-        """Say how this node is, once a period and when that changed; one word for all its groups.
+        """Say how this node is when that changed; one word for all its groups.
 
         Its disk is asked in the loop: one call, that a hanging disk would hang with everything.
         """
         report = report_of(self._node, self._version)
-        if report_is_due(self._state(), report, _wall_ms()):
+        if report_is_due(self._state(), report):
             await self._call_for_node(report)
+
+    async def _record_silence(self) -> None:
+        """As the leader, record which nodes are not heard any more."""
+        for silence in newly_silent(self._state(), *self._desk.heard()):
+            await self._call_as_steward(silence)
 
     async def _rotate(self) -> None:
         """Take granted keys, say what this node has, and, as the leader, see to what is due."""
@@ -159,7 +166,7 @@ def report_states(state: Reading, now_ms: int) -> list[ReportStatus]:
         ReportStatus(
             each.node_id,
             max(0, now_ms - each.reported_at),
-            is_stale(each, now_ms),
+            is_stale(each),
             each.load.utilization,
         )
         for each in scan(state, NodeReport)

@@ -13,6 +13,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Awaitable
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
@@ -26,19 +27,24 @@ from clustor.control import (
     ControlCache,
     ControlMachine,
     Moment,
+    NodeSpec,
+    NodeState,
     ProofPublisher,
     Reading,
     call_refusal,
     decode_answer,
     find,
+    scan,
 )
 from clustor.control.commands import KIND_OF
+from clustor.control.fences import fences_of
 from clustor.control.objects import canonical
 from clustor.kv import Limits, StoreId
 from clustor.log.types import PartitionId
 from clustor.raft.control_plane import CacheState
 from clustor.raft.types import ReplicaId, RoutingEpoch
 from clustor.replica import ReplicaOutput
+from clustor.runtime.containment import contained
 from clustor.runtime.control_copy import SAVE_SECONDS, NodeCopy, moment
 from clustor.runtime.control_desk import Desk
 from clustor.runtime.control_proofs import OwnProofs, Proofs
@@ -63,6 +69,7 @@ from clustor.runtime.control_wire import (
     encode_message,
 )
 from clustor.runtime.errors import ControlUnavailable
+from clustor.runtime.gated_features import tell_groups
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.kv_service import KvService
 from clustor.runtime.pki import NodeId
@@ -81,6 +88,7 @@ _REFRESH_SECONDS_MAX: Final = 2.0
 _CONFIRMED_MS_MAX: Final = 2_500  # a refresh takes a confirmation that others caused
 _TOLD_PER_TURN: Final = 64
 _LOOK_SECONDS: Final = 0.01
+_GATES_TICKS: Final = 100  # a second: for so long a gate that was opened or shut is not seen
 _LOOK_AGAIN_MS: Final = 200  # at groups that are not as they are placed
 
 journal = logging.getLogger("clustor.control")
@@ -132,9 +140,11 @@ class ControlService:
         self._saving = asyncio.Event()
         self._seen_tenants = 0
         self._to_tell: dict[PartitionId, None] = {}
+        self._fences: dict[int, str] = {}
         self._seen_revision = -1
         self._look_again_ms = 0
         self._calls = 0
+        self._ticks = 0
 
     def _host(self) -> HostedGroup:
         cluster = self._node.cluster
@@ -150,13 +160,13 @@ class ControlService:
         """Begin to refresh, to publish and, where this node leads, to see to the records."""
         self._node.watch_groups(self)
         self._tell_all()
-        for loop in (
-            self._refresh_always(),
-            self._steward.run(),
-            self._save_always(),
-            self._rounds.run(),
+        for duty in (
+            self._refresh_always,
+            self._steward.run,
+            self._save_always,
+            self._rounds.run,
         ):
-            self._spawn(loop)
+            self._spawn(contained.lasting("control plane", duty))
 
     async def close(self) -> None:
         """Stop what runs beside the loop, and keep the copy."""
@@ -173,8 +183,8 @@ class ControlService:
     def _ended(self, task: asyncio.Future[None]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if error is not None:  # nobody foresaw it: the loop's handler ends the process
-            self._loop.call_exception_handler({"message": "control plane", "exception": error})
+        if error is not None:
+            contained.caught("control plane", "", error)
 
     # The face.
 
@@ -237,6 +247,12 @@ class ControlService:
     def epoch_above(self, group: HostedGroup) -> RoutingEpoch:
         """Return an epoch for a change of members that is ordered at the group itself."""
         return epoch_above(group, self.cache)
+
+    def draining(self) -> frozenset[int]:
+        """Return which nodes shall lead nothing, by this node's copy."""
+        return frozenset(
+            each.node_id for each in scan(self.cache, NodeSpec) if each.state is NodeState.DRAINING
+        )
 
     def request_id(self) -> str:
         """Return a request id that nobody used, for a call of this node's own."""
@@ -302,17 +318,20 @@ class ControlService:
 
     def _send(self, peer: NodeId, message: Message) -> None:
         if peer == self._node.node_id:
-            self._loop.call_soon(self._take, peer, message)
+            self._loop.call_soon(self._take_own, peer, message)
         else:
             self._node.send_service(self._number, peer, encode_message(message))
 
     def on_peer_data(self, peer: NodeId, data: bytes) -> None:
         try:
             message = decode_message(data)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             journal.warning("node %d sent what is no message of this version", peer)
             return
         self._take(peer, message)
+
+    def _take_own(self, peer: NodeId, message: Message) -> None:
+        contained.run("control plane", "this node", partial(self._take, peer, message))
 
     def _take(self, peer: NodeId, message: Message) -> None:
         if isinstance(message, Answered | Confirmed):
@@ -326,12 +345,12 @@ class ControlService:
     # What the node calls, for the control plane's own group.
 
     def prepare(self) -> None:
-        self._desk.prepare()
+        self.group.answer_for(self._desk.prepare)
         self._tell_some()
 
     def on_output(self, group: HostedGroup, output: ReplicaOutput) -> None:
         """Answer, let watchers of the store see what is new, and fold it."""
-        if output.replies:
+        if output.replies or output.reads:
             self._desk.on_output(output)
         self._kv.on_output(group, output)
         if output.role is not None and group.replica.leads:
@@ -344,6 +363,9 @@ class ControlService:
 
     def on_tick(self) -> None:
         self._proofs.on_tick()
+        self._ticks += 1
+        if self._ticks % _GATES_TICKS == 0:
+            tell_groups(self, self._node.groups.values())
         if self._steering.unsettled and self._node.now_ms() >= self._look_again_ms:
             self._look_again_ms = self._node.now_ms() + _LOOK_AGAIN_MS
             self._to_tell |= dict.fromkeys(self._steering.unsettled)
@@ -396,6 +418,7 @@ class ControlService:
             self._steward.look()
 
     def _tell_all(self) -> None:
+        self._fences = fences_of(self.cache)
         self._to_tell |= dict.fromkeys(self._node.groups)
 
     def _tell_some(self) -> None:
@@ -406,12 +429,14 @@ class ControlService:
             if group is None or group.replica.failed is not None or group.paused:
                 continue
             if group.replica.ready:
-                self._tell(group)
+                group.answer_for(partial(self._tell, group))
             else:
                 self._to_tell[partition] = None
 
     def _tell(self, group: HostedGroup) -> None:
         """Hand a group the control plane's word on it."""
+        if group is not self.group:  # or nobody could lift a fence again
+            group.replica.set_fence(self._fences.get(int(group.partition_id), ""))
         word = self.cache.word_for(group.partition_id, self._now())
         if word is None:
             return

@@ -128,12 +128,46 @@ def open_data_directory(root: Path, cluster: ClusterId, node: NodeId) -> DataDir
 
 
 def _take_lock(root: Path, lock: int) -> None:
+    """Take it, and write down who has it: whoever comes next can say whose it is."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise DataDirectoryInUse(
-            "another process has the data directory open", directory=str(root)
+            "another process has the data directory open",
+            directory=str(root),
+            process=_pid_in(lock) or "unknown",
         ) from None
+    write_pid(lock)
+
+
+def write_pid(lock: int) -> None:
+    """Write into a lock that is ours that this process has it."""
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, b"%d\n" % os.getpid(), 0)
+
+
+def holder_of(lock_file: Path) -> int | None:
+    """Return the process that holds a lock; None where nobody does. Raises OSError.
+
+    0 stands for a holder that did not say who it is. A number is only believed while the lock is
+    held: then it is its holder's, and not that of a stranger who was given it since.
+    """
+    try:
+        lock = os.open(lock_file, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _pid_in(lock)
+    finally:
+        os.close(lock)
+    return None
+
+
+def _pid_in(lock: int) -> int:
+    said = os.pread(lock, 32, 0).strip()
+    return int(said) if said.isdigit() else 0
 
 
 def _check_owner(root: Path, cluster: ClusterId, node: NodeId) -> None:

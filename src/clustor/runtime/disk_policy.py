@@ -33,6 +33,24 @@ class DiskNumbers:
     hard_segments: int = 2
 
 
+START_BYTES_MIN: Final = 4 << 20
+"""What a node that has its data already must find free to write down that it started."""
+
+
+def bytes_to_start(
+    numbers: DiskNumbers, segment_bytes: int, *, new_groups: int, step_bytes: int
+) -> int:
+    """Return what must be free: for new groups so much that they may take writes at once.
+
+    A node that has its groups may start on a nearly full disk: it answers, says what it lacks,
+    and takes writes again when there is room.
+    """
+    if not new_groups:
+        return START_BYTES_MIN
+    bound = int(numbers.hard_segments * segment_bytes * _AGAIN)
+    return START_BYTES_MIN + bound + new_groups * min(step_bytes, segment_bytes)
+
+
 class DiskRoom:
     """The level of one disk. It comes back only with a margin: no flapping at a bound."""
 

@@ -25,6 +25,7 @@ from cryptography.x509.oid import NameOID
 
 from clustor.log.errors import KeyUnavailable
 from clustor.runtime.audit_writer import wall_ms
+from clustor.runtime.certificates import read_public_key
 from clustor.runtime.data_directory import write_durably
 from clustor.runtime.enrolment_tokens import (
     SERVER_CERTIFICATE_FILE,
@@ -39,7 +40,12 @@ from clustor.runtime.enrolment_tokens import (
     server_key,
     spki_of,
 )
-from clustor.runtime.errors import CertificateUnusable, NodeError, PortTaken
+from clustor.runtime.errors import (
+    CertificateUnreadable,
+    CertificateUnusable,
+    NodeError,
+    PortTaken,
+)
 from clustor.runtime.keystore import (
     KEK_FILE,
     KEYRING_FILE,
@@ -276,11 +282,13 @@ async def _ask(address: Address, pin: bytes, ask: EnrolmentAsk) -> EnrolmentAnsw
     )
     try:
         shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-        key = x509.load_der_x509_certificate(shown).public_key()
+        key = read_public_key(shown)
         if not hmac.compare_digest(pin_of(key), pin):  # type: ignore[arg-type]  # an EC key, or none
             raise CertificateUnusable("the server is not the one that the token names")
         writer.write(msgspec.json.encode(ask) + b"\n")
         return msgspec.json.decode(await reader.readuntil(b"\n"), type=EnrolmentAnswer)
+    except CertificateUnreadable as error:
+        raise CertificateUnusable("the server's certificate cannot be read") from error
     except (msgspec.MsgspecError, asyncio.IncompleteReadError) as error:
         raise CertificateUnusable("the server gave no answer") from error
     finally:

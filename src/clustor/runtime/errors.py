@@ -3,12 +3,16 @@
 NodeError
 ├── DataDirectoryRefused       it belongs to another cluster or node, or is not what was written
 ├── DataDirectoryInUse         another process has it open
+├── NoRoom                     the disk is too full to start on
+├── GroupStopped               a group stopped for good before everything was ready
 ├── PortTaken                  somebody else listens there
 ├── SelfTestFailed             this build must not open a log
 ├── ReleaseUnverified          what runs here is not the release that was signed
 ├── HardeningRefused           the cluster requires what this process could not give up
+├── PlaintextRefused           plaintext would be served off loopback
 ├── ControlUnavailable         no leader of the control plane answered, or our copy of it is too old
 ├── CertificateUnusable        our own certificate, key or authority cannot be used
+├── CertificateUnreadable      somebody's certificate is believed by TLS, and no reader takes it
 ├── AuditFailed                an event is not in the audit log, and will not be
 └── PeerRefused                the other side of a connection is not who it must be
     ├── PeerUntrusted              its certificate is of an authority that we do not know
@@ -21,6 +25,8 @@ NodeError
 
 from __future__ import annotations
 
+from clustor.printable import printable
+
 
 class NodeError(Exception):
     """Root of the room's errors: a sentence for people, and `facts` for machines."""
@@ -31,7 +37,7 @@ class NodeError(Exception):
         self.facts = facts
 
     def __str__(self) -> str:
-        details = ", ".join(f"{name}={value}" for name, value in self.facts.items())
+        details = ", ".join(f"{name}={printable(value)}" for name, value in self.facts.items())
         return f"{self.reason} ({details})" if details else self.reason
 
 
@@ -41,6 +47,14 @@ class DataDirectoryRefused(NodeError):
 
 class DataDirectoryInUse(NodeError):
     """Another process has the data directory open."""
+
+
+class NoRoom(NodeError):
+    """The disk is too full to start on."""
+
+
+class GroupStopped(NodeError):
+    """A group stopped for good before everything was ready."""
 
 
 class PortTaken(NodeError):
@@ -63,6 +77,10 @@ class CertificateUnusable(NodeError):
     """Our own certificate, key or authority cannot be used."""
 
 
+class CertificateUnreadable(NodeError):
+    """A certificate that TLS believes, and that cannot be read: its bearer has no name here."""
+
+
 class AuditFailed(NodeError):
     """The audit log cannot be written: the event is not in it, and will not be."""
 
@@ -77,6 +95,10 @@ class ControlUnavailable(NodeError):
     def __init__(self, reason: str, *, maybe_applied: bool = False, **facts: object) -> None:
         super().__init__(reason, **facts)
         self.maybe_applied = maybe_applied
+
+
+class PlaintextRefused(NodeError):
+    """Plaintext would be served where others than this machine can listen (C15)."""
 
 
 class PeerRefused(NodeError):

@@ -19,13 +19,14 @@ from clustor.replica import (
     DiskWork,
     Home,
     NoReplica,
-    Replica,
     ReplicaDamaged,
     ReplicaSettings,
-    fenced_replica,
+    quarantined_replica,
 )
 from clustor.runtime.admission import Admission, FlowNumbers
 from clustor.runtime.disk import Completion, DirectoryStorage, Disk, PlanToken
+from clustor.runtime.fenced_replica import FencedReplica
+from clustor.runtime.loop_watch import LoopWatch
 from clustor.telemetry.meters import NodeMeters
 
 Entropy: TypeAlias = Callable[[int], bytes]
@@ -79,7 +80,9 @@ class HostedGroup:
         """How many syncs its plans have done."""
         self.meters: NodeMeters | None = None
         """Where they are timed, if anywhere."""
-        self._replica: Replica | None = None
+        self.loop_watch: LoopWatch | None = None
+        """Where it is noted what the device took, and what we did."""
+        self._replica: FencedReplica | None = None
         self._admission: Admission | None = None
         self._last_note: Note | None = None
         self.rolled_back = ""
@@ -95,7 +98,7 @@ class HostedGroup:
         self._opening: _Opening | None = None
 
     @property
-    def replica(self) -> Replica:
+    def replica(self) -> FencedReplica:
         assert self._replica is not None, "not opened"
         return self._replica
 
@@ -140,12 +143,12 @@ class HostedGroup:
             self.damage = error
             self._use(self._fenced(str(error), now_ms))
 
-    def _found_or_made(self, bootstrap: Configuration | None, now_ms: int) -> Replica:
+    def _found_or_made(self, bootstrap: Configuration | None, now_ms: int) -> FencedReplica:
         try:
             return self.reopened(now_ms)
         except NoReplica:
             opening = self._how
-            return Replica.create(
+            return FencedReplica.create(
                 opening.settings,
                 self.storage,
                 self._identity_storage,
@@ -161,9 +164,10 @@ class HostedGroup:
         assert self._opening is not None, "not opened"
         return self._opening
 
-    def _fenced(self, reason: str, now_ms: int) -> Replica:
+    def _fenced(self, reason: str, now_ms: int) -> FencedReplica:
         opening = self._how
-        return fenced_replica(
+        return quarantined_replica(
+            FencedReplica,
             opening.settings,
             replica_id=opening.replica_id,
             partition_id=self.partition_id,
@@ -172,14 +176,14 @@ class HostedGroup:
             now_ms=now_ms,
         )
 
-    def reopened(self, now_ms: int) -> Replica:
+    def reopened(self, now_ms: int) -> FencedReplica:
         """Read the replica that is here, from any thread; raises what `Replica.open` raises."""
         storages = (self.storage, self._identity_storage)
-        return Replica.open(self._how.settings, *storages, now_ms=now_ms)
+        return FencedReplica.open(self._how.settings, *storages, now_ms=now_ms)
 
-    def rejoined(self, rejoin_epoch: RoutingEpoch, now_ms: int) -> Replica:
+    def rejoined(self, rejoin_epoch: RoutingEpoch, now_ms: int) -> FencedReplica:
         """Return an empty replica without a vote; its first plan sets the old files aside."""
-        return Replica.rejoin(
+        return FencedReplica.rejoin(
             self._how.settings,
             self.storage,
             self._identity_storage,
@@ -188,7 +192,7 @@ class HostedGroup:
             now_ms=now_ms,
         )
 
-    def adopt(self, replica: Replica) -> None:
+    def adopt(self, replica: FencedReplica) -> None:
         """Go on with another replica in the place of one that failed; nothing is under way.
 
         The disk's files are opened anew: names will be given to other files, and what fenced one
@@ -202,7 +206,7 @@ class HostedGroup:
         self.damage = None
         self._use(replica)
 
-    def _use(self, replica: Replica) -> None:
+    def _use(self, replica: FencedReplica) -> None:
         self._replica = replica
         self._admission = Admission(replica, self._how.flow)
 
@@ -241,7 +245,20 @@ class HostedGroup:
             for duration in completion.sync_durations:
                 self.meters.fsync_latency_ms.observe(duration / _NS_PER_MS)
         slowest = max(completion.sync_durations, default=0)
+        if self.loop_watch is not None:
+            self.loop_watch.appended(sum(completion.sync_durations) / _NS_PER_MS)
+            self.loop_watch.disk_queue_ms.observe(completion.queued_ns / _NS_PER_MS)
+            self.loop_watch.disk_seen_late_ms.observe(completion.seen_late_ns / _NS_PER_MS)
         replica.disk_done(token, slowest / _NS_PER_MS)
+
+    def answer_for(self, call: Callable[[], object]) -> bool:
+        """Do something on which the word of this group rests; its error fences the group."""
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001  # what it has told clients is not known now
+            self.replica.fence(error)
+            return False
+        return True
 
     def use_mode(self, mode: IoWriterMode) -> None:
         """Let the ledger say how the disk writes now."""

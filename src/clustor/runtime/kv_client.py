@@ -11,7 +11,7 @@ import asyncio
 import os
 import random
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Final, Self
 
 import msgspec
@@ -50,6 +50,7 @@ _PAUSE_SECONDS: Final = 0.02
 _PAUSE_SECONDS_MAX: Final = 0.25
 _LANE_ID_BYTES: Final = 12
 _POLL_SILENCE_SECONDS: Final = 5.0  # several times what a node lets a poll wait
+_REVOKED: Final = "FollowerCapabilityRevoked"
 _FINAL: Final = frozenset({Status.APPLIED, Status.EVENTS, Status.COMPACTED})
 
 _events_decoder = msgspec.msgpack.Decoder(WatchEvents)
@@ -127,6 +128,7 @@ class KvClient:
         self._tls = tls
         self._lanes: list[_Lane] = []
         self._link: KvLink | None = None
+        self._left: list[KvLink] = []  # connections that still answer what they were asked before
         self._linking = asyncio.Lock()
         self._random = random.Random(os.urandom(16))  # noqa: S311  # spreads retries
         self._next = 0
@@ -142,14 +144,17 @@ class KvClient:
 
     async def __aexit__(self, *_: object) -> None:
         self.close()
-        if self._link is not None:
-            await self._link.wait_closed()
+        for link in self._links():
+            await link.wait_closed()
 
     def close(self) -> None:
-        """End the connection; open requests fail, and so do later ones."""
+        """End all connections; open requests fail, and so do later ones."""
         self._closed = True
-        if self._link is not None:
-            self._link.close()
+        for link in self._links():
+            link.close()
+
+    def _links(self) -> list[KvLink]:
+        return [*self._left, *([] if self._link is None else [self._link])]
 
     @property
     def is_connected(self) -> bool:
@@ -163,9 +168,13 @@ class KvClient:
 
     # Commands.
 
-    async def get(self, key: bytes) -> Record | None:
-        """Return the newest record of a key, as of some moment during this call."""
-        reply = await self.execute(Get(Key(key)))
+    async def get(self, key: bytes, *, snapshot_only: bool = False) -> Record | None:
+        """Return the newest record of a key, as of some moment during this call.
+
+        With `snapshot_only` it may be older: what the node that is asked has applied, a follower
+        too while the control plane lets followers read.
+        """
+        reply = await self._read(Get(Key(key)), snapshot_only=snapshot_only)
         assert isinstance(reply, Found)
         return reply.record
 
@@ -184,10 +193,17 @@ class KvClient:
         """Put if the key was last changed at `expected` (0: is absent)."""
         return await self.execute(CasRevision(Key(key), expected, value))
 
-    async def range(self, start: bytes, end: bytes | None, limit: int) -> Page:
-        reply = await self.execute(Range(start, end, limit))
+    async def range(
+        self, start: bytes, end: bytes | None, limit: int, *, snapshot_only: bool = False
+    ) -> Page:
+        """Return keys in order, as of one moment during this call; see `get`."""
+        reply = await self._read(Range(start, end, limit), snapshot_only=snapshot_only)
         assert isinstance(reply, Page)
         return reply
+
+    async def _read(self, command: Get | Range, *, snapshot_only: bool) -> Reply:
+        operation = Operation.SNAPSHOT_READ if snapshot_only else Operation.COMMAND
+        return await self._execute(encode_command(command), operation, writes=False)
 
     async def execute(self, command: Command) -> Reply:
         """Run a command once, however often it has to be sent.
@@ -195,19 +211,20 @@ class KvClient:
         Raises KvUnavailable and KvRejected. A reply of the store, Conflict included, is returned.
         """
         if isinstance(command, Get | Range):
-            return await self._execute(encode_command(command), writes=False)
+            return await self._read(command, snapshot_only=False)
         while True:
             lane = self._lanes.pop() if self._lanes else _Lane()
             lane.sequence += 1
             command.client_id, command.sequence = lane.client_id, lane.sequence
-            reply = await self._execute(encode_command(command), writes=True)
+            encoded = encode_command(command)
+            reply = await self._execute(encoded, Operation.COMMAND, writes=True)
             if not _lane_forgotten(reply):
                 self._lanes.append(lane)
                 return reply
 
-    async def _execute(self, body: bytes, *, writes: bool) -> Reply:
+    async def _execute(self, body: bytes, operation: Operation, *, writes: bool) -> Reply:
         silence = self._timeout / 3
-        _, answer, doubtful = await self._ask(Operation.COMMAND, body, silence, writes=writes)
+        _, answer, doubtful = await self._ask(operation, body, silence, writes=writes)
         return self._applied(decode_reply(answer), doubtful=doubtful)
 
     async def _ask(
@@ -220,6 +237,7 @@ class KvClient:
         """
         doubtful = False
         throttle: Throttle | None = None
+        refusal = ""
         pause = _PAUSE_SECONDS
         try:
             async with asyncio.timeout(self._timeout):
@@ -235,7 +253,10 @@ class KvClient:
                     if status != Status.UNKNOWN:
                         doubtful = before
                     if status == Status.REFUSED:
-                        _raise_final(answer.decode())
+                        refusal = answer.decode()
+                        _raise_final(refusal)
+                        if refusal == _REVOKED:
+                            await self._redirect(link, "")
                     elif status == Status.THROTTLED:
                         self.throttled += 1
                         throttle = _throttle_decoder.decode(answer)
@@ -248,8 +269,7 @@ class KvClient:
                     await asyncio.sleep(pause * self._random.random())
                     pause = min(2 * pause, _PAUSE_SECONDS_MAX)
         except TimeoutError:
-            why = f"throttled: {throttle.reason}" if throttle else "no leader answered in time"
-            raise KvUnavailable(why, maybe_applied=doubtful) from None
+            raise KvUnavailable(_why(throttle, refusal), maybe_applied=doubtful) from None
         except _Closed:
             raise _Closed(maybe_applied=doubtful) from None
 
@@ -275,11 +295,13 @@ class KvClient:
 
     # Watching.
 
-    async def watch(self, prefixes: Sequence[bytes], revision: int) -> AsyncIterator[WatchEvents]:
+    async def watch(
+        self, prefixes: Sequence[bytes], revision: int
+    ) -> AsyncGenerator[WatchEvents, None]:
         """Give what happens after `revision`, without a gap, over reconnections.
 
-        Any node serves it that keeps up with its group: what it shows is committed. One that
-        gives no sign of life is left for another. Raises WatchCompacted.
+        The leader serves it, and any follower while followers may read: what they show is
+        committed. Who gives no sign of life is left for another. Raises WatchCompacted.
         """
         silence = min(_POLL_SILENCE_SECONDS, self._timeout)
         while True:
@@ -293,7 +315,8 @@ class KvClient:
                     if status == Status.COMPACTED:
                         raise WatchCompacted(int.from_bytes(body, "little"))
                     if status != Status.EVENTS:
-                        raise KvRejected(body.decode())
+                        await self._on_watch_refused(link, status, body.decode())
+                        break
                     found = _events_decoder.decode(body)
                     revision = found.through
                     if found.events:
@@ -304,6 +327,13 @@ class KvClient:
                 await asyncio.sleep(_PAUSE_SECONDS * self._random.random())
             finally:
                 await events.aclose()
+
+    async def _on_watch_refused(self, link: KvLink, status: int, said: str) -> None:
+        """Go where the watch can go on, or raise KvRejected."""
+        if status == Status.REFUSED and said != _REVOKED:
+            raise KvRejected(said)
+        if not await self._redirect(link, said if status == Status.NOT_LEADER else ""):
+            await asyncio.sleep(_PAUSE_SECONDS * self._random.random())
 
     async def poll(
         self,
@@ -316,8 +346,8 @@ class KvClient:
         """Give some of what happened after `revision`, as soon as there is any.
 
         Gives no events, and how far that holds, once a node has reached `reached`, and at least
-        every second or so. Any node that keeps up with its group serves it. Raises WatchCompacted,
-        and KvUnavailable if no such node answers in time.
+        every second or so. It is served as a watch is. Raises WatchCompacted, and KvUnavailable if
+        no node that may serve it answers in time.
         """
         wanted = WatchRequest(revision, list(prefixes), events_max, reached)
         body = msgspec.msgpack.encode(wanted)
@@ -371,6 +401,7 @@ class KvClient:
         host, _, port = leader.rpartition(":")
         self._link = None
         link.drain()
+        self._left = [each for each in (*self._left, link) if not each.is_gone]
         if not host:
             self._next += 1
             return False
@@ -384,6 +415,13 @@ class KvClient:
 
 def _lane_forgotten(reply: Reply) -> bool:
     return isinstance(reply, Refused) and reply.code is ErrorCode.CLIENT_UNKNOWN
+
+
+def _why(throttle: Throttle | None, refusal: str) -> str:
+    """Say what a request waited for in vain, by the last word that a node gave."""
+    if throttle is not None:
+        return f"throttled: {throttle.reason}"
+    return f"refused: {refusal}" if refusal else "no leader answered in time"
 
 
 def _raise_final(reason: str) -> None:

@@ -64,6 +64,11 @@ class KvLink(asyncio.Protocol):
     def is_open(self) -> bool:
         return self._transport is not None and not self._draining
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether the connection has ended."""
+        return self._transport is None
+
     async def request(self, partition: int, operation: int, body: bytes) -> tuple[int, bytes]:
         """Send a request and wait for its one answer; raises LinkLost."""
         if self._transport is None:
@@ -97,6 +102,7 @@ class KvLink(asyncio.Protocol):
         finally:
             del self._streams[request_id]
             self._stage(encode_request(request_id, partition, Operation.CANCEL, b""))
+            self._close_if_drained()
 
     def drain(self) -> None:
         """Take no new requests; close when the open ones are answered."""
@@ -184,7 +190,7 @@ class KvLink(asyncio.Protocol):
         self._staged.append(request)
 
     def _flush(self) -> None:
-        if self._transport is not None:
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.write(b"".join(self._staged))
         self._staged.clear()
 

@@ -1,8 +1,8 @@
 """The key-value store as clients see it: commands in, replies out, watches fed.
 
 A command waits in its group's replica; its reply is staged for its connection and leaves with
-the end of the turn, every connection written once. Reads go through the log like writes: they
-see the state at their own index, which is linearizable by itself.
+the end of the turn, every connection written once. Reads are `kv_reads`': no entry, no sync.
+A watch shows what is applied here, so a follower feeds it only while followers may read.
 """
 
 from __future__ import annotations
@@ -37,8 +37,10 @@ from clustor.kv import (
 from clustor.kv import encode_reply as encode_kv_reply
 from clustor.kv.commands import Command
 from clustor.log.types import PartitionId
+from clustor.raft.reads import ReadKind, ReadRefusal
 from clustor.replica import Applied, NotLeader, ReplicaOutput, RequestId, Unknown
 from clustor.runtime.hosted_group import HostedGroup
+from clustor.runtime.kv_reads import KvReads, refusal_through_the_log, words_of
 from clustor.runtime.kv_stream import (
     Operation,
     Request,
@@ -65,6 +67,7 @@ _EVENTS_PER_REPLY: Final = 1024
 _SILENT_TICKS_MAX: Final = 100  # a second: for so long nothing is said to a poll or a watch
 WATCHES_MAX: Final = 1024  # of one connection
 
+_REVOKED: Final = ReadRefusal.FOLLOWER_CAPABILITY_REVOKED.encode()
 _MALFORMED: Final = encode_kv_reply(Refused(ErrorCode.MALFORMED))
 _encode = msgspec.msgpack.encode
 _watch_decoder = msgspec.msgpack.Decoder(WatchRequest)
@@ -110,6 +113,7 @@ class KvService:
         self._watches: dict[PartitionId, dict[tuple[int, int], _Watch]] = {}
         self._seen: dict[PartitionId, Revision] = {}
         self._dirty: dict[Client, None] = {}
+        self.reads = KvReads(node, _machine, self._reply)
         self._expiring: set[PartitionId] = set()
         self._ticks = 0
 
@@ -156,6 +160,8 @@ class KvService:
                 if group is not touched:
                     touched = group
                     self._node.touch(group)
+            elif operation == Operation.SNAPSHOT_READ:
+                self._on_snapshot_read(group, base | request_id, body)
             elif operation == Operation.WATCH:
                 self._on_watch(client, group, (number, request_id), body)
             elif operation == Operation.CANCEL:
@@ -170,8 +176,14 @@ class KvService:
             return
         try:
             command = decode_command(body)
-        except (msgspec.DecodeError, RecursionError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self._answer(client, request_id, Status.APPLIED, _MALFORMED)
+            return
+        if isinstance(command, Get | Range):
+            self.reads.add_newest(group, request, body)
+            return
+        if self.reads.is_gated(group) and (refusal := refusal_through_the_log(group, command)):
+            self._answer(client, request_id, Status.REFUSED, words_of(refusal).encode())
             return
         if not group.admission.admit(len(body)):
             self._reply(group, request, Status.THROTTLED, group.admission.refusal(_wall_ms()))
@@ -180,6 +192,12 @@ class KvService:
         if type(command) is not Put or command.ttl_ms or command.now_ms:
             body = _stamped(command, body)
         group.replica.propose(cast("RequestId", request), body)
+
+    def _on_snapshot_read(self, group: HostedGroup, request: int, body: bytes) -> None:
+        if self._node.control is None:
+            self.reads.add_newest(group, request, body)  # nobody grants and revokes here
+        else:
+            self.reads.add(group, request, body, ReadKind.SNAPSHOT_ONLY)
 
     def _answer(self, client: Client, request_id: int, status: Status, body: bytes) -> None:
         client.stage(encode_reply(request_id, status, body))
@@ -194,14 +212,19 @@ class KvService:
         partition = group.partition_id
         try:
             wanted = _watch_decoder.decode(body)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise StreamViolation("a watch that cannot be read") from None
+        if not self.reads.may_watch(group):
+            leader = self._node.admin_address(group.replica.leader_id)
+            self._answer(client, key[1], Status.NOT_LEADER, leader.encode())
+            return
         watches = self._watches.setdefault(partition, {})
         if sum(1 for number, _ in watches if number == key[0]) >= WATCHES_MAX:
             self._answer(client, key[1], Status.REFUSED, b"TooManyWatches")
             return
         watches[key] = _Watch(client, key[1], wanted)
-        self._feed(partition, key, _machine(group))
+        if self._may_show(group):
+            self._feed(partition, key, _machine(group))
 
     def _cancel(self, client: Client, group: HostedGroup, key: tuple[int, int]) -> None:
         if self._watches.get(group.partition_id, {}).pop(key, None) is not None:
@@ -214,10 +237,23 @@ class KvService:
         if not watches:
             return
         machine = _machine(group)
-        if self._seen.get(group.partition_id) != machine.revision:
+        if self._seen.get(group.partition_id) != machine.revision and self._may_show(group):
             self._seen[group.partition_id] = machine.revision
             for key in list(watches):
                 self._feed(group.partition_id, key, machine)
+
+    def _may_show(self, group: HostedGroup) -> bool:
+        return self.reads.may_watch(group) and self.reads.may_show_newest(group)
+
+    def _revoke_watches(self, group: HostedGroup) -> None:
+        """End what a follower may show no more; a client goes on from there elsewhere."""
+        watches = self._watches.get(group.partition_id)
+        if not watches or self.reads.may_watch(group):
+            return
+        for key, watch in list(watches.items()):
+            watch.client.stage(encode_reply(watch.request_id, Status.REFUSED, _REVOKED))
+            self._end(group.partition_id, key)
+            watch.client.flush()
 
     def _feed(self, partition: PartitionId, key: tuple[int, int], machine: KvMachine) -> None:
         watch = self._watches[partition][key]
@@ -242,8 +278,11 @@ class KvService:
     def on_writable(self, number: int) -> None:
         """Go on with the watches of a connection that reads again."""
         for partition, watches in self._watches.items():
+            group = self._groups[partition]
+            if not self._may_show(group):
+                continue
             for key in [key for key in watches if key[0] == number]:
-                self._feed(partition, key, _machine(self._groups[partition]))
+                self._feed(partition, key, _machine(group))
 
     def _tell(self, watch: _Watch, events: list[Record]) -> None:
         body = _encode(WatchEvents(events, watch.revision))
@@ -272,7 +311,8 @@ class KvService:
     # Outputs.
 
     def prepare(self) -> None:
-        """Requests are proposed as they come."""
+        """Ask for the reads of this turn; other requests are proposed as they come."""
+        self.reads.prepare()
 
     def on_output(self, group: HostedGroup, output: ReplicaOutput) -> None:
         """Stage the replies of one group's turn, and feed its watches."""
@@ -289,6 +329,8 @@ class KvService:
                 status, body = Status.REFUSED, outcome.reason.encode()
             for request in outcome.request_ids:
                 self._reply(group, request, status, body)
+        if output.reads:
+            self.reads.on_output(group, output)
         self._feed_all(group)
 
     def _on_applied(self, group: HostedGroup, applied: Applied) -> None:
@@ -332,6 +374,7 @@ class KvService:
         """Let leaders delete the keys whose time has come, and answer polls that waited long."""
         self._ticks += 1
         for partition, group in self._groups.items():
+            self._revoke_watches(group)
             if self._ticks % _SILENT_TICKS_MAX == 0:
                 self._give_signs_of_life(group)
             if not group.replica.leads or partition in self._expiring:

@@ -35,10 +35,11 @@ class Operation(IntEnum):
     COMMAND = 1  # body: an encoded command of clustor.kv
     WATCH = 2  # body: a WatchRequest
     CANCEL = 3  # ends the watch of the same request id; no body
+    SNAPSHOT_READ = 4  # body: a Get or a Range, of what this node has applied, however old
 
 
 class Status(IntEnum):
-    APPLIED = 0  # body: the reply of clustor.kv; fsynced on a quorum
+    APPLIED = 0  # body: the reply of clustor.kv; what it tells is fsynced on a quorum
     NOT_LEADER = 1  # body: the leader's admin address, or nothing; nothing happened
     UNKNOWN = 2  # leadership was lost: it may happen once, or never
     REFUSED = 3  # body: why; nothing happened

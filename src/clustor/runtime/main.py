@@ -2,7 +2,7 @@
 
 Exit codes: 0 stopped as asked, 2 wrong flags, 3 the data directory is another's or cannot be
 read, 4 keys, 5 a port is taken, 6 a certificate, 7 the self-test, 8 a replica that must not start,
-70 an error of our own.
+9 the disk is too full, 70 an error of our own.
 """
 
 from __future__ import annotations
@@ -30,24 +30,33 @@ from clustor.raft.errors import DataLost
 from clustor.replica import ReplicaError
 from clustor.runtime.admin import AdminServer
 from clustor.runtime.admin_commands import AdminCommands
+from clustor.runtime.admin_ports import CertificateGuard
 from clustor.runtime.admin_trust import AdminTrust
 from clustor.runtime.audit_control import ControlFollower
 from clustor.runtime.audit_desk import open_desk
 from clustor.runtime.audit_writer import AUDIT_DIRECTORY
 from clustor.runtime.cluster_file import ClusterFile, read_cluster_file
+from clustor.runtime.containment import contained, on_loop_error
 from clustor.runtime.control_orders import GroupOrders
 from clustor.runtime.control_pages import ControlPages
 from clustor.runtime.control_service import ControlService
-from clustor.runtime.data_directory import STATE_DIRECTORY, DataDirectory, open_data_directory
-from clustor.runtime.disk import DiskError, open_disk
+from clustor.runtime.data_directory import (
+    STATE_DIRECTORY,
+    DataDirectory,
+    open_data_directory,
+)
+from clustor.runtime.disk import DiskError, describe_loss, open_disk
 from clustor.runtime.disk_checks import check_disk
+from clustor.runtime.duties import NodeDuties
 from clustor.runtime.errors import (
     CertificateUnusable,
     DataDirectoryInUse,
     DataDirectoryRefused,
     HardeningRefused,
     NodeError,
+    NoRoom,
     PeerRefused,
+    PlaintextRefused,
     PortTaken,
     ReleaseUnverified,
     SelfTestFailed,
@@ -55,8 +64,9 @@ from clustor.runtime.errors import (
 from clustor.runtime.hardening import Hardening, harden, require
 from clustor.runtime.keystore import load_keyring
 from clustor.runtime.kv_service import KvService
+from clustor.runtime.loop_watch import StackWatch
 from clustor.runtime.memory import keep_freed_memory
-from clustor.runtime.node import Node, NodeSettings
+from clustor.runtime.node import TICK_SECONDS, Node, NodeSettings
 from clustor.runtime.pki import NodeId, own_identity
 from clustor.runtime.release import check_release
 from clustor.runtime.repair import repair_status
@@ -65,9 +75,11 @@ from clustor.runtime.rotation import NodeTrust, Repeated
 from clustor.runtime.rotation_keys import KeyKeeper, epochs_in_use, keep_keys, mac_epochs_in_use
 from clustor.runtime.scrubbing import Scrubber
 from clustor.runtime.signer_keys import SignerKeeper, read_trusted
+from clustor.runtime.start_room import require_room
 from clustor.runtime.status import status_of
 from clustor.runtime.telemetry import NodeTelemetry
 from clustor.runtime.telemetry_logs import FORMATS, set_up_logging
+from clustor.runtime.telemetry_metrics import Gate, gate_families
 from clustor.runtime.telemetry_pages import RepairPages
 from clustor.security import KeyUse
 from clustor.selftest import run_selftest, selftest_digest
@@ -82,10 +94,12 @@ EXIT_CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (SelfTestFailed, 7),
     (ReleaseUnverified, 7),
     (HardeningRefused, 2),
+    (PlaintextRefused, 2),
     (ReplicaError, 8),
     (DataLost, 8),
     (LogError, 8),
     (DiskError, 8),
+    (NoRoom, 9),
     (NodeError, 1),
 )
 
@@ -129,6 +143,12 @@ def _run(arguments: argparse.Namespace, extend: Extend | None) -> None:
     node_id = NodeId(arguments.node)
     cluster.node(node_id)
     data = open_data_directory(arguments.data, cluster.id, node_id)
+    require_room(
+        data.root,
+        groups=cluster.groups + bool(cluster.control_founders),
+        numbers=cluster.flow.disk,
+        segment_bytes=cluster.segment_bytes,
+    )
     identity = own_identity(data.pki)
     if (identity.cluster_id, identity.node_id) != (cluster.id, node_id):
         raise CertificateUnusable(
@@ -174,9 +194,11 @@ async def serve_node(
     data: DataDirectory,
     file: Path,
     extend: Extend | None = None,
+    *,
+    stop: asyncio.Event | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then stop in order; `file` is the cluster's description."""
-    asyncio.get_running_loop().set_exception_handler(_die)
+    """Serve until SIGTERM, SIGINT or `stop`, then end in order; `file` describes the cluster."""
+    asyncio.get_running_loop().set_exception_handler(_on_loop_error)
     _harden(cluster, data, check_release(data.pki))
     signers = SignerKeeper(data.keys, node_id)
     settings = NodeSettings(
@@ -187,16 +209,19 @@ async def serve_node(
         profile=cluster.profile,
         log_config=LogConfig(segment_bytes=cluster.segment_bytes),
         flow=cluster.flow,
+        cadence=cluster.cadence,
         registered_keys=read_trusted(data.keys),
     )
     checked = check_disk(data, cluster)
     disk = open_disk(data.root)
-    for downgrade in disk.downgrades:
-        journal.info("the disk cannot write in mode %s: %s", downgrade.mode.name, downgrade.reason)
+    loss = describe_loss(disk)
+    if loss is not None:
+        journal.warning("%s", loss)
     node = Node(settings, data, disk)
     node.disk_checked = checked
     node.audit = signers.audit = open_desk(data, active_partitions=cluster.groups)
     node.transport.on_refused = node.audit.peer_refused
+    contained.tell = node.audit.error_contained
     node.audit.node_did("NodeStarted", node_id)
     trust = NodeTrust(node.transport, data.pki, node.audit, node.now_ms, cluster.ocsp_url)
     keeper = KeyKeeper(
@@ -217,7 +242,14 @@ async def serve_node(
     if door is not None:
         watches.append(Repeated(door.look))
     telemetry = admin.telemetry = node.watch = NodeTelemetry(node)
-    await admin.listen(settings.entry.admin, door.context if door is not None else None)
+    node.duties = NodeDuties(node)
+    gates: dict[str, Gate] = {"admin": admin.gate, "peer": node.transport.gate}
+    telemetry.sources.append(lambda: gate_families(gates))
+    await admin.listen(
+        settings.entry.admin,
+        door.context if door is not None else None,
+        isolated=cluster.fault_injection,
+    )
     for number in range(1, cluster.groups + 1):
         kv.host(PartitionId(number))
     if cluster.control_founders:
@@ -236,12 +268,15 @@ async def serve_node(
     scrubber.start()
     if node.control is not None:
         node.control.start()
+    looking = StackWatch(node.loop_watch, TICK_SECONDS) if door is None else None
     if door is None:
         journal.info("development mode: admin and KV are plaintext on %s", settings.entry.admin)
     gc.collect()
     gc.freeze()
-    await _asked_to_stop()
+    await _asked_to_stop(stop)
     journal.info("stopping")
+    if looking is not None:
+        looking.stop()
     if close is not None:
         close()
     scrubber.close()
@@ -249,8 +284,8 @@ async def serve_node(
     if node.control is not None:
         await node.control.close()
     await node.stop()
-    for watch in watches:
-        watch.stop()
+    for each in watches:
+        each.stop()
     node.audit.node_did("NodeStopped", node_id)
     await node.audit.close()
     admin.close()
@@ -258,30 +293,43 @@ async def serve_node(
 
 
 async def _serve_repair(cluster: ClusterFile, node_id: NodeId, data: DataDirectory) -> None:
+    asyncio.get_running_loop().set_exception_handler(_on_loop_error)
     keys = load_keyring(data.keys)
     pid = os.getpid()
     status = repair_status(cluster, node_id, data, keys, pid)
     admin = AdminServer(lambda: status, None)
-    admin.telemetry = RepairPages(int(node_id))
-    await admin.listen(cluster.node(node_id).admin)
+    admin.telemetry, admin.api = RepairPages(int(node_id)), CertificateGuard()
+    door = AdminTrust(data.pki, admin, None) if cluster.admin_tls else None
+    await admin.listen(
+        cluster.node(node_id).admin,
+        door.context if door is not None else None,
+        isolated=cluster.fault_injection,
+    )
+    watch = Repeated(door.look) if door is not None else None
     journal.info("repair mode: read-only, status on %s", cluster.node(node_id).admin)
     await _asked_to_stop()
+    if watch is not None:
+        watch.stop()
     admin.close()
 
 
-def _die(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """End the process at once: an error that nobody foresaw is ours, and a wrong node may lie.
+def _on_loop_error(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Take what no guard has contained: the last resort (see `containment`)."""
+    on_loop_error(context, _die)
+
+
+def _die(message: str, error: BaseException | None) -> None:
+    """End the process at once: nothing less can be ended, and a wrong node may lie.
 
     What was acknowledged is durable; the next start recovers.
     """
-    error = context.get("exception")
-    journal.critical("%s", context.get("message"), exc_info=error)
+    journal.critical("%s", message, exc_info=error)
     logging.shutdown()
     os._exit(70)
 
 
-async def _asked_to_stop() -> None:
-    stop = asyncio.Event()
+async def _asked_to_stop(stop: asyncio.Event | None = None) -> None:
+    stop = stop or asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)

@@ -14,6 +14,7 @@ import random
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -30,9 +31,9 @@ from clustor.raft.types import ReplicaId, Role
 from clustor.replica import (
     ChunkSent,
     DiskRead,
+    DiskWork,
     NewMachine,
     NodeInflight,
-    Replica,
     ReplicaOutput,
     ReplicaSettings,
     Transfer,
@@ -42,12 +43,15 @@ from clustor.replica import (
 from clustor.runtime.admission import FlowNumbers
 from clustor.runtime.audit_desk import AuditDesk
 from clustor.runtime.cluster_file import ClusterFile, NodeEntry
+from clustor.runtime.containment import contained
 from clustor.runtime.control_records import CONTROL_PARTITION
 from clustor.runtime.data_directory import DataDirectory, read_room
 from clustor.runtime.disk import Disk
 from clustor.runtime.disk_checks import DiskChecked
 from clustor.runtime.disk_policy import DiskRoom
+from clustor.runtime.fenced_replica import FencedReplica
 from clustor.runtime.hosted_group import HostedGroup
+from clustor.runtime.loop_watch import LoopWatch
 from clustor.runtime.members import record_membership
 from clustor.runtime.pki import NodeId, spiffe_uri
 from clustor.runtime.quarantine import QuarantineRecords
@@ -55,13 +59,26 @@ from clustor.runtime.raft_wire import from_packet, to_packet
 from clustor.runtime.service import GroupWatcher, NodeWatch, Service
 from clustor.runtime.snapshot_pace import SnapshotPace
 from clustor.runtime.transport import Transport
+from clustor.snapshot import CadenceProfile
 
 if TYPE_CHECKING:
     from clustor.runtime.control_service import ControlService
+    from clustor.runtime.duties import NodeDuties
 
 TICK_SECONDS: Final = 0.010
 GROUP_TICKS: Final = 3
 """Each third tick is one of the groups too: time alone changes little there, and most rest."""
+LATE_SECONDS: Final = 0.020
+"""A tick that comes later than this reads first what its sockets hold (C19)."""
+GROUP_TICK_MS_MAX: Final = 50
+"""Groups that were not ticked for longer than this are told that the node did not run."""
+_READS_MIN: Final = 2
+_READS_MAX: Final = 4
+TURN_NS_MAX: Final = 5_000_000
+"""What one turn may take before the sockets have theirs again."""
+TURN_BYTES_MAX: Final = 256 << 10
+"""How much of one group is applied or made an entry before the others have their turn."""
+_LATENESS_MS: Final = 1_000
 GRACEFUL_SHUTDOWN_TIMEOUT_MS: Final = 10_000  # clustor §14.3
 COMMIT_QUIESCENCE_MS: Final = 200
 _TRANSFER_MS_MAX: Final = 2_000
@@ -81,6 +98,7 @@ class NodeSettings:
     profile: Profile = CONSISTENCY_PROFILE
     log_config: LogConfig = LogConfig()
     flow: FlowNumbers = FlowNumbers()
+    cadence: CadenceProfile | None = None
     registered_keys: tuple[str, ...] = ()  # SnapshotManifestKeys, beside the cluster's own
 
     @property
@@ -104,9 +122,21 @@ class Node:
         self._touched: dict[HostedGroup, None] = {}
         self._behind: dict[HostedGroup, None] = {}  # may have put off to apply something
         self._turn_due = False
+        self._closed = False
         self._ticks = 0
         self._ticking: asyncio.TimerHandle | None = None
+        self._ticked = self._tick_due = time.monotonic()
+        self._groups_ticked_ms = [0, 0]  # of those that follow, and of those that lead
+        self._rereading = False
+        self._lateness_due_ms = 0
+        self.loop_watch = LoopWatch()
+        """How late this loop is, and what blocks it."""
         self.stopping = False
+        self.draining = False
+        """An operator wants this node to lead nothing and to serve nobody."""
+        self.duties: NodeDuties | None = None
+        self.listeners: Callable[[], dict[str, str]] = dict
+        """Where clients come in, by kind; who examines the node asks."""
         self.watch: NodeWatch | None = None
         """Who looks on; nothing here depends on it."""
         self.transport = Transport(
@@ -117,6 +147,8 @@ class Node:
             on_lost=self._on_lost,
             jitter=self._random.random,
         )
+        self.on_group_stopped: Callable[[HostedGroup, str], None] = lambda _group, _why: None
+        """Who must hear that a group has stopped for good; the others go on."""
         self.audit: AuditDesk | None = None
         """Where to tell what people must be able to prove; None: nowhere."""
         self._services: list[Service] = []
@@ -153,6 +185,11 @@ class Node:
     def data_root(self) -> Path:
         """The node's own directory."""
         return self._data.root
+
+    @property
+    def pki_directory(self) -> Path:
+        """Where this node's certificates are."""
+        return self._data.pki
 
     @property
     def keys_directory(self) -> Path:
@@ -203,6 +240,8 @@ class Node:
             if entry.id != self.node_id:
                 self.transport.connect(entry.id, entry.peer)
         self._touch_all()
+        self._ticked = self._tick_due = time.monotonic()
+        self._groups_ticked_ms = [self.now_ms()] * 2
         self._tick()
 
     def _open_group(
@@ -226,12 +265,13 @@ class Node:
         )
         for finding in group.replica.findings:
             journal.info("group %d: %s: %s", partition, finding.kind, finding.detail)
+        group.loop_watch = self.loop_watch
         self.groups[partition] = group
         self._by_number |= dict.fromkeys(group.numbers(), group)
         group.quarantine = self.quarantines.view(partition)
         return group
 
-    def replace_replica(self, group: HostedGroup, replica: Replica) -> None:
+    def replace_replica(self, group: HostedGroup, replica: FencedReplica) -> None:
         """Let another replica take the place of a failed one: a repair, while others serve."""
         for number in group.numbers():
             del self._by_number[number]
@@ -260,6 +300,8 @@ class Node:
             log_config=self.settings.log_config,
             io_writer_mode=self.disk.mode,
             node_inflight=self._inflight,
+            cadence=self.settings.cadence,
+            wall_ms=_wall_ms,
             measuring_clock=time.perf_counter,
         )
 
@@ -309,13 +351,13 @@ class Node:
             if not leading:
                 return
             for group in leading:
-                self._transfer(group)
+                self.hand_over(group)
             await asyncio.sleep(2 * TICK_SECONDS)
 
-    def _transfer(self, group: HostedGroup) -> None:
+    def hand_over(self, group: HostedGroup, but: frozenset[int] = frozenset()) -> None:
         """Hand over to the replica that is furthest; a transfer that runs is left alone."""
         core = group.replica.group.core
-        reachable = self.transport.connected()
+        reachable = [each for each in self.transport.connected() if int(each) not in but]
         others = [
             (progress.match_index, member)
             for member, progress in core.progress.items()
@@ -336,6 +378,8 @@ class Node:
             await asyncio.sleep(TICK_SECONDS)
 
     def _close_turns(self) -> None:
+        self._turn_due = True  # none comes any more: what was open is closed behind them
+        self._closed = True
         if self._ticking is not None:
             self._ticking.cancel()
             self._ticking = None
@@ -370,22 +414,75 @@ class Node:
             self.touch(group)
 
     def _tick(self) -> None:
+        began_ns = time.monotonic_ns()
         self._ticking = self._loop.call_later(TICK_SECONDS, self._tick)
+        now = began_ns / 1e9
+        late = max(0.0, now - self._tick_due)
+        self.loop_watch.ticked(late * 1000, (now - self._ticked) * 1000)
+        self._ticked, self._tick_due = now, now + TICK_SECONDS
         now_ms = self.now_ms()
         self._watch_disk(now_ms)
         self._ticks += 1
-        if self._ticks % GROUP_TICKS == 0:  # all at once: their heartbeats share a frame
-            for group in self.groups.values():
-                if not group.paused:
-                    self._tick_group(group, now_ms)
+        if late > LATE_SECONDS:
+            self._tick_groups(leading=True)  # their heartbeats are late as it is
+            self._read_first()
+        elif self._ticks % GROUP_TICKS == 0:
+            self._tick_groups(leading=True)
+            if not self._rereading:
+                self._tick_groups(leading=False)
         for service in self._services:
-            service.on_tick()
+            contained.run("service tick", type(service).__name__, service.on_tick)
+        if self.duties is not None:
+            contained.run("duties", "", partial(self.duties.on_tick, now_ms))
+        if self.watch is not None:
+            contained.run("telemetry", "", lambda: self._look_on(now_ms))
+        self.turn_soon()
+        self.loop_watch.ran("tick", began_ns)
+
+    def _look_on(self, now_ms: int) -> None:
         if self.watch is not None:
             self.watch.on_tick(now_ms)
+
+    def _read_first(self) -> None:
+        """Let a late tick of those who follow wait until the sockets were read: a leader that
+        spoke in time must not be judged by when we listen (C19).
+        """
+        if not self._rereading:
+            self._rereading = True
+            self._loop.call_soon(self._read_on, _READS_MAX, self.transport.bytes_received)
+
+    def _read_on(self, reads_left: int, seen: int) -> None:
+        """Go on as long as peers say more; each turn of the loop reads every socket once."""
+        received = self.transport.bytes_received
+        enough = received == seen and reads_left <= _READS_MAX - _READS_MIN
+        if reads_left and not enough:
+            self._loop.call_soon(self._read_on, reads_left - 1, received)
+            return
+        self._rereading = False
+        self._tick_groups(leading=False)
         self.turn_soon()
 
-    def _tick_group(self, group: HostedGroup, now_ms: int) -> None:
-        group.replica.tick(now_ms)
+    def _tick_groups(self, *, leading: bool) -> None:
+        """Tick all that lead, or all others, at once: their heartbeats share a frame."""
+        now_ms = self.now_ms()
+        gap_ms = now_ms - self._groups_ticked_ms[leading]
+        self._groups_ticked_ms[leading] = now_ms
+        expected_ms = int(GROUP_TICKS * TICK_SECONDS * 1000)
+        missed_ms = gap_ms - expected_ms if gap_ms > GROUP_TICK_MS_MAX else 0
+        age_ms = self.disk.age_ns() // 1_000_000
+        for group in self.groups.values():
+            if not group.paused and group.replica.leads is leading:
+                group.answer_for(partial(self._tick_group, group, now_ms, missed_ms, age_ms))
+        if now_ms >= self._lateness_due_ms:
+            self._lateness_due_ms = now_ms + _LATENESS_MS
+            lateness_ms = self.loop_watch.lateness_ms()
+            for group in self.groups.values():
+                group.replica.lateness(lateness_ms)
+
+    def _tick_group(
+        self, group: HostedGroup, now_ms: int, missed_ms: int, device_age_ms: int
+    ) -> None:
+        group.replica.tick(now_ms, missed_ms=missed_ms, device_age_ms=device_age_ms)
         news = group.admission.tick(now_ms)
         if news is not None:
             journal.warning("group %d: %s", group.partition_id, news)
@@ -416,7 +513,7 @@ class Node:
         if isinstance(body, w.SnapshotTransfer):
             try:
                 transfer = decode_transfer(bytes(body.data))
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 journal.warning("node %d sent a transfer that cannot be read", peer)
                 return
             group.replica.receive_transfer(ReplicaId(peer), transfer)
@@ -429,32 +526,49 @@ class Node:
 
     def _on_lost(self, peer: NodeId) -> None:
         for service in self._services:
-            service.on_peer_lost(peer)
+            name = type(service).__name__
+            contained.run("service peer lost", name, partial(service.on_peer_lost, peer))
 
     def _on_disk(self) -> None:
+        began_ns = time.monotonic_ns()
         mode = self.disk.mode
         for completion in self.disk.completions():
             group = self._by_number[completion.partition.number]
-            group.completed(completion)
+            group.answer_for(partial(group.completed, completion))
             self.touch(group)
         if self.disk.mode is not mode:
             journal.warning("the disk now writes in mode %s", self.disk.mode.name)
             for group in self.groups.values():
                 group.use_mode(self.disk.mode)
+        self.loop_watch.ran("disk", began_ns)
 
     # Outputs.
 
     def _turn(self) -> None:
+        if self._closed:
+            return
+        began_ns = time.monotonic_ns()
         self._turn_due = False
         self._give_outputs()
-        while self._touched:
+        while self._touched and time.monotonic_ns() - began_ns < TURN_NS_MAX:
             self._give_outputs()
-        behind, self._behind = self._behind, {}
-        for group in behind:
-            if group.replica.catch_up():
-                self._hosted_by[group.partition_id].on_output(group, ReplicaOutput())
+        self._catch_up()
         for service in self._services:
             service.flush()
+        if self._touched or self._behind:
+            self.turn_soon()
+        self.disk.look()
+        self.loop_watch.ran("turn", began_ns)
+
+    def _catch_up(self) -> None:
+        """Let every group apply what it put off, a share of it where that is much."""
+        behind, self._behind = self._behind, {}
+        for group in behind:
+            if group.replica.catch_up(bytes_max=TURN_BYTES_MAX):
+                service = self._hosted_by[group.partition_id]
+                group.answer_for(partial(service.on_output, group, ReplicaOutput()))
+            if group.replica.is_behind:
+                self._behind[group] = None
 
     def _give_outputs(self) -> None:
         """Let every touched group give its output.
@@ -471,7 +585,9 @@ class Node:
         if not waits:
             self._write(outputs)
         for group, output in outputs:
-            self._carry_out(group, output)
+            group.answer_for(partial(self._carry_out, group, output))
+            if output.more:
+                self.touch(group)
         self._behind |= touched
         if self._pace.waiting:
             for partition, target, chunk in self._pace.take(self.now_ms()):
@@ -485,8 +601,12 @@ class Node:
     def _write(self, outputs: list[tuple[HostedGroup, ReplicaOutput]]) -> None:
         for group, output in outputs:
             works = output.disk + group.replica.take_disk()
-            if works and group.submit(works, alone=len(outputs) == 1):
-                self._touched[group] = None
+            if works:
+                group.answer_for(partial(self._submit, group, works, alone=len(outputs) == 1))
+
+    def _submit(self, group: HostedGroup, works: list[DiskWork], *, alone: bool) -> None:
+        if group.submit(works, alone=alone):
+            self._touched[group] = None
 
     def _carry_out(self, group: HostedGroup, output: ReplicaOutput) -> None:
         if output.messages:
@@ -503,7 +623,7 @@ class Node:
         self._hosted_by[group.partition_id].on_output(group, output)
         group.admission.measure()
         if self.watch is not None:
-            self.watch.on_output(group, output)
+            contained.run("telemetry", "", partial(self.watch.on_output, group, output))
         if output.delay is not None:
             began, delay = self._loop.time(), output.delay
             self._loop.call_later(
@@ -529,6 +649,7 @@ class Node:
             journal.error("group %d has stopped: %s", group.partition_id, output.failed)
             if group.replica.is_damaged:
                 self.quarantines.note_damage(group.partition_id)
+            self.on_group_stopped(group, output.failed)
 
     def _tell_leadership(self, group: HostedGroup, change: RoleChange) -> None:
         """Write down that a group is led here from now on, or no more: who answered when."""
@@ -544,7 +665,7 @@ class Node:
         return self.control is None or group is self.control.group
 
     def _write_delayed(
-        self, group: HostedGroup, replica: Replica, number: int, began: float
+        self, group: HostedGroup, replica: FencedReplica, number: int, began: float
     ) -> None:
         replica.write_delayed(number, (self._loop.time() - began) * 1000)
         self.touch(group)
@@ -592,7 +713,7 @@ class Node:
             if isinstance(error, Exception):
                 replica.disk_read_failed(read.token, error)
             elif not future.cancelled():
-                replica.disk_read(read.token, future.result())
+                replica.disk_read(read.token, future.result())  # fences by itself
             self.touch(group)
 
         running.add_done_callback(ended)
@@ -606,6 +727,10 @@ class Node:
 
     def _entries(self) -> Iterable[NodeEntry]:
         return self.cluster.nodes
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _is_notable(output: ReplicaOutput) -> bool:

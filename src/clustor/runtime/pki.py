@@ -23,7 +23,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from clustor.runtime.certificates import read_certificate
 from clustor.runtime.errors import (
+    CertificateUnreadable,
     CertificateUnusable,
     PeerCertificateExpired,
     PeerCertificateRevoked,
@@ -335,11 +337,9 @@ def identity_of(certificate_der: bytes | None) -> PeerIdentity:
     if certificate_der is None:
         raise PeerWithoutIdentity("the peer showed no certificate")
     try:
-        certificate = x509.load_der_x509_certificate(certificate_der)
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-        uris = names.value.get_values_for_type(x509.UniformResourceIdentifier)
-    except (ValueError, x509.ExtensionNotFound) as error:
-        raise PeerWithoutIdentity("the peer's certificate names no node") from error
+        uris = read_certificate(certificate_der).uris
+    except CertificateUnreadable as error:
+        raise PeerWithoutIdentity("the peer's certificate cannot be read", **error.facts) from error
     found = _SPIFFE.fullmatch(uris[0]) if len(uris) == 1 else None
     if found is None:
         raise PeerWithoutIdentity("the peer's certificate names no node", uris=len(uris))

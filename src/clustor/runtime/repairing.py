@@ -39,7 +39,6 @@ from clustor.raft.types import ReplicaId
 from clustor.replica import (
     ReadmissionStep,
     RepairPhase,
-    Replica,
     ReplicaDamaged,
     ReplicaError,
     ReplicaOutput,
@@ -49,6 +48,7 @@ from clustor.replica import (
     plan_rejoin_epoch,
 )
 from clustor.replica.readmission import believed_leader
+from clustor.runtime.containment import contained
 from clustor.runtime.control_orders import placement_for
 from clustor.runtime.control_records import CONTROL_PARTITION
 from clustor.runtime.errors import ControlUnavailable
@@ -218,7 +218,7 @@ class RepairService:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:  # the quarantine stays, and nobody is told that it is over
-            journal.error("a step of a repair failed", exc_info=error)
+            contained.caught("duty", "a step of a repair", error)
 
     async def _read_again(self, repair: _Repair) -> None:
         group = repair.group
@@ -272,7 +272,7 @@ class RepairService:
         if epoch is None or not group.idle:
             return
         try:
-            replica: Replica = group.rejoined(epoch, self._node.now_ms())
+            replica = group.rejoined(epoch, self._node.now_ms())
         except (ReplicaError, DataLost) as error:
             journal.error("group %d stays in quarantine: %s", group.partition_id, error)
             return

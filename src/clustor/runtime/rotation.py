@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from clustor.runtime.audit_writer import wall_ms
+from clustor.runtime.containment import contained
 from clustor.runtime.errors import CertificateUnusable, NodeError
 from clustor.runtime.ocsp import ASK_AFTER_MS, OCSP_DIRECTORY, OcspAsking, OcspCache, Subject
 from clustor.runtime.pki import (
@@ -269,7 +270,7 @@ class Repeated:
 
     def _run(self) -> None:
         self._timer = self._loop.call_later(self._seconds, self._run)
-        self._call()
+        contained.run("duty", getattr(self._call, "__qualname__", ""), self._call)
 
     def stop(self) -> None:
         self._timer.cancel()

@@ -26,6 +26,7 @@ from clustor.log.types import PartitionId, SegmentSeq
 from clustor.replica import Replica, ReplicaDamaged
 from clustor.runtime.admin_commands import Answer
 from clustor.runtime.boot_record import Booted, boot_record_of, write_boot_record
+from clustor.runtime.containment import contained
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.scrub_reading import read_piece, read_rest, scrub_thread
 from clustor.telemetry import Family, counter, gauge
@@ -78,7 +79,7 @@ class Scrubber:
         self.faults = 0
 
     def start(self) -> None:
-        self._task = self._loop.create_task(self._run())
+        self._task = self._loop.create_task(contained.lasting("duty", self._run))
 
     def close(self) -> None:
         """Stop; what was read does not have to be read again, because a start reads everything."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -76,6 +76,11 @@ class GroupStatus(msgspec.Struct, frozen=True):
     strict_fallback_state: str = ""  # Healthy, LocalOnly or ProofPublished (clustor §9.1)
     strict_fallback_blocking_reason: str = ""
     cache_state: str = ""  # as this replica was told
+    snapshot_base_index: int = 0  # what the newest snapshot covers
+    snapshot_kind: str = ""  # Full or Delta; nothing where there is none
+    snapshot_fulls: int = 0  # that are kept
+    delta_chain_length: int = 0
+    delta_chain_state: str = ""  # Healthy, GracefulCatchup or Orphaned (clustor §9.5)
 
 
 class ReportStatus(msgspec.Struct, frozen=True):
@@ -139,13 +144,20 @@ class NodeStatus(msgspec.Struct, frozen=True):
     disk: DiskStatus | None = None
 
 
+def mode_of(node: Node) -> str:
+    """Name what the node does as a whole."""
+    if node.stopping:
+        return "Stopping"
+    return "Draining" if node.draining else "Serving"
+
+
 def status_of(node: Node, pid: int) -> NodeStatus:
     """Look at everything once."""
     return NodeStatus(
         cluster_id=node.cluster.cluster_id,
         node_id=node.node_id,
         pid=pid,
-        mode="Stopping" if node.stopping else "Serving",
+        mode=mode_of(node),
         connected_to=[int(peer) for peer in node.transport.connected()],
         nodes=[
             NodeAddress(entry.node_id, str(entry.peer), str(entry.admin))
@@ -213,6 +225,7 @@ def group_status(hosted: HostedGroup) -> GroupStatus:
         strict_fallback_state=str(group.fallback.state),
         strict_fallback_blocking_reason=str(group.fallback.blocking),
         cache_state=str(group.access.cache),
+        **_snapshots(hosted),
     )
 
 
@@ -220,6 +233,20 @@ def _state(hosted: HostedGroup, running: str) -> str:
     if hosted.quarantine is not None:
         return "Quarantine"
     return running if hosted.replica.failed is None else "Failed"
+
+
+def _snapshots(hosted: HostedGroup) -> dict[str, Any]:
+    replica = hosted.replica
+    clock, newest = replica.emission_clock, replica.catalog.newest
+    found: dict[str, Any] = {"delta_chain_state": "" if clock is None else str(clock.chain)}
+    if newest is not None:
+        found["snapshot_base_index"] = newest.manifest.base_index
+        found["snapshot_kind"] = newest.manifest.snapshot_kind.value
+        found["delta_chain_length"] = newest.manifest.delta_chain_length
+        found["snapshot_fulls"] = sum(
+            each.record.parent is None for each in replica.catalog.snapshots
+        )
+    return found
 
 
 def _state_digest(machine: StateMachine) -> str:

@@ -10,31 +10,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from clustor.flow import LagClass
-from clustor.log.types import PartitionId
+from clustor.raft.leadership import RefusedBecause
 from clustor.raft.output import Note, NoteKind, RoleChange
 from clustor.raft.types import Role
-from clustor.replica import Applied, Refused, ReplicaOutput
-from clustor.runtime.admin import Later
+from clustor.replica import Applied, Refused, Replica, ReplicaOutput
 from clustor.runtime.admin_commands import Answer
+from clustor.runtime.admin_ports import Later
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.telemetry_metrics import Source
 from clustor.runtime.telemetry_pages import TelemetryPages
 from clustor.runtime.telemetry_spans import Spans, spans_from_environment
 from clustor.runtime.telemetry_why import GroupWhy
 from clustor.telemetry import (
-    CanaryNumbers,
-    CanaryWatch,
     CommitClock,
     GroupSight,
     IncidentClass,
     IncidentLog,
     NodeMeters,
+    ReadinessNumbers,
+    ReadinessWatch,
     Verdict,
 )
 
@@ -45,7 +44,6 @@ LOOK_MS_MIN: Final = 100
 LOOK_MS_MAX: Final = 1_000
 _LOOKS_PER_MS: Final = 10
 """A node of many groups looks less often: a look at one takes some microseconds."""
-CANARY_VARIABLE: Final = "CLUSTOR_CANARY_MS"
 
 _INCIDENT_OF_NOTE: Final = {
     NoteKind.LOG_DAMAGED: IncidentClass.LOG_DAMAGED,
@@ -56,20 +54,11 @@ _INCIDENT_OF_NOTE: Final = {
     NoteKind.CLOCK_GUARD_ALARM: IncidentClass.CLOCK_GUARD_ALARM,
     NoteKind.DEVICE_STALLED: IncidentClass.DEVICE_STALLED,
     NoteKind.MEMBERSHIP_ROLLED_BACK: IncidentClass.MEMBERSHIP_ROLLED_BACK,
-    NoteKind.LEASE_GAP_EXCEEDED: IncidentClass.LEASE_GAP_EXCEEDED,
 }
 
 MorePages: TypeAlias = Callable[[str, dict[str, str]], Answer | None]
 
 journal = logging.getLogger("clustor.telemetry")
-
-
-def canary_numbers() -> CanaryNumbers:
-    """Return how often idle groups prove themselves; the environment may say otherwise."""
-    text = os.environ.get(CANARY_VARIABLE, "")
-    if text.isdigit() and int(text) >= 100:
-        return CanaryNumbers(period_ms=int(text))
-    return CanaryNumbers()
 
 
 class _Watched:
@@ -87,12 +76,12 @@ class NodeTelemetry:
     """The telemetry of one node. Nothing of the node depends on it."""
 
     def __init__(
-        self, node: Node, numbers: CanaryNumbers | None = None, spans: Spans | None = None
+        self, node: Node, numbers: ReadinessNumbers | None = None, spans: Spans | None = None
     ) -> None:
         self._node = node
         self._loop = asyncio.get_running_loop()
         self.meters = NodeMeters()
-        self.canaries = CanaryWatch(numbers or canary_numbers())
+        self.readiness = ReadinessWatch(numbers or ReadinessNumbers())
         self.incidents = IncidentLog()
         self.whys = GroupWhy(node)
         self.sources: list[Source] = []
@@ -189,6 +178,10 @@ class NodeTelemetry:
         if kind is not None:
             self._alert(kind, group, {name: str(value) for name, value in note.facts})
 
+    def alert(self, kind: IncidentClass, group: HostedGroup, facts: dict[str, str]) -> None:
+        """Take an alert of a service above."""
+        self._alert(kind, group, facts)
+
     def _alert(self, kind: IncidentClass, group: HostedGroup, facts: dict[str, str]) -> None:
         partition = int(group.partition_id)
         verdict = self.incidents.alert(
@@ -207,20 +200,13 @@ class NodeTelemetry:
     # Time.
 
     def on_tick(self, now_ms: int) -> None:
-        """Look at every group once in a while, and let idle leaders prove that they can write."""
+        """Look at every group once in a while."""
         groups = self._node.groups
         pause_ms = min(LOOK_MS_MAX, max(LOOK_MS_MIN, len(groups) // _LOOKS_PER_MS))
         if now_ms - self._looked_ms < pause_ms:
             return
         self._looked_ms = now_ms
-        sights = [_sight(group) for group in groups.values()]
-        for partition in self.canaries.look(sights, now_ms):
-            group = groups[PartitionId(partition)]
-            answer = group.replica.propose_canary()
-            if isinstance(answer, str):
-                self.canaries.refused(partition, answer)
-            else:
-                self.canaries.wrote(partition)
+        self.readiness.look([_sight(group) for group in groups.values()], now_ms)
         for group in groups.values():
             if group.admission.verdict.lag_class is LagClass.STRUCTURAL:
                 self._alert(IncidentClass.STRUCTURAL_LAG, group, {})
@@ -250,6 +236,14 @@ def _sight(group: HostedGroup) -> GroupSight:
         failed=replica.failed,
         rejoining=core.hard.rejoining,
         proven_index=core.wal_committed_index if replica.leads else fsynced,
+        last_index=core.log.last_index,
+        refusal=_refusal(replica),
         ingest_blocked=group.admission.verdict.credit_scale == 0.0,
         quarantine="" if group.quarantine is None else str(group.quarantine),
     )
+
+
+def _refusal(replica: Replica) -> str:
+    """Say why the leader of a group would refuse a write; a transfer is over in a moment."""
+    refusal = replica.group.leadership.refusal() if replica.leads else None
+    return "" if refusal in (None, RefusedBecause.TRANSFERRING) else str(refusal)

@@ -8,6 +8,7 @@ import sys
 import traceback
 from typing import Final, TextIO
 
+from clustor.printable import printable
 from clustor.telemetry import Event, encode_line
 
 FORMAT_VARIABLE: Final = "QUANTUM_LOG_FORMAT"
@@ -77,6 +78,13 @@ class JsonFormatter(logging.Formatter):
         return encode_line(event).decode()
 
 
+class TextFormatter(logging.Formatter):
+    """Writes a record as one line of text, whoever's words stand in it; a traceback follows."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # `logging` calls it so
+        return printable(super().formatMessage(record))
+
+
 def log_format(wanted: str | None = None) -> str:
     """Return what was asked for by flag, else by environment, else text."""
     found = wanted or os.environ.get(FORMAT_VARIABLE) or "text"
@@ -94,5 +102,5 @@ def set_up_logging(
     """Let everything that is logged go to standard error, in the wanted format."""
     handler = logging.StreamHandler(stream or sys.stderr)
     as_json = log_format(wanted) == "json"
-    handler.setFormatter(JsonFormatter(node_id) if as_json else logging.Formatter(text))
+    handler.setFormatter(JsonFormatter(node_id) if as_json else TextFormatter(text))
     logging.basicConfig(level=level, handlers=[handler])

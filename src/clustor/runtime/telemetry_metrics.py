@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from clustor.control.gates import MODE_TRUTH_TABLE
 from clustor.flow import hint_for, ingest_status
 from clustor.raft.reads import read_gate_predicate
+from clustor.runtime.build import build
+from clustor.runtime.containment import contained
 from clustor.runtime.errors import NodeError
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.pki import CERTIFICATE_FILE, load_certificate
@@ -20,20 +22,34 @@ from clustor.runtime.telemetry_why import durability_status
 from clustor.telemetry import (
     Family,
     GroupReading,
+    Kind,
     NodeMeters,
     Totals,
+    by_label,
     counter,
     gauge,
     meter_families,
     schema_families,
 )
+from clustor.telemetry.exposition import histogram
 
 if TYPE_CHECKING:
     from clustor.runtime.node import Node
 
 GROUPS_PER_STEP: Final = 64
-GIT_SHA_VARIABLE: Final = "QUANTUM_GIT_SHA"
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+class Gate(Protocol):
+    """What of a port's gate is shown."""
+
+    turned_away: int
+
+    @property
+    def present(self) -> int: ...
+    @property
+    def half_open(self) -> int: ...
+
 
 Source: TypeAlias = Callable[[], Iterator[Family | None]]
 """Gives families; None is a good moment to let others have the loop."""
@@ -63,7 +79,7 @@ def scrape(
     node: Node, meters: NodeMeters, sources: list[Source], detail: Detail | None
 ) -> Iterator[Family | None]:
     """Give all families but the detail; the readings for that are left in it."""
-    yield from schema_families(os.environ.get(GIT_SHA_VARIABLE, "unknown"))
+    yield from schema_families(build().commit, build().label)
     yield from meter_families(meters)
     totals = Totals()
     groups = sorted(node.groups.values(), key=lambda each: each.partition_id)
@@ -107,7 +123,6 @@ def reading_of(hosted: HostedGroup) -> GroupReading:
         gate_blocked={str(name): count for name, count in fallback.gate_blocked.items()},
         cache_state=str(access.cache),
         cache_age_ms=access.control.cache_age_ms(core.now_ms) or 0,
-        lease_state="Enabled" if core.profile.lease.gap_max > 0 else "Disabled",
         clock_guard_alarm=access.clock_guard_alarm,
         observers_allowed=group.replication.observers_allowed,
         can_read_snapshot=core.leads or access.follower_clause() is None,
@@ -119,6 +134,7 @@ def reading_of(hosted: HostedGroup) -> GroupReading:
         delta_chain_length=newest.manifest.delta_chain_length if newest is not None else 0,
         is_installing=core.installing is not None,
     )
+    _read_cadence(hosted, reading)
     if reading.is_installing:
         reading.install_chunks_missing, reading.install_chunks = replica.install_progress()
     if replica.leads:
@@ -132,6 +148,17 @@ def _strict_only_ms(hosted: HostedGroup) -> int:
     core = hosted.replica.group.core
     since_ms = hosted.replica.group.fallback.local_only_since_ms
     return 0 if since_ms is None else core.now_ms - since_ms
+
+
+def _read_cadence(hosted: HostedGroup, reading: GroupReading) -> None:
+    clock = hosted.replica.emission_clock
+    if clock is None:
+        return
+    reading.delta_emit_skew_ms = clock.delta_emit_skew_ms
+    reading.delta_chain_state = str(clock.chain)
+    last_ms = clock.state.last_ms
+    if last_ms is not None and hosted.replica.applied_index > clock.state.base_index:
+        reading.snapshot_age_ms = max(0, time.time_ns() // 1_000_000 - last_ms)
 
 
 def _read_flow(hosted: HostedGroup, reading: GroupReading) -> None:
@@ -163,14 +190,74 @@ def node_families(node: Node) -> Iterator[Family]:
             return
         yield gauge("clustor.wal.disk_free_bytes", room.f_bavail * room.f_frsize, "Room left")
         yield gauge("clustor.wal.disk_total_bytes", room.f_blocks * room.f_frsize, "Whole disk")
+    yield from _loop_families(node)
     if node.disk_checked is not None:
         found = len(node.disk_checked.findings)
         yield gauge("clustor.wal.disk_findings", found, "What is wrong with the disk: see /status")
     yield from _certificate(node)
     yield from _control(node)
+    yield by_label(
+        Kind.COUNTER,
+        "clustor.node.errors_contained_total",
+        "place",
+        contained.counts,
+        "Errors of our own that ended one connection, task or group, and nothing else",
+    )
     keys = node.settings.keys
     yield gauge("clustor.security.dek_epoch", keys.dek_epoch, "Key epoch that encrypts")
     yield gauge("clustor.security.mac_epoch", keys.mac_epoch, "Key epoch that seals segments")
+
+
+def gate_families(gates: Mapping[str, Gate]) -> Iterator[Family]:
+    """Give how full the ports are that are not the clients': by their names."""
+    for name, kind, text, values in (
+        ("connections", Kind.GAUGE, "Connections", {n: g.present for n, g in gates.items()}),
+        (
+            "half_open",
+            Kind.GAUGE,
+            "Of them: nobody knows yet whose",
+            {n: g.half_open for n, g in gates.items()},
+        ),
+        (
+            "turned_away_total",
+            Kind.COUNTER,
+            "Went because there were too many",
+            {n: g.turned_away for n, g in gates.items()},
+        ),
+    ):
+        yield by_label(kind, f"clustor.node.port_{name}", "port", values, text)
+
+
+def _loop_families(node: Node) -> Iterator[Family]:
+    """Give how late the loop is; none of it is the device's (C19, C20)."""
+    watch = node.loop_watch
+    yield histogram("clustor.loop.lag_ms", watch.lag_ms, "How late ticks came, milliseconds")
+    gap = round(watch.longest_gap_ms, 1)
+    yield gauge("clustor.loop.longest_gap_ms", gap, "Longest time between two ticks")
+    yield by_label(
+        Kind.COUNTER,
+        "clustor.loop.slow_callbacks_total",
+        "callback",
+        watch.slow_callbacks,
+        "Callbacks that took more than 20 ms",
+    )
+    yield histogram(
+        "clustor.wal.queue_ms", watch.disk_queue_ms, "Wait behind other plans, milliseconds"
+    )
+    yield histogram(
+        "clustor.wal.seen_late_ms",
+        watch.disk_seen_late_ms,
+        "Work of the loop before it looked at what the disk had done, milliseconds",
+    )
+    lateness = watch.lateness_ms()
+    yield gauge("clustor.raft.lateness_ms", lateness, "99th percentile of ticks and appends")
+    ranges = [group.replica.group.election.range for group in node.groups.values()]
+    widened = [drawn.bounds(high_rtt=False)[1] for drawn in ranges if drawn.is_widened]
+    yield gauge(
+        "clustor.raft.election_widened_ms",
+        max(widened, default=0),
+        "Highest timeout of a draw that our own lateness widened; 0: none is",
+    )
 
 
 def _control(node: Node) -> Iterator[Family]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -17,11 +16,14 @@ from clustor.flow import IngestStatus, hint_for, ingest_status
 from clustor.log.types import PartitionId
 from clustor.raft.errors import MembershipRefused
 from clustor.raft.types import ReplicaId
-from clustor.runtime.admin import Later
 from clustor.runtime.admin_commands import Answer
+from clustor.runtime.admin_http import Text
+from clustor.runtime.admin_ports import Later
+from clustor.runtime.containment import contained
 from clustor.runtime.hosted_group import HostedGroup
-from clustor.runtime.http_head import Text
 from clustor.runtime.members import WantedChange, request_for
+from clustor.runtime.status import mode_of
+from clustor.runtime.telemetry_doctor import doctor_facts
 from clustor.runtime.telemetry_metrics import Detail, scrape
 from clustor.telemetry import (
     CONTENT_TYPE,
@@ -53,9 +55,8 @@ DETAIL_GROUPS_MAX: Final = 2_500
 INCIDENTS_PAGE_MAX: Final = 100
 
 _GROUP_PATH: Final = re.compile(r"/groups/([1-9][0-9]{0,19})/(why|dry-run)(?:/([A-Za-z_-]{1,40}))?")
+_DIGITS_MAX: Final = 18
 _BROKEN: Final[Answer] = (500, {"error": "this page could not be made: see the journal"})
-
-journal = logging.getLogger("clustor.telemetry")
 
 
 class TelemetryPages:
@@ -74,8 +75,8 @@ class TelemetryPages:
         """
         try:
             return self._page(target)
-        except Exception:  # noqa: BLE001  # a bug here is no reason to end a node
-            journal.exception("the page %s could not be made", target)
+        except Exception as error:  # noqa: BLE001  # it is one page that cannot be made
+            contained.caught("telemetry", "", error)
             return _BROKEN
 
     def _page(self, target: str) -> Answer | Later | None:
@@ -88,6 +89,8 @@ class TelemetryPages:
                 return self._readyz()
             case "/metrics":
                 return self._metrics(query)
+            case "/doctor":
+                return 200, doctor_facts(self._node)
             case "/incidents":
                 return self._incidents(query)
         found = _GROUP_PATH.fullmatch(parts.path)
@@ -98,12 +101,11 @@ class TelemetryPages:
 
     def _readyz(self) -> Answer:
         node = self._node
-        readiness = self._watch.canaries.readiness(map(int, node.groups), node.now_ms())
+        readiness = self._watch.readiness.readiness(map(int, node.groups), node.now_ms())
         members, absent = self._ready_members()
-        mode = "Serving" if self._watch.has_looked else "Starting"
-        mode = "Stopping" if node.stopping else mode
+        mode = mode_of(node) if self._watch.has_looked else "Starting"
         body = ReadyBody(int(node.node_id), mode, members, absent)
-        ready, content = ready_body(body, readiness, self._watch.canaries.numbers)
+        ready, content = ready_body(body, readiness, self._watch.readiness.numbers)
         return (200 if ready else 503), content
 
     def _ready_members(self) -> tuple[dict[str, object], dict[str, str]]:
@@ -135,7 +137,7 @@ class TelemetryPages:
         detail = None
         if "detail" in query:
             after, limit = query.get("after", "0"), query.get("limit", str(DETAIL_GROUPS_MAX))
-            if query["detail"] != "groups" or not (after.isdigit() and limit.isdigit()):
+            if query["detail"] != "groups" or not (is_number(after) and is_number(limit)):
                 return 400, {"error": "detail=groups, with numbers for after and limit"}
             detail = Detail(int(after), min(int(limit), DETAIL_GROUPS_MAX))
         return lambda finish: self._scrape(detail, finish)
@@ -151,8 +153,8 @@ class TelemetryPages:
         def step() -> None:
             try:
                 go_on()
-            except Exception:  # noqa: BLE001  # a bug here is no reason to end a node
-                journal.exception("the scrape could not be made")
+            except Exception as error:  # noqa: BLE001  # it is one scrape that cannot be made
+                contained.caught("telemetry", "", error)
                 finish(*_BROKEN)
 
         def go_on() -> None:
@@ -184,22 +186,24 @@ class TelemetryPages:
             return encode_families([*families, *detail_families(detail.readings, detail.left_off)])
 
         encoding = self._loop.run_in_executor(None, encode)
-        encoding.add_done_callback(lambda done: finish(200, Text(done.result(), CONTENT_TYPE)))
+
+        def encoded(done: asyncio.Future[bytes]) -> None:
+            answer = (200, Text(done.result(), CONTENT_TYPE)) if not done.exception() else _BROKEN
+            finish(*answer)
+
+        encoding.add_done_callback(encoded)
 
     def _own_families(self) -> Iterator[Family]:
         log = self._watch.incidents
-        yield counter(
-            "clustor.raft.canaries_total", self._watch.canaries.written_total, "Proofs written"
-        )
         yield counter("clustor.raft.incidents_total", log.told_total, "Incidents told")
         yield counter("clustor.raft.incidents_held_back_total", log.held_back_total, "Not told")
         hosted, now_ms = map(int, self._node.groups), self._node.now_ms()
-        waiting = sum(not each.ready for each in self._watch.canaries.readiness(hosted, now_ms))
-        yield gauge("clustor.raft.groups_not_ready", waiting, "Groups without a fresh proof")
+        waiting = sum(not each.ready for each in self._watch.readiness.readiness(hosted, now_ms))
+        yield gauge("clustor.raft.groups_not_ready", waiting, "Groups that are not ready")
 
     def _incidents(self, query: dict[str, str]) -> Answer:
         after = query.get("after", "0")
-        if not after.isdigit():
+        if not is_number(after):
             return 400, {"error": "after is the number of an incident"}
         found = self._watch.incidents.page(after=int(after), limit=INCIDENTS_PAGE_MAX)
         now_ms, wall_ms = self._node.now_ms(), time.time_ns() // 1_000_000
@@ -259,6 +263,11 @@ class TelemetryPages:
         except MembershipRefused as error:
             sentence = f"it would be refused: {error}"
             return DryRunReport(DryRun.MOVE_PARTITION, str(error), sentence)
+
+
+def is_number(text: str) -> bool:
+    """Say whether a text is a whole number that `int` reads, and not one of a thousand digits."""
+    return text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
 
 
 def _epochs(groups: list[HostedGroup]) -> dict[str, int]:

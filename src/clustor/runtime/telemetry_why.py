@@ -118,6 +118,7 @@ class GroupWhy:
         connected = {int(peer) for peer in self._node.transport.connected()}
         voters = core.config.all_voters
         reachable = {each: each == core.id or int(each) in connected for each in voters}
+        drawn = replica.group.election.range
         answered = replica.group.election.answered
         answers = {each: each in answered for each in voters}
         return LeadingFacts(
@@ -134,8 +135,10 @@ class GroupWhy:
             has_answers=core.config.vote(answers) is VoteResult.WON,
             silent=sorted(set(voters) - answered),
             leaderless_ms=0 if core.leader_id else core.now_ms - core.last_leader_ms,
-            election_ms_max=core.profile.election_timeout_ms[1],
+            election_ms_max=drawn.bounds(high_rtt=False)[1],
             sync_ms=round(replica.group.device.average_ms),
+            widened_to=drawn.bounds(high_rtt=False) if drawn.is_widened else None,
+            lateness_ms=drawn.measured_ms,
         )
 
     def _snapshot(self, hosted: HostedGroup) -> SnapshotFacts:

@@ -7,6 +7,7 @@ has a name. Both sides demand a certificate; who it names is the caller's to che
 from __future__ import annotations
 
 import ssl
+from contextlib import suppress
 from typing import Final
 
 from clustor.runtime.pki import refusal_of
@@ -42,6 +43,12 @@ class TlsPipe:
     def send(self, data: bytes) -> None:
         """Encrypt; the result waits in the outgoing bytes."""
         self._tls.write(data)
+
+    def end(self) -> None:
+        """Say that nothing more comes, as far as the other side still listens."""
+        if self.established:
+            with suppress(ssl.SSLError):
+                self._tls.unwrap()  # it says so, and raises that the other side has not yet
 
     def take_outgoing(self) -> bytes:
         """Take what must be written to the network."""

@@ -15,12 +15,15 @@ import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias, cast
 
 from clustor import wire as w
+from clustor.runtime.address import Address as Address  # noqa: PLC0414  # known from here
+from clustor.runtime.connection_gate import ConnectionGate, GateLimits
+from clustor.runtime.containment import contained, guarded
 from clustor.runtime.errors import PeerRefused, PortTaken
+from clustor.runtime.few_lines import FewLines
 from clustor.runtime.pki import (
     ClusterId,
     NodeId,
@@ -28,6 +31,7 @@ from clustor.runtime.pki import (
     client_context,
     server_context,
 )
+from clustor.runtime.plaintext import peer_address
 from clustor.runtime.send_queue import SendQueue
 from clustor.runtime.tls import TlsPipe
 from clustor.runtime.trust import ChainReader, Shown
@@ -35,6 +39,8 @@ from clustor.runtime.trust import ChainReader, Shown
 QUEUE_BYTES_MAX: Final = 32 << 20
 WRITE_BUFFER_BYTES_MAX: Final = 8 << 20
 HANDSHAKE_SECONDS_MAX: Final = 5.0
+GATE: Final = GateLimits(connections_max=1024, half_open_max=128)
+"""A cluster has a few connections per node; whoever else comes has seconds to show who it is."""
 DIAL_SECONDS_MAX: Final = 1.0
 SILENCE_MS_MAX: Final = 3_000
 """After so long without a sign of the peer's machine a connection ends, and is dialled anew: TCP's
@@ -42,6 +48,8 @@ own patience doubles with every try, and would outlast a partition by as long as
 _FIRST_PAUSE_SECONDS: Final = 0.02
 _LAST_PAUSE_SECONDS: Final = 1.0
 _PREFIX_BYTES: Final = 4
+PLACE: Final = "peer"
+"""Where an error while one connection between nodes is served is counted."""
 
 OnPacket: TypeAlias = Callable[[NodeId, w.Packet], None]
 OnLost: TypeAlias = Callable[[NodeId], None]
@@ -50,15 +58,6 @@ Jitter: TypeAlias = Callable[[], float]
 """Chance, given at construction: uniform in [0, 1)."""
 
 journal = logging.getLogger("clustor.transport")
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
 
 
 class Reception:
@@ -138,6 +137,7 @@ class _Connection(asyncio.Protocol, ABC):
         """Whether both handshakes are over."""
         return self._transport is not None and self._reception.negotiated is not None
 
+    @guarded(PLACE)
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(WRITE_BUFFER_BYTES_MAX)
@@ -145,11 +145,14 @@ class _Connection(asyncio.Protocol, ABC):
         loop = asyncio.get_running_loop()
         late = PeerRefused("the peer did not finish its handshake in time")
         self._timeout = loop.call_later(HANDSHAKE_SECONDS_MAX, self.refuse, late)
+        self.arrived(peer_address(transport))
         if not self._pipe.server_side:
             self._pipe.start()
             self._write_out()
 
+    @guarded(PLACE)
     def data_received(self, data: bytes) -> None:
+        self._owner.bytes_received += len(data)
         try:
             plain = self._pipe.receive(data)
             if self._pipe.established and not self._identified:
@@ -169,6 +172,7 @@ class _Connection(asyncio.Protocol, ABC):
         except (w.WireError, PeerRefused) as error:
             self.refuse(error)
 
+    @guarded(PLACE)
     def connection_lost(self, _exc: Exception | None) -> None:
         self._stop_timeout()
         self._transport = None
@@ -193,6 +197,15 @@ class _Connection(asyncio.Protocol, ABC):
         if self._transport is not None:
             self._transport.close()
 
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def whom(self) -> str:
+        address = peer_address(self._transport) if self._transport is not None else ""
+        return f"node {self.peer or '?'} {address}"
+
+    @guarded(PLACE)
     def refuse(self, error: Exception) -> None:
         """Say why, tell the peer as far as TLS can, and close."""
         if self._transport is None:
@@ -212,6 +225,9 @@ class _Connection(asyncio.Protocol, ABC):
             self._timeout = None
 
     # What each direction does in its own way.
+
+    def arrived(self, source: str) -> None:
+        """Take note of where the connection comes from."""
 
     @abstractmethod
     def identify(self, certificate: bytes | None) -> None:
@@ -240,6 +256,9 @@ class _Inbound(_Connection):
     def __init__(self, owner: Transport) -> None:
         super().__init__(owner, owner.server_tls, server_side=True)
 
+    def arrived(self, source: str) -> None:
+        self._owner.inbound_arrived(self, source)
+
     def identify(self, certificate: bytes | None) -> None:
         self.peer = self._owner.check(certificate, None)
 
@@ -247,7 +266,7 @@ class _Inbound(_Connection):
         self._owner.inbound_opened(self)
 
     def refused(self, error: Exception) -> None:
-        journal.warning("refused a connection from node %s: %s", self.peer or "?", error)
+        self._owner.say_refused(f"refused a connection from node {self.peer or '?'}: {error}")
         if self._owner.on_refused is not None:
             self._owner.on_refused(self.peer, error)
 
@@ -269,6 +288,7 @@ class _Outbound(_Connection):
         super().__init__(owner, owner.client_tls, server_side=False)
         self._line = line
 
+    @guarded(PLACE)
     def send(self, packets: list[w.Packet]) -> None:
         """Write packets as few frames, at once."""
         negotiated = self._reception.negotiated
@@ -428,8 +448,12 @@ class Transport:
         self.on_lost = on_lost
         self.jitter = jitter
         self.chains = ChainReader()
+        self.bytes_received = 0
+        """From all peers, since the beginning: whether it grows says whether more is to be read."""
         self._lines: dict[NodeId, Line] = {}
         self._inbound: set[_Inbound] = set()
+        self.gate: ConnectionGate[_Inbound] = ConnectionGate(GATE)
+        self._refusals = FewLines(journal.warning)
         self._tasks: dict[NodeId, asyncio.Task[None]] = {}
         self._server: asyncio.Server | None = None
         self._dirty: set[Line] = set()
@@ -448,7 +472,9 @@ class Transport:
         """Keep a connection to a peer from now on."""
         line = Line(self, peer, address)
         self._lines[peer] = line
-        self._tasks[peer] = asyncio.get_running_loop().create_task(line.keep_open())
+        self._tasks[peer] = asyncio.get_running_loop().create_task(
+            contained.lasting("peer line", line.keep_open)
+        )
 
     def disconnect(self, peer: NodeId) -> None:
         """Speak to a peer no more, and let it speak here no more on what is open."""
@@ -541,13 +567,26 @@ class Transport:
         if why is not None:
             raise PeerRefused("the peer's certificate is not believed now", why=why)
 
+    def say_refused(self, line: str) -> None:
+        """Tell the journal, briefly: anybody can be refused, as often as he likes."""
+        self._refusals.add(line, asyncio.get_running_loop().time())
+
+    def inbound_arrived(self, inbound: _Inbound, source: str) -> None:
+        leaving = self.gate.arrive(inbound, source)
+        if leaving is not None:
+            leaving.refuse(PeerRefused("too many connections at once"))
+            leaving.abort()
+            self.gate.left(leaving)
+
     def inbound_opened(self, inbound: _Inbound) -> None:
+        self.gate.opened(inbound)
         self._inbound.add(inbound)
         line = self._lines.get(inbound.peer)
         if line is not None and not line.ready:
             line.wake()
 
     def inbound_closed(self, inbound: _Inbound) -> None:
+        self.gate.left(inbound)
         if inbound in self._inbound:
             self._inbound.discard(inbound)
             self.on_lost(inbound.peer)

@@ -11,7 +11,6 @@ import hashlib
 import ssl
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, NewType
@@ -19,13 +18,13 @@ from typing import Any, Final, NewType
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from clustor.runtime.certificates import read_certificate
 from clustor.runtime.pki import load_certificates
 from clustor.runtime.revocation import lists_of
 
 Fingerprint = NewType("Fingerprint", bytes)
 """SHA-256 of a certificate (DER)."""
 
-_MILLISECOND: Final = timedelta(milliseconds=1)
 _DER: Final = 2  # OpenSSL's name for it, as `_ssl` has it
 _ANCHOR_IS_ISSUER: Final = 2  # certificates in such a chain
 
@@ -111,18 +110,19 @@ class ChainReader:
         self._anchors: dict[bytes, Fingerprint] = {}
 
     def shown_by(self, tls: ssl.SSLObject) -> Shown | None:
-        """Return what a finished handshake has believed; None: nothing was shown."""
+        """Return what a finished handshake has believed; None: nothing was shown.
+
+        Raises CertificateUnreadable.
+        """
         chain = verified_chain(tls)
         if not chain:
             return None
-        leaf = x509.load_der_x509_certificate(chain[0])
-        ends = int(leaf.not_valid_after_utc.timestamp() * 1000)
+        leaf = read_certificate(chain[0])
         anchor = _digest(chain[-1])
         anchor = self._anchors.setdefault(anchor, anchor)
         # Not kept: whoever has a root can have as many authorities below it as he likes.
         issuer = anchor if len(chain) <= _ANCHOR_IS_ISSUER else _digest(chain[1])
-        lives = (leaf.not_valid_after_utc - leaf.not_valid_before_utc) // _MILLISECOND
-        return Shown(leaf.serial_number, ends, issuer, anchor, lives)
+        return Shown(leaf.serial, leaf.not_after_ms, issuer, anchor, leaf.lifetime_ms)
 
 
 def verified_chain(tls: ssl.SSLObject) -> list[bytes]:

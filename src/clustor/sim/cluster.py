@@ -45,6 +45,7 @@ from clustor.sim.seat import Seat
 from clustor.sim.timeline import Microseconds, Timeline
 
 _TICK = 20 * MS
+_TICK_MAX = 50 * MS
 _LIMITS = Limits(events_max=64)
 _SIGNER = Ed25519PrivateKey.from_private_bytes(b"simulated snapshot manifest key!")
 
@@ -90,7 +91,10 @@ class SimNode:
     life: int = 0
     offset_ms: int = 0
     rate_ppm: int = 0
+    hangs_until: Microseconds = Microseconds(0)
+    """Until then its process does not run; what arrives meanwhile waits in its sockets."""
     _latest_ms: int = 0
+    _ticked: int = 0
 
     def now_ms(self) -> int:
         """Read the clock. It runs fast or slow and may jump, but it never goes back."""
@@ -99,10 +103,21 @@ class SimNode:
         self._latest_ms = max(self._latest_ms, drifted // MS + self.offset_ms)
         return self._latest_ms
 
+    def hang(self, duration: int) -> None:
+        """Let the process stand still for so long, as one that gets no processor does."""
+        now = self.cluster.timeline.now
+        self.hangs_until = Microseconds(max(self.hangs_until, now + duration))
+        self.cluster.count("hang")
+
     def tick(self) -> None:
+        now = self.cluster.timeline.now
+        gap, self._ticked = now - self._ticked, now
+        missed_ms = (gap - _TICK) // MS if gap > _TICK_MAX else 0
         for seat in self.seats:
             if seat.replica is not None:
-                seat.replica.tick(self.now_ms())
+                seat.replica.tick(
+                    self.now_ms(), missed_ms=missed_ms, device_age_ms=seat.device_age_ms()
+                )
                 seat.turn()
         self.cluster.crowd.on_tick(self)
 
@@ -202,6 +217,11 @@ class SimCluster:
 
     def _ticking(self, node: SimNode) -> Callable[[], None]:
         def tick() -> None:
+            # A process that hung ticks before it reads what came meanwhile: the worst order.
+            hung = node.hangs_until - self.timeline.now
+            if hung > 0:
+                self.later(hung, tick)
+                return
             if node.up:
                 node.tick()
             self.later(_TICK, tick)
@@ -229,6 +249,10 @@ class SimCluster:
 
     def _arrive(self, arrival: Arrival) -> None:
         node = self.nodes.get(ReplicaId(arrival.destination))
+        hung = 0 if node is None else node.hangs_until - self.timeline.now
+        if hung > 0:
+            self.later(hung + 1, lambda: self._arrive(arrival))
+            return
         if not self.network.take_arrival(arrival) or node is None or not node.up:
             return
         group, message = decode_envelope(arrival.payload)

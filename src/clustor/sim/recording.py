@@ -28,6 +28,16 @@ class WatchedMachine:
         self._machine.restore(chunks)
         self._judge.on_restore(self._machine.applied_index, self._machine.digest())
 
+    def mark(self, base_index: int) -> None:
+        self._machine.mark(base_index)
+
+    def delta(self, base_index: int) -> Iterator[bytes] | None:
+        return self._machine.delta(base_index)
+
+    def restore_delta(self, chunks: Iterable[bytes]) -> None:
+        self._machine.restore_delta(chunks)
+        self._judge.on_restore(self._machine.applied_index, self._machine.digest())
+
     def digest(self) -> bytes:
         return self._machine.digest()
 

@@ -108,6 +108,7 @@ class Scenario:
     snapshot_log_bytes: int
     reorder_directory_ops: bool
     faults: tuple[Fault, ...]
+    delta_ms: int = 0  # how often time makes a delta due, and five times that a full one; 0: never
 
     @classmethod
     def drawn(cls, seed: int) -> Scenario:
@@ -128,6 +129,7 @@ class Scenario:
             snapshot_log_bytes=rng.choice((1_500, 4_000, 1 << 20)),
             reorder_directory_ops=rng.random() < 0.5,
             faults=_draw_faults(rng, duration),
+            delta_ms=rng.choice((0, 0, 100, 300)),
         )
 
     def smaller(

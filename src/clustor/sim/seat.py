@@ -39,6 +39,7 @@ from clustor.sim.judge import GroupJudge, LogView, PromiseBroken
 from clustor.sim.nonces import NonceWitness
 from clustor.sim.scenario import MS, FaultKind
 from clustor.sim.timeline import Microseconds
+from clustor.snapshot.cadence import CadenceProfile
 
 if TYPE_CHECKING:
     from clustor.sim.cluster import SimCluster, SimNode
@@ -79,6 +80,7 @@ class Seat:
     fails_next_sync: bool = False
     _works: deque[DiskWork] = field(default_factory=deque)
     _busy: bool = False
+    _busy_since: int = 0
     _opened: LogView = field(default_factory=LogView)  # durable once the replica is ready
     _planned: LogView = field(default_factory=LogView)
     _views: dict[int, LogView] = field(default_factory=dict)  # token → what it makes durable
@@ -118,6 +120,7 @@ class Seat:
             trusted_keys=(cluster.signer.public_key(),),
             log_config=LOG_CONFIG,
             chunk_bytes=512,
+            cadence=_cadence(cluster.scenario.delta_ms),
         )
 
     def _new_machine(self) -> StateMachine:
@@ -171,6 +174,7 @@ class Seat:
     def _begin(self) -> None:
         self._planned = self._opened = _view_of(self.running)
         self._was_ready = False
+        self.running.allow_deltas(allowed=True)
         self.turn()
 
     def stop(self, *, power_lost: bool) -> None:
@@ -197,6 +201,10 @@ class Seat:
         except OSError as error:
             return error
         return None
+
+    def device_age_ms(self) -> int:
+        """Return for how long the disk has had the plan that it has not done; queues are ours."""
+        return (self.cluster.timeline.now - self._busy_since) // MS if self._busy else 0
 
     # The loop.
 
@@ -268,7 +276,7 @@ class Seat:
         if self._busy or not self._works:
             return
         self._busy = True
-        now = self.cluster.timeline.now
+        now = self._busy_since = self.cluster.timeline.now
         took = self.rng.randint(100, self.cluster.scenario.disk_latency_max)
         if now < self.slow_until:
             took += self.rng.randint(5 * MS, 120 * MS)
@@ -350,3 +358,15 @@ def _view_of(replica: Replica) -> LogView:
     entries, last = replica.log.entries, replica.log.last_index
     terms = [int(entries.term_of(index)) for index in range(entries.base_index + 1, last + 1)]
     return LogView(int(entries.base_index), terms, len(terms))
+
+
+def _cadence(delta_ms: int) -> CadenceProfile | None:
+    if not delta_ms:
+        return None
+    return CadenceProfile(
+        full_emit_period_ms_target=5 * delta_ms,
+        full_emit_period_ms_hard=20 * delta_ms,
+        delta_emit_period_ms_target=delta_ms,
+        delta_emit_period_ms_hard=4 * delta_ms,
+        delta_chain_max=4,
+    )

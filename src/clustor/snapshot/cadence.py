@@ -154,9 +154,11 @@ def _judge(
     orphaned = DeltaChainState.ORPHANED
     if full_age > profile.full_bound_ms:
         note = CadenceNote(orphaned, SnapshotKind.FULL, full_age - profile.full_bound_ms)
-    elif delta_age > profile.delta_bound_ms:
+    elif delta_age > profile.delta_bound_ms and not inputs.incrementals_paused:
         note = CadenceNote(orphaned, SnapshotKind.DELTA, delta_age - profile.delta_bound_ms)
     else:
+        if inputs.incrementals_paused:
+            delta_age = 0  # what may not be emitted is not late
         return _judge_targets(state, profile, full_age, delta_age)
     if state.chain is orphaned and state.full_required:
         return state, None

@@ -265,6 +265,13 @@ def check_successor(catalog: Catalog, manifest: Manifest) -> None:
 
     Raises SnapshotSuperseded, SnapshotDeltaRetired, or SnapshotInvalidated for a broken chain.
     """
+    check_newer(catalog, manifest)
+    if manifest.snapshot_kind is SnapshotKind.DELTA:
+        _check_delta(catalog, manifest, catalog.newest)
+
+
+def check_newer(catalog: Catalog, manifest: Manifest) -> None:
+    """Check that `manifest` is not older than the newest snapshot, nor one that is known."""
     newest = catalog.newest
     if catalog.find(manifest.manifest_id) is not None:
         raise SnapshotSuperseded("already authorised", manifest_id=manifest.manifest_id)
@@ -275,8 +282,6 @@ def check_successor(catalog: Catalog, manifest: Manifest) -> None:
             base_index=manifest.base_index,
             newest_base_index=newest.manifest.base_index,
         )
-    if manifest.snapshot_kind is SnapshotKind.DELTA:
-        _check_delta(catalog, manifest, newest)
 
 
 def _is_older(manifest: Manifest, newest: Manifest) -> bool:

@@ -119,8 +119,10 @@ class Emission:
         plain = next(self._pieces)
         return self._plan_chunk(plain)
 
-    def plan_manifest(self, catalog: Catalog) -> Plan:
+    def plan_manifest(self, catalog: Catalog, ap_pane_digest: HexDigest | None = None) -> Plan:
         """Sign the manifest over all chunks, and plan its file, by the catalog as it is *now*.
+
+        `ap_pane_digest` takes the place of the request's, where it was not known before.
 
         An import may have been authorised since the emission began. Its manifest must not be
         overwritten, and a delta on an older parent must not go on: SnapshotDeltaRetired.
@@ -128,7 +130,11 @@ class Emission:
         if next(self._pieces, None) is not None:
             raise SnapshotMisuse("chunks are still to be written", written=len(self._chunks))
         check_successor(catalog, self._draft)
-        whole = msgspec.structs.replace(self._draft, chunks=tuple(self._chunks))
+        whole = msgspec.structs.replace(
+            self._draft,
+            chunks=tuple(self._chunks),
+            ap_pane_digest=ap_pane_digest or self._draft.ap_pane_digest,
+        )
         self.manifest = seal_manifest(whole, self._signer)
         self.generation = catalog.free_generation(whole.base_term, whole.base_index)
         return plan_manifest(self.manifest, self.generation)

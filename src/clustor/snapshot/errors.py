@@ -15,8 +15,7 @@ SnapshotError
 │   ├── SnapshotChunkAuthFailure      a digest or an AEAD tag failed
 │   ├── SnapshotFileMissing           a file that an authorisation proves must be there is not
 │   └── CorruptAuthorizationLog       the hash chain is broken before its end
-├── SnapshotDeterminismViolation  the restored state is not the state that was emitted
-└── SnapshotImportNodePressure    this node has no room to buffer for another import
+└── SnapshotDeterminismViolation  the restored state is not the state that was emitted
 """
 
 from __future__ import annotations
@@ -103,7 +102,3 @@ class CorruptAuthorizationLog(CorruptSnapshot):
 
 class SnapshotDeterminismViolation(SnapshotError):
     """The restored state's digests are not those of the manifest (clustor §10.7)."""
-
-
-class SnapshotImportNodePressure(SnapshotError):
-    """The node's budget for buffered entries is spent; no further import can start."""

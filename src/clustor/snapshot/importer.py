@@ -13,6 +13,7 @@ import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
 from typing import Final, TypeAlias
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -31,7 +32,7 @@ from clustor.log.steps import (
     plan_replace,
 )
 from clustor.log.types import LogIndex, PartitionId, Term
-from clustor.snapshot.catalog import Catalog, check_successor
+from clustor.snapshot.catalog import Catalog, check_newer, check_successor
 from clustor.snapshot.chunks import cipher_for, sealed_bytes, zeroize
 from clustor.snapshot.emission import DELTA_CHAIN_MAX_DEFAULT, EMIT_VERSION, plan_manifest
 from clustor.snapshot.errors import (
@@ -58,7 +59,7 @@ from clustor.snapshot.manifest import (
     encode_manifest,
     verify_manifest,
 )
-from clustor.snapshot.types import ChunkId, HexDigest, InvalidationReason
+from clustor.snapshot.types import ChunkId, HexDigest, InvalidationReason, SnapshotKind
 
 RETRIES_MAX: Final = 3
 RETRY_WINDOW_MS: Final = 60_000
@@ -321,10 +322,65 @@ def begin_import(
     return SnapshotImport(manifest, catalog.partition, keys, stage, _missing=missing)
 
 
+def begin_chain_import(
+    datas: Sequence[bytes], *, catalog: Catalog, keys: KeyRing, policy: ImportPolicy
+) -> list[SnapshotImport]:
+    """Check a full snapshot and its deltas that a peer offers, and begin to stage them all.
+
+    The chain is the peer's own, so it cannot follow ours: whoever has staged and restored it
+    emits the state anew. Nothing is kept to resume by: chunks of a chain are garbage until then.
+    Raises as `begin_import`.
+    """
+    manifests = [decode_manifest(data) for data in datas]
+    for manifest in manifests:
+        check_trusted(manifest, catalog=catalog, keys=keys, policy=policy)
+    _check_links(manifests)
+    check_newer(catalog, manifests[-1])
+    stage: Plan = (
+        MakeDirectory(CHUNKS_DIRECTORY),
+        SyncDirectory(SNAPSHOT_DIRECTORY),
+        SyncDirectory(""),
+    )
+    return [
+        SnapshotImport(
+            each,
+            catalog.partition,
+            keys,
+            stage,
+            _missing={chunk.chunk_id: chunk for chunk in each.chunks},
+        )
+        for each in manifests
+    ]
+
+
+def _check_links(manifests: Sequence[Manifest]) -> None:
+    """Check that each manifest builds on the one before it, and the first on none."""
+    violation = InvalidationReason.DELTA_CHAIN_VIOLATION
+    if manifests[0].snapshot_kind is not SnapshotKind.FULL:
+        raise _invalidated(manifests[0], violation)
+    for parent, child in pairwise(manifests):
+        follows = (
+            child.parent == parent.manifest_id
+            and child.delta_chain_length == parent.delta_chain_length + 1
+            and child.base_index > parent.base_index
+            and child.base_term >= parent.base_term
+        )
+        if not follows:
+            raise _invalidated(child, violation)
+
+
 def check_offer(
     manifest: Manifest, *, catalog: Catalog, keys: KeyRing, policy: ImportPolicy
 ) -> None:
     """Steps 1 and 2: signature, key epoch, version bounds, and whether it follows what we have."""
+    check_trusted(manifest, catalog=catalog, keys=keys, policy=policy)
+    check_successor(catalog, manifest)
+
+
+def check_trusted(
+    manifest: Manifest, *, catalog: Catalog, keys: KeyRing, policy: ImportPolicy
+) -> None:
+    """Check the signature, the key epoch and the version bounds."""
     verify_manifest(manifest, policy.trusted_keys)
     cipher_for(manifest, keys, catalog.partition)
     if not policy.version_id_min <= manifest.version_id <= policy.version_id_max:
@@ -337,7 +393,6 @@ def check_offer(
         raise _invalidated(manifest, InvalidationReason.EMIT_VERSION_CHANGE)
     if manifest.delta_chain_length > policy.delta_chain_max:
         raise _invalidated(manifest, InvalidationReason.DELTA_CHAIN_VIOLATION)
-    check_successor(catalog, manifest)
 
 
 def resume_import(

@@ -47,11 +47,11 @@ from clustor.telemetry.incidents import (
 from clustor.telemetry.log_lines import Event, encode_line
 from clustor.telemetry.meters import CommitClock, Histogram, NodeMeters
 from clustor.telemetry.readiness import (
-    CanaryNumbers,
-    CanaryWatch,
     GroupReadiness,
     GroupSight,
     NotReady,
+    ReadinessNumbers,
+    ReadinessWatch,
     ReadyBody,
     readiness_digest,
     ready_body,
@@ -80,8 +80,6 @@ __all__ = [
     "DETAIL_BYTES_MAX",
     "SAFETY_CRITICAL",
     "WINDOW_MS",
-    "CanaryNumbers",
-    "CanaryWatch",
     "CommitClock",
     "CreditFacts",
     "DiskFacts",
@@ -105,6 +103,8 @@ __all__ = [
     "Place",
     "QuarantineFacts",
     "Question",
+    "ReadinessNumbers",
+    "ReadinessWatch",
     "ReadyBody",
     "SnapshotFacts",
     "Totals",

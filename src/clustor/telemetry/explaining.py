@@ -44,6 +44,9 @@ class LeadingFacts:
     election_ms_max: int
     sync_ms: int = 0
     """What a sync of this disk took lately."""
+    widened_to: tuple[int, int] | None = None
+    """From what the election timeout is drawn while this node itself is late (C19)."""
+    lateness_ms: int = 0
 
 
 _CAMPAIGN: Final = {
@@ -62,6 +65,10 @@ _CAMPAIGN: Final = {
     ),
     CampaignClause.INSTALLING: ("it installs a snapshot", "wait until the snapshot is in"),
     CampaignClause.DEVICE_STALLED: ("its disk is stalled", "look at the disk"),
+    CampaignClause.CLOCK_ALARM: (
+        "this machine's clock jumped or runs away",
+        "look at the time service of this machine; it may lead again once the clock is steady",
+    ),
     CampaignClause.HOLDING_OFF: ("it gave up leading a moment ago", "wait a moment"),
 }
 
@@ -125,6 +132,14 @@ def _not_leader(
         )
         remedy = f"look whether {_names(facts.silent)} hang or are overloaded"
         return "NoAnswers", sentence, remedy, reasons.CANDIDATE
+    if facts.widened_to is not None:
+        low, high = facts.widened_to
+        sentence = (
+            f"nobody leads for {facts.leaderless_ms} ms: this node is late itself "
+            f"({facts.lateness_ms} ms), so it asks for votes only after {low} to {high} ms"
+        )
+        remedy = "give the node more processor or a quicker disk; see clustor_loop_lag_ms"
+        return "ElectionsWidened", sentence, remedy, reasons.CANDIDATE
     sentence = f"nobody leads for {facts.leaderless_ms} ms; an election is under way"
     return "ElectionUnderWay", sentence, "wait a moment", reasons.CANDIDATE
 

@@ -68,6 +68,9 @@ class GroupReading:
     # Snapshots.
     snapshot_base_index: int = 0
     delta_chain_length: int = 0  # the longest
+    delta_emit_skew_ms: int = 0  # of the latest delta; the worst
+    delta_chain_state: str = "Healthy"
+    snapshot_age_ms: int = 0  # of the newest that misses something; the oldest
     is_installing: bool = False
     install_chunks_missing: int = 0
     install_chunks: int = 0
@@ -146,6 +149,12 @@ _BY_STATE: Final = (
         "lease_state",
         "state",
         "Groups by whether leases run",
+    ),
+    (
+        "clustor.snapshot.delta_chain_state",
+        "delta_chain_state",
+        "state",
+        "Groups by how their chain of snapshots stands",
     ),
     (
         "clustor.controlplane.cache_state",
@@ -253,6 +262,16 @@ _MOST: Final = (
     ("clustor.flow.follower_lag_bytes", "lag_bytes", "Lag of the slowest follower"),
     ("clustor.flow.follower_lag_ms", "lag_ms", "The same, in time"),
     ("clustor.snapshot.delta_chain_length", "delta_chain_length", "Longest chain of deltas"),
+    (
+        "clustor.snapshot.delta_emit_skew_ms",
+        "delta_emit_skew_ms",
+        "By how much the latest delta missed its target",
+    ),
+    (
+        "clustor.snapshot.age_ms",
+        "snapshot_age_ms",
+        "Age of the oldest newest snapshot that misses something",
+    ),
 )
 
 
@@ -325,7 +344,9 @@ def detail_families(
     return [*families, gauge("metrics.detail_groups_left_off", left_off, text)]
 
 
-def schema_families(git_sha: str) -> Iterator[Family]:
+def schema_families(git_sha: str, version: str) -> Iterator[Family]:
     """Give what every scrape begins with (§13.1)."""
     yield gauge("metrics.schema_version", SCHEMA_VERSION, "Version of these names")
     yield by_label(Kind.GAUGE, "metrics.build_git_sha", "git_sha", {git_sha: 1}, "What runs here")
+    about = "Version, commit, Python and whether it is compiled"
+    yield by_label(Kind.GAUGE, "metrics.build_version", "version", {version: 1}, about)

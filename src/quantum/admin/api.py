@@ -7,7 +7,6 @@ the log; this room keeps strangers from the log, and decides who may read.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 from collections.abc import Awaitable, Callable
 from functools import cache
@@ -31,8 +30,8 @@ from clustor.control import (
 from clustor.control.gates import RETRY_AFTER_MS_MIN
 from clustor.control.rbac import Authority
 from clustor.control.types import Name
+from clustor.runtime.admin_http import Request, Response, host_name, is_loopback_name
 from clustor.runtime.errors import ControlUnavailable
-from clustor.runtime.http_head import Request, Response
 from quantum.admin.answers import CallDone
 from quantum.admin.break_glass import (
     require_covered,
@@ -356,12 +355,7 @@ def _token(request: Request, peer: Peer) -> str | None:
 def _require_loopback_host(request: Request) -> None:
     """Refuse a name that somebody else's page made to point here."""
     host = request.headers.get("host", "")
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-        is_loopback = name == "localhost" or ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        is_loopback = False
-    if not is_loopback:
+    if not is_loopback_name(host_name(host)):
         raise ApiError(
             421,
             "NotLoopback",

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Final
-
-from cryptography import x509
 
 from clustor.control import (
     BreakGlassToken,
@@ -22,6 +19,8 @@ from clustor.control import (
 from clustor.control.nodes import identity_digest
 from clustor.control.rbac import Authority
 from clustor.control.tenants import CLUSTER
+from clustor.runtime.certificates import read_certificate
+from clustor.runtime.errors import CertificateUnreadable
 
 IDENTITY_BYTES_MAX: Final = 512
 GLASS: Final = "urn:clustor:breakglass:"
@@ -45,24 +44,18 @@ def peer_of(certificate_der: bytes) -> Peer | None:
     Beside it there may be one URN of a break-glass scope, and nothing else.
     """
     try:
-        certificate = x509.load_der_x509_certificate(certificate_der)
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    except (ValueError, x509.ExtensionNotFound):
+        found = read_certificate(certificate_der)
+    except CertificateUnreadable:
         return None
-    uris = names.value.get_values_for_type(x509.UniformResourceIdentifier)
+    uris = found.uris
     named = [uri for uri in uris if uri.startswith(_SCHEME)]
     scopes = [uri.removeprefix(GLASS) for uri in uris if uri.startswith(GLASS)]
     if len(named) != 1 or len(scopes) > 1 or len(named) + len(scopes) != len(uris):
         return None
     if len(named[0]) > IDENTITY_BYTES_MAX:
         return None
-    lives = certificate.not_valid_after_utc - certificate.not_valid_before_utc
-    return Peer(
-        named[0],
-        serial_name(certificate.serial_number),
-        scopes[0] if scopes else None,
-        lives // timedelta(milliseconds=1),
-    )
+    scope = scopes[0] if scopes else None
+    return Peer(named[0], found.serial_name, scope, found.lifetime_ms)
 
 
 def serial_name(number: int) -> str:

@@ -92,7 +92,7 @@ def node(api: Api, asked: Asked) -> NodeView:
 def _node(api: Api, asked: Asked, spec: NodeSpec) -> NodeView:
     report = find(asked.store, NodeReport, spec.node_id)
     now_ms = api.now_ms()
-    state = "None" if report is None else "Stale" if is_stale(report, now_ms) else "Fresh"
+    state = "None" if report is None else "Stale" if is_stale(report) else "Fresh"
     return NodeView(
         **msgspec.structs.asdict(spec),
         report_state=state,

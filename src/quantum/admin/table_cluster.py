@@ -73,7 +73,7 @@ NODES: Final = (
         "/v1/nodes/{node_id}/enroll",
         c.EnrollNode,
         "nodes enroll",
-        "4 --token-id t4 --secret-sha256 BASE64 --zone z2 --address node4:7000 --capacity 100",
+        "4 --token-id t4 --secret SECRET --zone z2 --address node4:7000 --capacity 100",
     ),
     call(
         "POST",
@@ -82,6 +82,7 @@ NODES: Final = (
         "nodes report",
         "4 --version 1.0 --io-writer-mode FixedUring --features '[\"GroupFsync\"]'",
     ),
+    call("POST", "/v1/nodes/{node_id}/silence", c.ReportSilence, "nodes silent", "4"),
     call(
         "POST",
         "/v1/nodes/{node_id}/zeroizations",

@@ -83,6 +83,7 @@ ABOUT: Final = {
     "rows": "features with their predicates",
     "rules": "access rules; the first that matches decides, and none means no",
     "scope": "what it is for",
+    "secret": "the bootstrap token's secret",
     "secret_sha256": "the SHA-256 of the secret",
     "sha256": "the SHA-256 of the content",
     "shadow_apply_checkpoint_index": "how far the shadow apply is",

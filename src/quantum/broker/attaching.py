@@ -56,8 +56,9 @@ def apply_attach(state: State, command: Attach) -> bytes:
     if reason:
         return _encode(Attached(present=False, epoch=0, attachment=0, refused=reason))
     present = session is not None and session.is_durable and not command.clean_start
+    if session is not None:
+        _replace_will(state, session, command, continued=present)
     if session is not None and not present:
-        session.will = None  # taken over (quantumqtt §10.3)
         end_session(state, session, "taken over")
     if session is None or not present:
         session = make_session(state, command.client_id)
@@ -70,6 +71,35 @@ def apply_attach(state: State, command: Attach) -> bytes:
     condition_changed(state, session)
     _resume(state, session)
     return _encode(Attached(present, session.epoch, session.attachment))
+
+
+def _replace_will(state: State, session: Session, command: Attach, *, continued: bool) -> None:
+    """Decide on the will of the connection before this one (C23); who ends says what is left.
+
+    | the connection before | the session goes on | it ends |
+    | --- | --- | --- |
+    | broken by us, in the client's own time | forgotten | forgotten |
+    | live, of the same proven identity | forgotten; `standard_wills`: as below | said |
+    | live, of nobody proven | said; forgotten where it has a delay [MQTT-3.1.3-9] | said |
+    | broken before, and its delay runs | forgotten [MQTT-3.1.3-9] | said |
+    """
+    if session.will is None:
+        return
+    live = session.connected or command.takes_over
+    if not live and session.disconnected_at_ms > state.now_ms:
+        session.will = None
+    elif continued:
+        proven = command.identity != b"" and command.identity == session.identity
+        quiet = proven and not command.standard_wills
+        if live and not quiet and _will_wait(session) == 0:
+            _say_will(state, session)
+        session.will = None
+
+
+def _will_wait(session: Session) -> int:
+    """Return for how many seconds a will waits for its client to come back."""
+    assert session.will is not None
+    return min(session.will.delay_seconds, session.expiry_seconds)
 
 
 def make_session(state: State, client_id: bytes) -> Session:
@@ -114,7 +144,10 @@ def apply_detach(state: State, command: Detach) -> bytes:
         expiry = min(command.expiry_seconds, state.settings.session_expiry_seconds_max)
         _set_expiry(state, session, expiry)
     session.outbound.unsend(command.unsent_from)
-    _disconnect(state, session, gracefully=command.gracefully)
+    if command.by_us and session.connected and not command.gracefully:
+        _break_connections(state, [session])
+    else:
+        _disconnect(state, session, gracefully=command.gracefully)
     return b""
 
 
@@ -146,7 +179,7 @@ def _after_connection(state: State, session: Session) -> None:
         end_session(state, session, "disconnected")
         return
     if session.will is not None:
-        wait = min(session.will.delay_seconds, session.expiry_seconds)
+        wait = _will_wait(session)
         session.will_due_ms = state.now_ms + 1000 * wait
         if wait == 0:
             _say_will(state, session)
@@ -218,14 +251,7 @@ def fence_leaving(state: State) -> None:
         _yield_turns(state, session)
     take_back(state, connected)
     for session in connected:
-        session.disconnected_at_ms = state.now_ms + MOVE_GRACE_MS
-        if session.will is not None:
-            wait = min(session.will.delay_seconds, session.expiry_seconds)
-            session.will_due_ms = session.disconnected_at_ms + 1000 * wait
-            state.look_again(session.will_due_ms, session)
-        ends_at_ms = session.ends_at_ms()
-        if ends_at_ms is not None:
-            state.look_again(ends_at_ms, session)
+        _give_time(state, session, MOVE_GRACE_MS)
     for session in gone:
         if not session.is_durable:
             for key, spec in list(session.subscriptions.items()):
@@ -234,16 +260,40 @@ def fence_leaving(state: State) -> None:
                 end_session(state, session, "moved")
 
 
-def apply_leader_started(state: State, command: LeaderStarted) -> bytes:
-    """Every connection of older leaders is gone: disconnect all, as if their networks broke."""
-    state.see_time(command.now_ms)
-    state.parts.forget()
-    gone = [session for session in state.sessions.values() if session.connected]
+def _give_time(state: State, session: Session, time_ms: int) -> None:
+    """Count the connection as broken only so much later: until then its client may come back."""
+    session.disconnected_at_ms = state.now_ms + time_ms
+    if session.will is not None:
+        session.will_due_ms = session.disconnected_at_ms + 1000 * _will_wait(session)
+        state.look_again(session.will_due_ms, session)
+    ends_at_ms = session.ends_at_ms()
+    if ends_at_ms is not None:
+        state.look_again(ends_at_ms, session)
+
+
+def _break_connections(state: State, gone: list[Session]) -> None:
+    """End connections that their clients did not end: wills wait for the clients' own time (C23).
+
+    A session that would end with its connection keeps nothing but its will until then.
+    """
     for session in gone:  # all of them first: no message is given to the next one to go
         _yield_turns(state, session)
     take_back(state, gone)
     for session in gone:
-        _after_connection(state, session)
+        if session.will is None:
+            _after_connection(state, session)
+            continue
+        _give_time(state, session, 1000 * session.will.patience_seconds)
+        if not session.is_durable:
+            for key, spec in list(session.subscriptions.items()):
+                remove_subscription(state, session, key, spec)
+
+
+def apply_leader_started(state: State, command: LeaderStarted) -> bytes:
+    """Every connection of older leaders is gone; no client ended one."""
+    state.see_time(command.now_ms)
+    state.parts.forget()
+    _break_connections(state, [each for each in state.sessions.values() if each.connected])
     return b""
 
 

@@ -60,6 +60,9 @@ class WillSpec(msgspec.Struct, array_like=True):
 
     record: bytes
     delay_seconds: Count
+    patience_seconds: Count = 0
+    """How long the client may be away after a connection that we broke: its keep-alive and a
+    grace. Until then nobody knows that it is gone (C23)."""
 
 
 class Attach(_Command, tag=1):
@@ -72,10 +75,16 @@ class Attach(_Command, tag=1):
     window: Count  # how many messages may be in flight to it
     will: WillSpec | None = None
     identity: bytes = b""  # a digest of whom its certificate names; empty: it showed none
+    takes_over: bool = False  # its leader closes an older connection of the client for this one
+    standard_wills: bool = False  # the tenant wants the standard's rules for every takeover
 
 
 class Detach(_Command, tag=2):
-    """A connection ended. `gracefully` says that its will is not wanted."""
+    """A connection ended. `gracefully` says that its will is not wanted.
+
+    `by_us` says that it was not the client's end: a node between it and here is gone, or another
+    connection takes over. Its will waits for the client's own time.
+    """
 
     now_ms: Stamp
     client_id: bytes
@@ -84,6 +93,7 @@ class Detach(_Command, tag=2):
     expiry_seconds: Count | None = None  # MQTT 5 lets a DISCONNECT change it
     attachment: int = 0  # the connection that ends, as `Attached` said; 0 for whatever is there
     unsent_from: int = 0  # the first packet id in flight that never left the connection
+    by_us: bool = False
 
 
 class SubscriptionSpec(msgspec.Struct, array_like=True):

@@ -231,7 +231,7 @@ def decode_frames(pieces: Iterable[bytes]) -> Iterator[Frame]:
         while (end := _frame_end(buffer, at)) is not None:
             try:
                 yield _decoder.decode(memoryview(buffer)[at + LENGTH_BYTES : end].tobytes())
-            except (msgspec.DecodeError, RecursionError) as error:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 raise SnapshotUnusable("cannot read a frame", cause=str(error)) from error
             at = end
         del buffer[:at]

@@ -6,7 +6,7 @@ raise. A leader asks for the effects of an index once the group allows its ackno
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import assert_never
 
@@ -117,7 +117,7 @@ class Broker:
             return apply_publishes(self.state, data)
         try:
             command = decode_command(data)
-        except (msgspec.DecodeError, RecursionError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return b""
         return self._execute(command)
 
@@ -178,6 +178,17 @@ class Broker:
     def snapshot(self) -> Iterator[bytes]:
         """Give the state of this moment; of messages only references are taken now."""
         return encode_frames_later(state_frames(self.state))
+
+    def frozen(self) -> tuple[Iterator[bytes], Callable[[], bytes]]:
+        """Give the state of this moment and, once all of it was taken, its digest."""
+        digest = xxh3_128()
+
+        def pieces(taken: Iterator[bytes]) -> Iterator[bytes]:
+            for piece in taken:
+                digest.update(piece)
+                yield piece
+
+        return pieces(self.snapshot()), digest.digest
 
     def restore(self, chunks: Iterable[bytes]) -> None:
         """Become what a snapshot says, or raise SnapshotUnusable and be unchanged."""

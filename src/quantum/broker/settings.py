@@ -25,9 +25,14 @@ class BrokerSettings:
     queue_bytes_max: int = 64 << 20
     received_max: int = 4_096  # QoS 2 publishes of one session that are not released
     dedupe_horizon_ms: int = 259_200_000  # how long one of them is remembered (quantumqtt §4.2)
-    subscriptions_max: int = 256
+    subscriptions_max: int = 10_000
+    """Filters of one session."""
+    wild_forks_max: int = 1_024
+    """How far the filters of all may fork below a `+`: it bounds what one publish costs, however
+    many filters there are (`quantum.routing.trie`)."""
     message_ttl_ms: int = 259_200_000
-    session_expiry_seconds_max: int = 604_800
+    session_expiry_seconds_max: int = 4_294_967_294
+    """What no session outlives; how long a client may ask for is the listener's policy."""
     retained_page: int = 1_024
     """How many retained messages one command sends to one subscription at most."""
     stream_items_max: int = 100_000

@@ -76,6 +76,8 @@ def _subscribe(state: State, session: Session, spec: SubscriptionSpec) -> int:
     is_new = key not in session.subscriptions
     if is_new and len(session.subscriptions) >= state.settings.subscriptions_max:
         return QUOTA_EXCEEDED
+    if is_new and _forks_too_far(state, spec.filter):
+        return QUOTA_EXCEEDED
     reason = _judge(state, spec) if is_new else SUCCESS
     if reason:
         return reason
@@ -94,6 +96,13 @@ def _subscribe(state: State, session: Session, spec: SubscriptionSpec) -> int:
     if spec.retain_handling == SEND_ALWAYS or (spec.retain_handling == SEND_IF_NEW and is_new):
         begin_replay(state, session, spec)
     return spec.qos
+
+
+def _forks_too_far(state: State, topic_filter: bytes) -> bool:
+    """Say whether a filter would add to what every publish costs, and that costs enough."""
+    trie = state.routes.trie
+    added = trie.forks_with(topic_filter) > trie.wild_forks
+    return added and trie.wild_forks >= state.settings.wild_forks_max
 
 
 def _judge(state: State, spec: SubscriptionSpec) -> int:

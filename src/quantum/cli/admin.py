@@ -43,6 +43,7 @@ from quantum.cli.admin_people import bind, issue, unbind
 from quantum.cli.admin_tables import facts_table, list_table
 from quantum.cli.credentials import Authority, Cert, KeyOnly, speak_as
 from quantum.cli.exits import Exit, fail
+from quantum.cli.naming import own_command
 
 ABOUT: Final = (
     "Read and change what the control plane holds: nodes, tenants, groups, configuration, keys.\n\n"
@@ -216,7 +217,7 @@ def _common(route: Route) -> list[inspect.Parameter]:
 def _help(route: Route) -> str:
     roles = ", ".join(sorted(route.roles)) or "whoever has a certificate"
     lines = [route.summary, f"{route.method} {route.path}, for {roles}."]
-    example = f"quantum admin {route.command_line} {route.example}".strip()
+    example = f"{own_command()} admin {route.command_line} {route.example}".strip()
     return "\n\n".join((*lines, f"Example: {example}"))
 
 

@@ -33,8 +33,9 @@ from quantum.admin.identity import GLASS, serial_name
 from quantum.cli.admin_api import AdminApi
 from quantum.cli.admin_asking import ADMIN_DEFAULT, Admin, fail_told, telling
 from quantum.cli.admin_client import parse_address
+from quantum.cli.consoles import errors
 from quantum.cli.credentials import speaking
-from quantum.cli.exits import Exit, errors, fail
+from quantum.cli.exits import Exit, fail
 from quantum.cli.keys_office import open_office
 from quantum.cli.node_exits import exit_of_node
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
+import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NoReturn
 
+from clustor.runtime.address import Address
 from clustor.runtime.admin_caller import (
     Credentials,
     CredentialsUnusable,
@@ -16,7 +18,6 @@ from clustor.runtime.admin_caller import (
     open_http,
     why_refused,
 )
-from clustor.runtime.transport import Address
 from quantum.cli.credentials import chosen
 from quantum.cli.exits import Exit, fail
 
@@ -102,7 +103,9 @@ def exchange(
         raise AdminDoorShut(why_refused(address, error)) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         is_plain = not isinstance(connection, http.client.HTTPSConnection)
-        wants_tls = explain_silence(address) if is_plain else None
+        # One that hangs hangs on under TLS too; one that wants TLS says so, or hangs up.
+        asks = is_plain and not isinstance(error, TimeoutError)
+        wants_tls = explain_silence(address) if asks else None
         if wants_tls is not None:
             raise AdminDoorShut(wants_tls) from error
         raise AdminUnreachable(f"cannot reach {address}: {error}") from error
@@ -123,26 +126,50 @@ def why_shut(address: Address) -> str | None:
 
 
 def cluster_status(addresses: Iterable[Address]) -> dict[str, Any]:
-    """Ask the first node that answers who the others are, then ask them all."""
-    known: dict[str, Any] | None = None
-    problem = "no address"
-    for address in addresses:
-        try:
-            known = fetch_status(address)
-            break
-        except AdminDoorShut:
-            raise
-        except AdminUnreachable as error:
-            problem = str(error)
-    if known is None:
-        raise AdminUnreachable(problem)
-    nodes: list[dict[str, Any]] = []
-    for entry in known["nodes"]:
-        if entry["node_id"] == known["node_id"]:
-            nodes.append(known)
-            continue
-        try:
-            nodes.append(fetch_status(parse_address(entry["admin"])))
-        except AdminUnreachable as error:
-            nodes.append({"node_id": entry["node_id"], "error": str(error)})
+    """Ask these nodes who the others are, and those as well: each once, all at the same time."""
+    heard, silent = _ask_at_once(addresses)
+    if not heard:
+        errors = sorted(silent.values(), key=lambda each: isinstance(each, AdminDoorShut))
+        raise errors[-1] if errors else AdminUnreachable("no address")
+    known = next(iter(heard.values()))
+    by_node = {status["node_id"]: status for status in heard.values()}
+    places = {
+        entry["node_id"]: parse_address(entry["admin"])
+        for entry in known["nodes"]
+        if entry["node_id"] not in by_node
+    }
+    more, also_silent = _ask_at_once(place for place in places.values() if place not in silent)
+    by_node |= {status["node_id"]: status for status in more.values()}
+    silent |= also_silent
+    nodes = [
+        by_node.get(entry["node_id"])
+        or {"node_id": entry["node_id"], "error": str(silent.get(places[entry["node_id"]]))}
+        for entry in known["nodes"]
+    ]
     return {"cluster_id": known["cluster_id"], "nodes": nodes, "addresses": known["nodes"]}
+
+
+def _ask_at_once(
+    addresses: Iterable[Address],
+) -> tuple[dict[Address, dict[str, Any]], dict[Address, AdminUnreachable]]:
+    """Ask all of them at the same time: one that hangs costs its deadline once.
+
+    Returns what was answered, and why where nothing was.
+    """
+    heard: dict[Address, dict[str, Any]] = {}
+    silent: dict[Address, AdminUnreachable] = {}
+
+    def ask(address: Address) -> None:
+        try:
+            heard[address] = fetch_status(address)
+        except AdminUnreachable as error:
+            silent[address] = error
+
+    places = list(dict.fromkeys(addresses))
+    threads = [threading.Thread(target=ask, args=(place,)) for place in places]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    in_order = {place: heard[place] for place in places if place in heard}
+    return in_order, {place: silent[place] for place in places if place in silent}

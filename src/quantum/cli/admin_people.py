@@ -36,6 +36,7 @@ from quantum.cli.admin_asking import (
 from quantum.cli.admin_client import parse_address
 from quantum.cli.credentials import speaking
 from quantum.cli.exits import Exit, fail
+from quantum.cli.naming import own_command
 from quantum.cli.node_exits import exit_of_node
 
 _NAME: Final = r"[a-z0-9]+(/[a-z0-9._-]+)*"
@@ -183,6 +184,6 @@ def _as_text(facts: dict[str, str]) -> str:
             f"  certificate and key  {facts['certificate']}",
             f"  authority            {facts['authority']}",
             "Try it:",
-            f"  quantum admin nodes list {flags}",
+            f"  {own_command()} admin nodes list {flags}",
         )
     )

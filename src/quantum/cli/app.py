@@ -2,46 +2,124 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterable
 from importlib import import_module
-from typing import Final
+from typing import Annotated, Final, NamedTuple
 
 import typer
 
-# Each command, in the order of the help: its module, and the function or the tree in it.
-COMMANDS: Final[dict[str, tuple[str, str]]] = {
-    "up": ("up", "up"),
-    "pub": ("pub", "pub"),
-    "sub": ("sub", "sub"),
-    "status": ("broker", "status"),
-    "sessions": ("broker", "sessions"),
-    "session": ("broker", "session_app"),
-    "why": ("why", "why"),
-    "scrub": ("scrub", "scrub"),
-    "tenants": ("tenants", "app"),
-    "topics": ("broker", "topics"),
-    "retained": ("broker", "retained"),
-    "bench": ("bench", "app"),
-    "cert": ("cert", "app"),
-    "keys": ("keys", "app"),
-    "node": ("enrol", "app"),
-    "audit": ("audit", "app"),
-    "admin": ("admin", "app"),
-    "archive": ("archive", "app"),
-    "lake": ("lake", "app"),
-    "config": ("config", "app"),
-    "cluster": ("cluster", "app"),
-    "kv": ("kv", "app"),
-    "log": ("log", "app"),
-    "sim": ("sim", "sim"),
-    "selftest": ("selftest", "selftest"),
-    "spec": ("spec", "app"),
+from quantum.cli.exits import fail_path
+from quantum.cli.naming import pasteable
+
+
+class Command(NamedTuple):
+    """Where a command is, and what the list of commands says of it."""
+
+    module: str
+    attribute: str
+    summary: str
+
+
+# In the order of the help.
+COMMANDS: Final[dict[str, Command]] = {
+    "up": Command(
+        "up",
+        "up",
+        "Start a development broker in this process: one node, tenant `dev`, durable under DATA.",
+    ),
+    "pub": Command("pub", "pub", "Publish MESSAGE to TOPIC."),
+    "sub": Command("sub", "sub", "Print messages of FILTER, until Ctrl-C or --count."),
+    "status": Command(
+        "broker", "status", "Show the broker's partitions: who serves them, and what is in them."
+    ),
+    "sessions": Command(
+        "broker", "sessions", "List sessions: connected clients, and those that will come back."
+    ),
+    "session": Command("broker", "session_app", "Look at one session, or end it."),
+    "why": Command(
+        "why", "why", "Say what stands in the way of a client or of a group, in sentences."
+    ),
+    "doctor": Command(
+        "doctor", "doctor", "Examine a node, or a whole cluster, from outside, and say what to do."
+    ),
+    "scrub": Command(
+        "scrub",
+        "scrub",
+        "Read every log again now, past the page cache, and authenticate every byte of it.",
+    ),
+    "tenants": Command("tenants", "app", "Look at tenants' rings, or let one grow."),
+    "topics": Command("broker", "topics", "List the filters that clients subscribe to."),
+    "retained": Command("broker", "retained", "List retained messages."),
+    "bench": Command("bench", "app", "Put load on a broker."),
+    "cert": Command("cert", "app", "Issue, renew and revoke certificates of a development broker."),
+    "keys": Command("keys", "app", "Keys: which there are, and new ones."),
+    "node": Command("enrol", "app", "Let new nodes into a cluster."),
+    "audit": Command("audit", "app", "Verify and read a node's audit log."),
+    "admin": Command(
+        "admin",
+        "app",
+        "Read and change what the control plane holds: nodes, tenants, groups, configuration,"
+        " keys.",
+    ),
+    "archive": Command(
+        "archive",
+        "app",
+        "Look at an archive of closed segments and snapshots; let go of the oldest.",
+    ),
+    "lake": Command(
+        "lake", "app", "Logs as tables: ingest, verify, replay, and what can be asked of them."
+    ),
+    "config": Command("config", "app", "Look at the configuration of a broker."),
+    "cluster": Command(
+        "cluster",
+        "app",
+        "Run a development cluster on this machine, look at a cluster, change its members.",
+    ),
+    "kv": Command("kv", "app", "Read and write the replicated key-value store of a cluster."),
+    "log": Command(
+        "log",
+        "app",
+        "Look into a log on disk: verify it, print its entries, measure it. Reads only.",
+    ),
+    "sim": Command(
+        "sim",
+        "sim",
+        "Run clusters of 3 to 7 nodes under drawn faults, and judge them from outside.",
+    ),
+    "selftest": Command(
+        "selftest",
+        "selftest",
+        "Rerun the specification's vectors with the code that handles real data.",
+    ),
+    "spec": Command("spec", "app", "Print what this build speaks, as canonical JSON."),
 }
 
 
 def build(names: Iterable[str] = COMMANDS) -> typer.Typer:
     """Make the tree of these commands."""
+    app = _root()
+    for name in names:
+        module, attribute, _ = COMMANDS[name]
+        found = getattr(import_module(f"quantum.cli.{module}"), attribute)
+        if isinstance(found, typer.Typer):
+            _make_pasteable(found)
+            app.add_typer(found, name=name)
+        else:
+            app.command(name, help=pasteable(inspect.getdoc(found) or ""))(found)
+    return app
+
+
+def build_list() -> typer.Typer:
+    """Make the tree as the list of commands shows it, without one of them."""
+    app = _root()
+    for name, command in COMMANDS.items():
+        app.command(name, help=command.summary)(lambda: None)
+    return app
+
+
+def _root() -> typer.Typer:
     app = typer.Typer(
         name="quantum",
         help="A message broker whose acknowledgement means: fsynced on a quorum.",
@@ -52,22 +130,46 @@ def build(names: Iterable[str] = COMMANDS) -> typer.Typer:
     )
 
     @app.callback()
-    def _tree() -> None:
-        """Keep a command a command, however few there are."""
+    def _tree(
+        *,
+        version: Annotated[
+            bool,
+            typer.Option("--version", help="Say what runs here.", callback=_say, is_eager=True),
+        ] = False,
+    ) -> None:
+        """A message broker whose acknowledgement means: fsynced on a quorum."""
 
-    for name in names:
-        module, attribute = COMMANDS[name]
-        found = getattr(import_module(f"quantum.cli.{module}"), attribute)
-        if isinstance(found, typer.Typer):
-            app.add_typer(found, name=name)
-        else:
-            app.command(name)(found)
     return app
 
 
+def _say(asked: bool) -> None:
+    if asked:
+        from clustor.runtime.build import build as look
+
+        typer.echo(f"quantum {look()}")
+        raise typer.Exit
+
+
+def _make_pasteable(app: typer.Typer) -> None:
+    """Let the examples in the help of a tree name what works here."""
+    for command in app.registered_commands:
+        if command.callback is not None and not isinstance(command.help, str):
+            command.help = pasteable(inspect.getdoc(command.callback) or "")
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            _make_pasteable(group.typer_instance)
+
+
 def main() -> None:
-    """Run the command line."""
+    """Run the command line. What a path or a disk refuses is one line, as every other refusal."""
     if not __debug__:
         raise SystemExit("quantum: refusing to run under -O: the assertions are part of the safety")
     asked = sys.argv[1] if len(sys.argv) > 1 else ""
-    build([asked] if asked in COMMANDS else COMMANDS)()
+    app = build([asked]) if asked in COMMANDS else build_list()
+    try:
+        app()
+    except OSError as error:
+        try:
+            fail_path(error)
+        except typer.Exit as ended:
+            raise SystemExit(ended.exit_code) from None

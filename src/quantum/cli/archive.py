@@ -31,8 +31,9 @@ from quantum.archive.chain import read_record
 from quantum.cli.admin_client import AdminUnreachable, fail_unreachable, fetch, parse_address
 from quantum.cli.archive_opening import AsJson, Url, in_one_sentence, prgs_of, ring_of
 from quantum.cli.archive_retain import retain
+from quantum.cli.consoles import errors
 from quantum.cli.credentials import speaking
-from quantum.cli.exits import Exit, errors, fail
+from quantum.cli.exits import Exit, fail
 
 app = typer.Typer(
     help="Look at an archive of closed segments and snapshots; let go of the oldest.",

@@ -7,8 +7,6 @@ from typing import Annotated, Any, Final
 from urllib.parse import quote, urlencode
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from quantum.cli.admin_client import (
     AdminUnreachable,
@@ -39,7 +37,8 @@ session_app = typer.Typer(help="Look at one session, or end it.", no_args_is_hel
 def status(admin: Admin = ADMIN_DEFAULT, *, as_json: AsJson = False) -> None:
     """Show the broker's partitions: who serves them, and what is in them.
 
-    Exit code 0: every partition has a leader. 1: one has none. 12: no node answered.
+    Exit code 0: every partition has a leader and takes writes. 1: one has no leader, a group has
+    stopped, or the disk is too full for writes. 12: no node answered.
     """
     found = _get(admin, "/broker/status")
     if as_json:
@@ -47,15 +46,30 @@ def status(admin: Admin = ADMIN_DEFAULT, *, as_json: AsJson = False) -> None:
     else:
         _print_status(found)
     led = all(row["leader"] is not None for row in found["partitions"])
-    raise typer.Exit(0 if led else Exit.FAILED)
+    raise typer.Exit(Exit.FAILED if not led or _problems(found) else 0)
+
+
+def _problems(found: dict[str, Any]) -> list[str]:
+    """Say what is wrong, with its cause and what to do, one line each."""
+    lines = [
+        f"group {each['group']} has stopped: {each['cause']}; mend the cause and restart the node"
+        for each in found["stopped"]
+    ]
+    if found["disk"]["level"] == "DiskHard":
+        free = found["disk"]["free_bytes"] / 1e6
+        lines.append(f"writes are refused: only {free:.0f} MB are free on the disk; make room")
+    return lines
 
 
 def _print_status(found: dict[str, Any]) -> None:
-    columns = ("tenant", "partition", "leader", "sessions", "filters", "retained", "queued")
-    _print_table("Partitions", columns, found["partitions"])
+    names = ("tenant", "partition", "leader", "state")
+    counts = ("sessions", "filters", "retained", "queued")
+    _print_table("Partitions", (*names, *counts), found["partitions"])
     typer.echo(f"{found['connections']} connections here, {found['dropped']} messages dropped")
     for fault, count in sorted(found["faults"].items()):
         typer.echo(f"refused {count} times: {fault}")
+    for problem in _problems(found):
+        typer.echo(problem)
 
 
 @speaking
@@ -151,6 +165,9 @@ def _show(found: dict[str, Any], name: str, columns: tuple[str, ...], *, as_json
 
 
 def _print_table(title: str, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console  # late: what fails before needs no tables
+    from rich.table import Table
+
     table = Table(title=title)
     for column in columns:
         is_number = bool(rows) and isinstance(rows[0].get(column), int)

@@ -10,12 +10,20 @@ from typing import Annotated
 
 import typer
 
+from clustor.runtime.cluster_file import CLUSTER_FILE
 from clustor.runtime.development import node_directory
 from clustor.runtime.errors import NodeError
-from clustor.runtime.pki import CERTIFICATE_FILE, PKI_DIRECTORY, NodeId, utc_now
+from clustor.runtime.pki import (
+    AUTHORITY_FILE,
+    CERTIFICATE_FILE,
+    PKI_DIRECTORY,
+    NodeId,
+    utc_now,
+)
 from clustor.runtime.rotation_development import renew_nodes, revoke_node
 from quantum.cli import cert_rollover
 from quantum.cli.exits import Exit, fail
+from quantum.cli.naming import own_command
 from quantum.cli.node_exits import exit_of_node
 from quantum.cli.recording import record_done
 from quantum.edge.errors import CertificatesUnusable
@@ -28,6 +36,7 @@ from quantum.edge.tls_development import (
     renew_server,
     revoke_client,
 )
+from quantum.serving.listening import mqtts_port
 
 app = typer.Typer(
     help="Issue, renew and revoke certificates of a development broker.", no_args_is_help=True
@@ -35,6 +44,9 @@ app = typer.Typer(
 app.add_typer(cert_rollover.app, name="rollover")
 
 Data = Annotated[Path, typer.Option("--data", help="The broker's data directory.")]
+Tenant = Annotated[
+    str | None, typer.Option("--tenant", help="Whose client it is; needed among several tenants.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
@@ -42,26 +54,45 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 def issue(
     name: Annotated[str, typer.Argument(help="Who the client is: letters, digits, . - _")],
     data: Data = Path("var"),
+    *,
     out: Annotated[
         Path | None, typer.Option("--out", help="Where to put the files, instead.")
     ] = None,
     days: Annotated[int, typer.Option(min=1, max=365, help="How long it is valid.")] = 30,
+    tenant: Tenant = None,
+    new: Annotated[
+        bool, typer.Option("--new", help="Make the authority of a broker that starts later.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Give a client a key and a certificate of the development authority.
 
-    An older certificate of the same name is replaced; it stays valid to its end. Exit code 9:
-    the authority, or the name, cannot be used.
+    A broker of several tenants lets in only who says whose client it is: --tenant. An older
+    certificate of the same name is replaced; it stays valid to its end. Exit code 3: there is
+    no broker's directory. 9: the authority, or the name, cannot be used.
     """
+    if not new:
+        _require_broker(data)
     lifetime = timedelta(days=days)
     try:
-        files = issue_client(data, name, utc_now(), lifetime=lifetime, out=out)
+        files = issue_client(data, name, utc_now(), lifetime=lifetime, out=out, tenant=tenant)
     except CertificatesUnusable as error:
         fail(str(error), Exit.CERTIFICATE)
     record_done(
         data, "CertificateIssued", files.identity, {"not_after": files.not_after.isoformat()}
     )
-    typer.echo(json.dumps(_as_object(files)) if as_json else _as_text(files))
+    typer.echo(json.dumps(_as_object(files)) if as_json else _as_text(files, mqtts_port(data)))
+
+
+def _require_broker(data: Path) -> None:
+    """End where no broker is: a new authority there would sign what no broker believes."""
+    if (data / CLUSTER_FILE).exists() or (pki_directory(data) / AUTHORITY_FILE).exists():
+        return
+    fail(
+        f"there is no broker in {data}: start one with `quantum up --data {data}`,"
+        " say with --data where it is, or make its authority beforehand with --new",
+        Exit.NOT_FOUND,
+    )
 
 
 @app.command()
@@ -108,6 +139,7 @@ def revoke(
     file: Annotated[
         Path | None, typer.Option("--file", help="This certificate, instead of the newest.")
     ] = None,
+    tenant: Tenant = None,
     as_json: AsJson = False,
 ) -> None:
     """Revoke a certificate: its owner is disconnected, and its handshakes are refused.
@@ -120,7 +152,7 @@ def revoke(
         fail("give either a client's name or --node", Exit.USAGE)
     try:
         if name is not None:
-            certificate = file or client_certificate(data, name)
+            certificate = file or client_certificate(data, name, tenant)
             serial = revoke_client(data, certificate, utc_now())
         else:
             assert node is not None
@@ -146,10 +178,12 @@ def _as_object(files: ClientFiles) -> dict[str, str]:
     }
 
 
-def _as_text(files: ClientFiles) -> str:
+def _as_text(files: ClientFiles, port: int) -> str:
     paths = [shlex.quote(str(path)) for path in (files.authority, files.certificate, files.key)]
-    publish = "mosquitto_pub -h localhost -p 8883 --cafile {} --cert {} --key {}".format(*paths)
-    own = "quantum pub --tls --port 8883 --ca {} --cert {} --key {}".format(*paths)
+    authority, certificate, key = paths
+    there = f"mosquitto_pub -h localhost -p {port}"
+    publish = f"{there} --cafile {authority} --cert {certificate} --key {key}"
+    own = f"{own_command()} pub --port {port} --ca {authority} --cert {certificate} --key {key}"
     return "\n".join(
         (
             f"{files.identity}, valid to {files.not_after:%Y-%m-%d %H:%M} UTC",

@@ -18,6 +18,7 @@ from clustor.runtime.admin_caller import (
     NOBODY,
     Credentials,
 )
+from quantum.cli.exits import Exit, fail
 
 Cert = Annotated[
     Path | None,
@@ -82,6 +83,8 @@ def speaking(command: Callable[..., None]) -> Callable[..., None]:
         ca: Path | None = None,
         **options: Any,
     ) -> None:
+        if cert_key is not None and cert is None:
+            fail("a key without its certificate says nothing: give --cert too", Exit.USAGE)
         speak_as(Credentials(cert, cert_key, ca))
         command(*arguments, **options)
 

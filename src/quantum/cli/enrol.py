@@ -64,6 +64,7 @@ def create(
 def list_tokens(data: Data, *, as_json: AsJson = False) -> None:
     """List tokens: for whom, until when, and whether they were used."""
     with _reported():
+        _cluster(data)  # a directory without one has no tokens either, and is a mistake
         book = TokenStore(data).read()
     for entry in book.tokens:
         until = datetime.fromtimestamp(entry.expires_at_ms / 1000, UTC)

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 from enum import IntEnum
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
-from rich.console import Console
 
-from clustor.log import (
-    AuthenticationFailed,
-    ChecksumMismatch,
-    KeyUnavailable,
-    LogError,
-    LogFenced,
-    LogState,
-    MissingFile,
-    UnsupportedFormat,
-)
+from quantum.cli.naming import pasteable
+
+if TYPE_CHECKING:
+    from clustor.log import LogError, LogState
 
 
 class Exit(IntEnum):
@@ -36,31 +30,42 @@ class Exit(IntEnum):
     REPLICA = 11  # a replica that must not start: its data is lost or damaged
     UNREACHABLE = 12  # no node answered, or none that leads, before the deadline
     CONFLICT = 13  # a condition did not hold
-
-
-_BY_ERROR: tuple[tuple[type[LogError], Exit], ...] = (
-    (KeyUnavailable, Exit.WRONG_KEY),
-    (AuthenticationFailed, Exit.QUARANTINED),
-    (ChecksumMismatch, Exit.NEEDS_REPAIR),
-    (MissingFile, Exit.NOT_FOUND),
-    (UnsupportedFormat, Exit.UNSUPPORTED),
-    (LogFenced, Exit.QUARANTINED),
-)
-_BY_STATE = {LogState.NEEDS_REPAIR: Exit.NEEDS_REPAIR, LogState.QUARANTINED: Exit.QUARANTINED}
-
-errors = Console(stderr=True, soft_wrap=True)
+    NO_ROOM = 14  # the disk is too full to start on
 
 
 def exit_of(error: LogError) -> Exit:
     """Choose the exit code of an error."""
-    return next((code for kind, code in _BY_ERROR if isinstance(error, kind)), Exit.FAILED)
+    from clustor import log  # whoever has such an error has imported it
+
+    by_error: tuple[tuple[type[LogError], Exit], ...] = (
+        (log.KeyUnavailable, Exit.WRONG_KEY),
+        (log.AuthenticationFailed, Exit.QUARANTINED),
+        (log.ChecksumMismatch, Exit.NEEDS_REPAIR),
+        (log.MissingFile, Exit.NOT_FOUND),
+        (log.UnsupportedFormat, Exit.UNSUPPORTED),
+        (log.LogFenced, Exit.QUARANTINED),
+    )
+    return next((code for kind, code in by_error if isinstance(error, kind)), Exit.FAILED)
 
 
 def exit_of_state(state: LogState) -> int:
-    return _BY_STATE.get(state, 0)
+    from clustor.log import LogState
+
+    by_state = {LogState.NEEDS_REPAIR: Exit.NEEDS_REPAIR, LogState.QUARANTINED: Exit.QUARANTINED}
+    return by_state.get(state, 0)
+
+
+def fail_path(error: OSError) -> NoReturn:
+    """End because of a path, a disk or a right that is not what a command needs."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        fail(f"the disk is full: {error.filename or 'make room and try again'}", Exit.NO_ROOM)
+    said = error.strerror or str(error)
+    if error.filename is None:
+        fail(said, Exit.FAILED)
+    fail(f"cannot use {error.filename}: {said}; check the path and its rights", Exit.NOT_FOUND)
 
 
 def fail(message: str, code: Exit) -> NoReturn:
     """Say one sentence on standard error, and end with `code`."""
-    errors.print(f"quantum: {message}", markup=False, highlight=False)
+    typer.echo(f"quantum: {pasteable(message)}", err=True)
     raise typer.Exit(code)

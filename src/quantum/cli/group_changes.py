@@ -18,6 +18,7 @@ from quantum.cli.admin_client import (
     parse_address,
     post,
 )
+from quantum.cli.status_table import is_led_by
 
 LOOK_SECONDS: Final = 0.05
 ASK_AGAIN_SECONDS: Final = 0.5
@@ -62,22 +63,11 @@ class GroupChanges:
 
     def leading(self) -> dict[int, Group]:
         """Return each group as its leader of the highest term sees it; its `admin` beside it."""
-        found = self.status()
-        admins = _admins(found)
-        leaders: dict[int, Group] = {}
-        for node in found["nodes"]:
-            for group in all_groups(node):
-                known = leaders.get(group["partition_id"])
-                later = known is None or group["term"] > known["term"]
-                if group["role"] == "Leader" and later:
-                    admin = admins[node["node_id"]]
-                    leaders[group["partition_id"]] = {**group, "admin": admin}
-        return leaders
+        return leaders_in(self.status())
 
     def partitions(self) -> set[int]:
         """Return the numbers of all groups that any node hosts."""
-        nodes = self.status()["nodes"]
-        return {group["partition_id"] for node in nodes for group in all_groups(node)}
+        return partitions_in(self.status())
 
     # Changing.
 
@@ -186,6 +176,30 @@ class GroupChanges:
                 yield leaders
             time.sleep(LOOK_SECONDS)
         raise ChangeTimedOut(f"not in time: {what}{problem}")
+
+
+def leaders_in(found: dict[str, Any]) -> dict[int, Group]:
+    """Return each group as its leader of the highest term sees it; its `admin` beside it."""
+    admins = _admins(found)
+    leaders: dict[int, Group] = {}
+    for node in found["nodes"]:
+        for group in all_groups(node):
+            known = leaders.get(group["partition_id"])
+            later = known is None or group["term"] > known["term"]
+            if is_led_by(group) and later:
+                admin = admins[node["node_id"]]
+                leaders[group["partition_id"]] = {**group, "admin": admin}
+    return leaders
+
+
+def partitions_in(found: dict[str, Any]) -> set[int]:
+    """Return the numbers of all groups that any node hosts."""
+    return {group["partition_id"] for node in found["nodes"] for group in all_groups(node)}
+
+
+def silent_in(found: dict[str, Any]) -> dict[int, str]:
+    """Return the nodes that do not answer, each with the reason."""
+    return {node["node_id"]: node["error"] for node in found["nodes"] if "error" in node}
 
 
 def all_groups(node: dict[str, Any]) -> list[Group]:

@@ -27,6 +27,10 @@ Cluster = Annotated[
 Group = Annotated[int, typer.Option(min=1, help="Which group's store.")]
 Timeout = Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a leader.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
+SnapshotOnly = Annotated[
+    bool,
+    typer.Option(help="Take what the asked node has, however old; followers may be let answer it."),
+]
 Key = Annotated[str, typer.Argument(help="A key, as UTF-8 text.")]
 
 _Answer = TypeVar("_Answer")
@@ -38,15 +42,22 @@ def get(
     key: Key,
     *,
     cluster: Cluster,
+    snapshot_only: SnapshotOnly = False,
     group: Group = 1,
     timeout: Timeout = 10.0,
     as_json: AsJson = False,
 ) -> None:
     """Print the value of KEY, as new as it was at some moment during the call.
 
-    Exit code 0: there is one. 3: there is none. 12: no leader answered in time.
+    Exit code 0: there is one. 3: there is none. 12: no leader answered in time, or the control
+    plane was not heard for so long that nothing may be read.
     """
-    record = _run(cluster, group, timeout, lambda client: client.get(key.encode()))
+    record = _run(
+        cluster,
+        group,
+        timeout,
+        lambda client: client.get(key.encode(), snapshot_only=snapshot_only),
+    )
     if record is None:
         fail(f"no such key: {key}", Exit.NOT_FOUND)
     _print(_of_record(record) if as_json else _text(record.value), as_json)
@@ -132,6 +143,7 @@ def list_range(
     *,
     cluster: Cluster,
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="How many keys.")] = 1000,
+    snapshot_only: SnapshotOnly = False,
     group: Group = 1,
     timeout: Timeout = 10.0,
     as_json: AsJson = False,
@@ -139,7 +151,10 @@ def list_range(
     """List the keys that start with PREFIX, with their values, in order."""
     start = prefix.encode()
     page = _run(
-        cluster, group, timeout, lambda client: client.range(start, prefix_end(start), limit)
+        cluster,
+        group,
+        timeout,
+        lambda client: client.range(start, prefix_end(start), limit, snapshot_only=snapshot_only),
     )
     for record in page.records:
         line = f"{_text(record.key)}\t{_text(record.value)}"

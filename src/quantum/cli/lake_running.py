@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as RichTable
 
-from quantum.cli.exits import Exit, errors, fail
+from quantum.cli.consoles import errors
+from quantum.cli.exits import Exit, fail
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

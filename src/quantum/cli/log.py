@@ -30,7 +30,8 @@ from clustor.runtime.disk import DirectoryStorage
 from clustor.runtime.errors import NodeError
 from clustor.runtime.keystore import find_keyring, load_keyring
 from clustor.snapshot.errors import SnapshotError
-from quantum.cli.exits import Exit, errors, exit_of, exit_of_state, fail
+from quantum.cli.consoles import errors
+from quantum.cli.exits import Exit, exit_of, exit_of_state, fail
 
 app = typer.Typer(
     help="Look into a log on disk: verify it, print its entries, measure it. Reads only.",

@@ -25,6 +25,9 @@ from quantum.cli.group_changes import (
     Group,
     GroupChanges,
     all_groups,
+    leaders_in,
+    partitions_in,
+    silent_in,
 )
 from quantum.cli.node_exits import exit_of_node
 
@@ -49,14 +52,18 @@ def members(*, admin: Admin = None, data: MaybeData = None, as_json: AsJson = Fa
     Voters decide; learners only receive, until they have caught up. While a change is in its
     Joint phase, the voters before it (`outgoing`) must agree to everything, too.
 
-    Exit code 0: every group has a leader. 1: one has none. 12: no node answered.
+    Exit code 0: every group has a leader, and every node answers. 1: one has none, or a node
+    does not. 12: no node answered.
     """
     with _telling():
-        changes = GroupChanges(addresses_of(admin, data), timeout_seconds=0.0)
-        leading, partitions = changes.leading(), changes.partitions()
+        found = GroupChanges(addresses_of(admin, data), timeout_seconds=0.0).status()
+    leading, silent = leaders_in(found), silent_in(found)
     groups = [leading[partition] for partition in sorted(leading)]
-    _show(groups, {}, as_json)
-    raise typer.Exit(0 if leading.keys() == partitions else Exit.FAILED)
+    _show(groups, {"silent": sorted(silent)}, as_json)
+    for node, reason in silent.items():
+        typer.echo(f"node {node} does not answer: {reason}", err=True)
+    led = leading.keys() == partitions_in(found)
+    raise typer.Exit(0 if led and not silent else Exit.FAILED)
 
 
 @speaking

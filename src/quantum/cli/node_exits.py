@@ -7,7 +7,9 @@ from clustor.runtime.errors import (
     CertificateUnusable,
     DataDirectoryInUse,
     DataDirectoryRefused,
+    GroupStopped,
     NodeError,
+    NoRoom,
     PeerRefused,
     PortTaken,
     SelfTestFailed,
@@ -18,6 +20,8 @@ _BY_ERROR: tuple[tuple[type[Exception], Exit], ...] = (
     (DataDirectoryRefused, Exit.NOT_FOUND),
     (DataDirectoryInUse, Exit.NOT_FOUND),
     (KeyUnavailable, Exit.WRONG_KEY),
+    (NoRoom, Exit.NO_ROOM),
+    (GroupStopped, Exit.REPLICA),
     (PortTaken, Exit.PORT_TAKEN),
     (CertificateUnusable, Exit.CERTIFICATE),
     (PeerRefused, Exit.CERTIFICATE),
@@ -33,6 +37,7 @@ FINAL_NODE_EXITS = {
     6: Exit.CERTIFICATE,
     7: Exit.SELF_TEST,
     8: Exit.REPLICA,
+    9: Exit.NO_ROOM,
 }
 
 

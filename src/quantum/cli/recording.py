@@ -8,7 +8,7 @@ from clustor.log.errors import KeyUnavailable
 from clustor.runtime.audit_once import command_event, record_now
 from clustor.runtime.errors import NodeError
 from clustor.security import SecurityError
-from quantum.cli.exits import errors
+from quantum.cli.consoles import errors
 
 
 def record_done(data: Path, what: str, target: str, facts: dict[str, str] | None = None) -> None:

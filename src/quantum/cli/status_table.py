@@ -17,13 +17,15 @@ def status_lines(found: dict[str, Any]) -> Iterator[str]:
     for node in found["nodes"]:
         for group in node.get("groups", []):
             rows.setdefault(group["partition_id"], []).append((node["node_id"], group))
+    silent = [node["node_id"] for node in found["nodes"] if "error" in node]
     for partition, replicas in sorted(rows.items()):
         yield ""
-        yield from _group_lines(f"Group {partition}", sorted(replicas, key=lambda row: row[0]))
+        ordered = sorted(replicas, key=lambda row: row[0])
+        yield from _group_lines(f"Group {partition}", ordered, silent)
     control = [(node["node_id"], node["control"]) for node in found["nodes"] if node.get("control")]
     if control:
         yield ""
-        yield from _control_lines(sorted(control, key=lambda row: row[0]))
+        yield from _control_lines(sorted(control, key=lambda row: row[0]), silent)
     missing = [node for node in found["nodes"] if "error" in node]
     if missing:
         yield ""
@@ -31,9 +33,10 @@ def status_lines(found: dict[str, Any]) -> Iterator[str]:
         yield f"node {node['node_id']} does not answer: {node['error']}"
 
 
-def _control_lines(nodes: list[tuple[int, dict[str, Any]]]) -> Iterator[str]:
+def _control_lines(nodes: list[tuple[int, dict[str, Any]]], silent: list[int]) -> Iterator[str]:
     """Give the control plane's own group, and how old each node's copy of it is."""
-    yield from _group_lines("Control plane", [(node_id, each["group"]) for node_id, each in nodes])
+    groups = [(node_id, each["group"]) for node_id, each in nodes]
+    yield from _group_lines("Control plane", groups, silent)
     yield from _folded("  copies", (_copy(node_id, each) for node_id, each in nodes))
     newest = max((each for _, each in nodes), key=lambda each: each.get("revision", 0))
     if newest.get("reports"):
@@ -52,10 +55,13 @@ def _copy(node_id: int, control: dict[str, Any]) -> str:
     return f"node {node_id} {control['cache_state']}, {age}"
 
 
-def _group_lines(title: str, replicas: list[tuple[int, dict[str, Any]]]) -> Iterator[str]:
+def _group_lines(
+    title: str, replicas: list[tuple[int, dict[str, Any]]], silent: list[int]
+) -> Iterator[str]:
+    """Give a group: its leader's view, a row for each replica, and one for each that is silent."""
     groups = [group for _, group in replicas]
-    newest = max(groups, key=lambda group: (group["role"] == "Leader", group["term"]))
-    leads = newest["role"] == "Leader"
+    newest = max(groups, key=lambda group: (is_led_by(group), group["term"]))
+    leads = is_led_by(newest)
     yield from _folded(title, _facts(newest, leads=leads))
     commit = max(group["commit_index"] for group in groups)
     classes = {member["replica_id"]: member["lag_class"] for member in newest["members"]}
@@ -66,6 +72,15 @@ def _group_lines(title: str, replicas: list[tuple[int, dict[str, Any]]]) -> Iter
             *(group["applied_index"], max(0, commit - group["applied_index"])),
             _state(group, classes.get(node_id, "None")),
         )
+    members = {*newest["voters"], *newest["outgoing"], *newest["learners"]}
+    for node_id in silent:
+        if node_id in members:
+            yield _ROW.format(node_id, "-", "-", "-", "-", "-", "does not answer")
+
+
+def is_led_by(group: dict[str, Any]) -> bool:
+    """Say whether this replica leads its group: one that has stopped leads nothing."""
+    return bool(group["role"] == "Leader" and group["state"] != "Failed")
 
 
 def _facts(group: dict[str, Any], *, leads: bool) -> Iterator[str]:

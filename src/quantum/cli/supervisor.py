@@ -21,6 +21,7 @@ from clustor.runtime.errors import NodeError
 from clustor.runtime.keystore import KEYS_DIRECTORY
 from clustor.runtime.office_keys import OFFICE_FILE
 from clustor.runtime.pki import NodeId
+from quantum.cli.cluster_greeting import Greeting, mqtt_of
 from quantum.cli.exits import Exit
 from quantum.cli.node_exits import FINAL_NODE_EXITS
 
@@ -48,6 +49,7 @@ class Supervisor:
         self._leaving: dict[int, float] = {}  # by when a node that was taken off the list ends
         self._seen_ns = _changed_ns(root)
         self._stopping = False
+        self._greeting = Greeting(root)
         self._tend_at = time.monotonic() + TEND_SECONDS
         self._tending: subprocess.Popen[bytes] | None = None
         self._woken, self._wake = os.pipe()
@@ -70,6 +72,7 @@ class Supervisor:
             self._start_due()
             self._follow_list()
             self._tend_keys()
+            self._greeting.say_when_ready(self._cluster)
         self._stop_all()
         return code
 
@@ -101,7 +104,10 @@ class Supervisor:
                 process_group=0,
             )
         self._running[entry.node_id] = process
-        typer.echo(f"node {entry.node_id} pid={process.pid} peer={entry.peer} admin={entry.admin}")
+        places = f"peer={entry.peer} admin={entry.admin}"
+        if self._greeting.serves_mqtt:
+            places += f" mqtt={mqtt_of(entry)}"
+        typer.echo(f"node {entry.node_id} pid={process.pid} {places}")
         sys.stdout.flush()
 
     def _reap(self) -> int:

@@ -15,12 +15,13 @@ from clustor.raft.errors import DataLost
 from clustor.replica import ReplicaError
 from clustor.runtime.disk import DiskError
 from clustor.runtime.errors import NodeError
-from clustor.runtime.main import check_self
+from clustor.runtime.main import check_self, raise_file_limit
 from clustor.runtime.memory import keep_freed_memory
 from clustor.runtime.telemetry_logs import set_up_logging
 from quantum.admin.attaching import attach
 from quantum.cli.config import load_or_fail
 from quantum.cli.exits import Exit, exit_of, fail
+from quantum.cli.naming import own_command
 from quantum.cli.node_exits import exit_of_node
 from quantum.edge.errors import CertificatesUnusable, EdgeError, ListenFailed
 from quantum.serving.up import serve_alone
@@ -34,6 +35,14 @@ def up(
     ] = None,
     mqtts: Annotated[
         str | None, typer.Option(metavar="HOST:PORT|off", help="MQTT over TLS 1.3, with mTLS.")
+    ] = None,
+    server_name: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--server-name",
+            metavar="NAME",
+            help="What clients call this machine (MQTTS); may be repeated.",
+        ),
     ] = None,
     ws: Annotated[
         str | None, typer.Option(metavar="HOST:PORT|off", help="MQTT over WebSocket.")
@@ -58,6 +67,7 @@ def up(
         "data": data,
         "mqtt": mqtt,
         "mqtts": mqtts,
+        "server_name": ",".join(server_name) if server_name else None,
         "ws": ws,
         "admin": admin,
         "tenant_prgs": tenant_prgs,
@@ -69,7 +79,8 @@ def up(
     try:
         check_self()
         keep_freed_memory()
-        uvloop.run(serve_alone(settings, _say, attach))
+        raise_file_limit()
+        uvloop.run(serve_alone(settings, _say, attach, command=own_command()))
     except ListenFailed as error:
         fail(f"{error}; choose another with --mqtt, --mqtts or --ws", Exit.PORT_TAKEN)
     except CertificatesUnusable as error:

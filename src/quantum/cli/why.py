@@ -20,6 +20,7 @@ from quantum.cli.admin_client import (
 from quantum.cli.broker import ADMIN_DEFAULT, Admin, AsJson
 from quantum.cli.credentials import speaking
 from quantum.cli.exits import Exit, fail
+from quantum.cli.naming import pasteable
 
 
 @speaking
@@ -127,7 +128,7 @@ def client_lines(client: str, answers: dict[int, dict[str, Any]]) -> Iterator[st
     for node, cause in client_causes(answers):
         yield f"  node {node}: {cause['sentence']}"
         if cause["remedy"]:
-            yield f"    → {cause['remedy']}"
+            yield f"    → {pasteable(cause['remedy'])}"
 
 
 # Groups.
@@ -172,4 +173,4 @@ def group_lines(group: int, answers: dict[int, list[dict[str, Any]]]) -> Iterato
                 if is_news and not follows:
                     yield f"  node {node}: {each['question']}: {each['sentence']}"
                     if each["remedy"]:
-                        yield f"    → {each['remedy']}"
+                        yield f"    → {pasteable(each['remedy'])}"

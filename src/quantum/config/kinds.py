@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 _SIZE: Final = re.compile(r"(\d+)\s*(B|KiB|MiB|GiB)?")
+_HOST: Final = re.compile(
+    r"(?=.{1,253}\Z)(\*\.)?[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*"
+)
 _UNITS: Final = {None: 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 OFF: Final = "off"
 
@@ -79,6 +82,20 @@ def url() -> Kind:
     return Kind(read, shown, lambda value: OFF if value is None else str(value))
 
 
+def host_names() -> Kind:
+    """Names and addresses of this machine, with commas between them; nothing: none."""
+
+    def read(raw: object) -> str:
+        if not isinstance(raw, str):
+            raise ValueError
+        names = [name.strip().lower() for name in raw.split(",") if name.strip()]
+        if not all(_is_address(name) or _HOST.fullmatch(name) for name in names):
+            raise ValueError
+        return ",".join(dict.fromkeys(names))
+
+    return Kind(read, "names or addresses such as broker.example, with commas between them")
+
+
 def key_set() -> Kind:
     """Public keys as JWKS spells them (RFC 7517); which kinds of keys is for who reads them."""
 
@@ -100,6 +117,17 @@ def count(low: int, high: int, unit: str = "") -> Kind:
 
     of = f" of {unit}" if unit else ""
     return Kind(read, f"a whole number{of} from {low:,} to {high:,}")
+
+
+def choice(*words: str) -> Kind:
+    """One of a few words."""
+
+    def read(raw: object) -> str:
+        if raw not in words:
+            raise ValueError
+        return str(raw)
+
+    return Kind(read, " or ".join(words))
 
 
 def size(low: int, high: int) -> Kind:
@@ -132,6 +160,14 @@ def _whole(raw: object) -> int:
     if isinstance(raw, str) and raw.replace("_", "").isdecimal():
         return int(raw)
     raise ValueError
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_loopback(host: str) -> bool:

@@ -28,6 +28,9 @@ class Settings:
     mqtts: ListenAddress | None = _setting(
         ListenAddress("127.0.0.1", 8883), kinds.address(plaintext=False), "MQTT over TLS 1.3"
     )
+    server_name: str = _setting(
+        "", kinds.host_names(), "what clients call this machine; its certificate is for it too"
+    )
     ws: ListenAddress | None = _setting(
         ListenAddress("127.0.0.1", 8083), kinds.address(plaintext=True), "MQTT over WebSocket"
     )
@@ -52,7 +55,17 @@ class Settings:
         10, kinds.count(1, 300, "seconds"), "for handshakes and CONNECT together"
     )
     half_open_max: int = _setting(
-        10_000, kinds.count(1, 1_000_000), "connections without an answered CONNECT; the oldest go"
+        10_000, kinds.count(1, 1_000_000), "connections without an answered CONNECT"
+    )
+    half_open_source_percent: int = _setting(
+        50,
+        kinds.count(1, 100),
+        "of those, how many one source may have; 100 behind a load balancer that hides sources",
+    )
+    tls_records: str = _setting(
+        "openssl",
+        kinds.choice("openssl", "own"),
+        "who makes clients' TLS records; own: a quarter of the memory, our own code",
     )
     packet_bytes_max: int = _setting(
         16_842_752, kinds.size(1 << 10, 16_842_752), "the largest packet of a client"
@@ -70,6 +83,14 @@ class Settings:
         1_024, kinds.count(1, 65_535), "publishes above QoS 0 that a client may have open"
     )
     topic_alias_maximum: int = _setting(10, kinds.count(0, 65_535), "topic aliases of a client")
+    topic_levels_max: int = _setting(
+        128, kinds.count(1, 1_024), "levels of a topic or filter; deeper ones are refused"
+    )
+    session_expiry_seconds_default: int = _setting(
+        259_200,
+        kinds.count(1, 4_294_967_294, "seconds"),
+        "a persistent session of MQTT 3.1 or 3.1.1, which cannot say how long, is kept for",
+    )
     queue_bytes_max: int = _setting(
         64 << 20, kinds.size(1 << 10, 1 << 40), "what waits for one session, in bytes"
     )

@@ -16,6 +16,8 @@ EdgeError
 
 from __future__ import annotations
 
+from clustor.printable import printable
+
 
 class EdgeError(Exception):
     """Root of the room's errors: a sentence for people, and `facts` for machines."""
@@ -26,7 +28,7 @@ class EdgeError(Exception):
         self.facts = facts
 
     def __str__(self) -> str:
-        details = ", ".join(f"{name}={value}" for name, value in self.facts.items())
+        details = ", ".join(f"{name}={printable(value)}" for name, value in self.facts.items())
         return f"{self.reason} ({details})" if details else self.reason
 
 

@@ -12,15 +12,19 @@ import socket
 from collections.abc import Callable
 from typing import Final, cast
 
+from clustor.runtime.containment import guarded
 from quantum.edge.admission import Verdict
 from quantum.edge.deadlines import NO_SLOT
 from quantum.edge.errors import AddressRefused, ClientCertificateRevoked, ListenFailed
+from quantum.edge.half_open import source_of
 from quantum.edge.lobby import Lobby
-from quantum.edge.peer import shown_address
+from quantum.edge.peer import host_of, shown_address
 from quantum.edge.ports import Handler, NewHandler, Peer, Transport
 
 BACKLOG: Final = 4096
 """What the kernel holds for us while a turn of the loop is long; it may cap it lower."""
+PLACE: Final = "listener"
+"""Where an error of one connection is counted."""
 HELD_BYTES_MAX: Final = 4096
 """What a connection may say while it waits at the door: more than any client's first words."""
 
@@ -28,7 +32,18 @@ HELD_BYTES_MAX: Final = 4096
 class Connection(asyncio.Protocol):
     """One plaintext connection; the base of the others."""
 
-    __slots__ = ("_closing", "_handler", "_held", "_listener", "_slot", "_transport", "writable")
+    __slots__ = (
+        "_closing",
+        "_handler",
+        "_held",
+        "_is_unread",
+        "_listener",
+        "_slot",
+        "_transport",
+        "_unread_bytes",
+        "_wants_pause",
+        "writable",
+    )
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -38,6 +53,12 @@ class Connection(asyncio.Protocol):
         """What came while the connection waits at the door; None: it does not wait."""
         self._slot = NO_SLOT
         self._closing = False
+        self._wants_pause = False
+        """Whether the handler wants nothing more for now."""
+        self._unread_bytes = 0
+        """What was written since the peer last read what waits for it."""
+        self._is_unread = False
+        """Whether so many answers wait for the peer that it is not read until it reads."""
         self.writable = True
 
     # What the handler asks for.
@@ -49,7 +70,22 @@ class Connection(asyncio.Protocol):
 
     def write_early(self, data: bytes) -> None:
         if self._transport is not None and not self._closing:
+            if not self.writable:
+                self._add_unread(len(data), self._transport)
             self._transport.write(data)
+
+    def _add_unread(self, size: int, transport: asyncio.Transport) -> None:
+        """Leave a peer unread that lets its answers pile up: each one costs us, and it nothing.
+
+        What was written while it was writable does not count: one delivery may be as large as a
+        packet, and a peer that takes its time for it goes on to be heard.
+        """
+        self._unread_bytes += size
+        limits = self._listener.lobby.limits
+        if not self._is_unread and self._unread_bytes > limits.unread_bytes_max:
+            self._is_unread = True
+            self._listener.lobby.counts.left_unread += 1
+            transport.pause_reading()
 
     def close(self) -> None:
         if self._transport is not None and not self._closing:
@@ -68,15 +104,18 @@ class Connection(asyncio.Protocol):
         self._slot = lobby.arm(self, lobby.limits.close_seconds)
 
     def pause_reading(self) -> None:
+        self._wants_pause = True
         if self._transport is not None and not self._closing:
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        if self._transport is not None and not self._closing:
+        self._wants_pause = False
+        if self._transport is not None and not self._closing and not self._is_unread:
             self._transport.resume_reading()
 
     # What the loop calls.
 
+    @guarded(PLACE)
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         verdict = self._listener.arrived(self)
@@ -89,6 +128,7 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.abort()
 
+    @guarded(PLACE)
     def data_received(self, data: bytes) -> None:
         handler = self._handler
         if handler is not None:
@@ -101,11 +141,18 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         self.writable = False
 
+    @guarded(PLACE)
     def resume_writing(self) -> None:
         self.writable = True
+        self._unread_bytes = 0
+        if self._is_unread:
+            self._is_unread = False
+            if not self._wants_pause:
+                self.resume_reading()
         if self._handler is not None and not self._closing:
             self._handler.writable_again()
 
+    @guarded(PLACE)
     def connection_lost(self, _exc: Exception | None) -> None:
         self._disarm()
         self._transport = None
@@ -116,6 +163,7 @@ class Connection(asyncio.Protocol):
 
     # What the lobby calls.
 
+    @guarded(PLACE)
     def admitted(self) -> None:
         """Begin, after a wait at the door."""
         held, self._held = self._held, None
@@ -124,6 +172,7 @@ class Connection(asyncio.Protocol):
         if held:
             self.data_received(held)
 
+    @guarded(PLACE)
     def late(self) -> None:
         """Cut a connection whose time is over."""
         self._slot = NO_SLOT
@@ -131,9 +180,13 @@ class Connection(asyncio.Protocol):
             self._listener.refuse(self, "it did not finish its first packet in time")
         self.abort()
 
+    @guarded(PLACE)
     def crowded_out(self) -> None:
         """Cut a connection that said nothing while many others came."""
         self.abort()
+
+    def whom(self) -> str:
+        return f"{self._listener.name} {self.address}"
 
     # What the kinds of connections share.
 
@@ -171,6 +224,10 @@ class Connection(asyncio.Protocol):
     @property
     def address(self) -> str:
         return shown_address(self._transport)
+
+    @property
+    def source(self) -> str:
+        return source_of(host_of(self._transport))
 
 
 class Listener:

@@ -6,16 +6,18 @@ import asyncio
 import time
 from typing import Final
 
+from clustor.runtime.containment import guarded
 from clustor.runtime.trust import ChainReader, Disbelief, Shown
 from quantum.edge.errors import (
+    CertificatesUnusable,
     ClientAuthorityGone,
     ClientCertificateExpired,
     ClientCertificateRevoked,
     ClientRefused,
 )
-from quantum.edge.listener import Connection, Listener
+from quantum.edge.listener import PLACE, Connection, Listener
 from quantum.edge.lobby import Lobby
-from quantum.edge.peer import identity_of
+from quantum.edge.peer import identity_of, tenant_of_identity
 from quantum.edge.ports import Expelling, NewHandler, Peer
 from quantum.edge.tls import ServerCertificates, TenantOf, TenantTrust
 from quantum.edge.tls_session import TlsSession
@@ -61,6 +63,7 @@ class TlsConnection(Connection):
             super().write_early(self.session.end())
         super().close()
 
+    @guarded(PLACE)
     def data_received(self, data: bytes) -> None:
         if self._held is not None:
             self._hold(data)
@@ -76,12 +79,13 @@ class TlsConnection(Connection):
             self._refuse(refusal)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
+        super().connection_lost(exc)  # contains its own errors
         self.session = None
 
     def _shake_hands(self, data: bytes) -> None:
         if self.session is None:
-            self.session = TlsSession(self._listener.certificates.terms.context)
+            certificates = self._listener.certificates
+            self.session = TlsSession(certificates.terms.context, certificates.secrets)
         listener = self._listener
         self.session.shake_hands(data, listener.tenant_of, listener.certificates)
         self._write_out()
@@ -106,6 +110,9 @@ class TlsConnection(Connection):
         if certificate is None and self._listener.certificates.lets_unnamed(session.tenant):
             return Peer("tls", self.address, session.tenant, server_name=session.server_name)
         identity = identity_of(certificate)
+        named = tenant_of_identity(identity.name)
+        if named is None and self._listener.certificates.has_own_roots(session.tenant):
+            named = session.tenant
         return Peer(
             "tls",
             self.address,
@@ -113,12 +120,14 @@ class TlsConnection(Connection):
             identity.name,
             session.server_name,
             identity.not_after_ms,
+            named,
         )
 
     @property
     def tenant(self) -> str:
         return "" if self.session is None else self.session.tenant
 
+    @guarded(PLACE)
     def expel(self, refusal: ClientRefused) -> None:
         """Show out a client that is believed no more; its handler may still say why."""
         if self._closing or self._is_leaving:
@@ -171,10 +180,16 @@ class TlsListener(Listener):
     def trust_tenant(self, tenant: str, trust: TenantTrust | None) -> None:
         """Judge a tenant's clients by its own trust from now on, those that are here as well.
 
-        None: by the common one. Raises CertificatesUnusable, and changes nothing then.
+        None: by the common one. Raises CertificatesUnusable, and then nobody is believed there: it
+        fails closed, because whom the tenant believed before it need not believe now.
         """
-        self.certificates.trust_tenant(tenant, trust)
-        self.judge_again()
+        try:
+            self.certificates.trust_tenant(tenant, trust)
+        except CertificatesUnusable:
+            self.certificates.trust_tenant(tenant, TenantTrust(is_unusable=True))
+            raise
+        finally:
+            self.judge_again()
 
     def believe(self, session: TlsSession) -> Shown | None:
         """Note what a client has shown; raises ClientRefused for what OpenSSL does not know."""

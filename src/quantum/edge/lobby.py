@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 from quantum.edge.admission import Admission, AdmissionLimits, Verdict
 from quantum.edge.deadlines import DeadlineWheel, Slot
+from quantum.edge.half_open import HalfOpen
 
 HALF_OPEN_MAX: Final = 10_000
 _LINES_PER_SECOND_MAX: Final = 10
@@ -27,10 +28,16 @@ class EdgeLimits:
     """From admission to the handler's first write: handshakes and first packet together."""
     half_open_max: int = HALF_OPEN_MAX
     """How many may be here at once without a first answer, those that wait at the door included.
-    Beyond it the oldest goes: clients in good faith are through in a moment."""
+    Beyond it one goes, the oldest of the source that has the most: clients in good faith are
+    through in a moment."""
+    half_open_source_percent: int = 50
+    """How many of those places one source (an IPv4 address, an IPv6 /64) may have."""
     close_seconds: float = 5.0
     """For a peer to take what was written before the connection is cut."""
     write_high_water_bytes: int = 64 << 10
+    """Above it a handler is told to write no more of its own accord."""
+    unread_bytes_max: int = 256 << 10
+    """So much may be written to a peer that is above that mark; then it is not read either."""
     turn_seconds: float = 0.1
     """How fine deadlines and the admission rate are."""
 
@@ -47,6 +54,8 @@ class Counts:
     """Of the refused: whose certificate was revoked, at the handshake or later."""
     expelled: int = 0
     """Of the refused: who was in, and believed no more."""
+    left_unread: int = 0
+    """How often a peer was left unread because it did not read its answers."""
     late: int = 0
     crowded_out: int = 0
 
@@ -56,6 +65,11 @@ class Counts:
 
 class Guest(Hashable, Protocol):
     """A connection, as the lobby sees it."""
+
+    @property
+    def source(self) -> str:
+        """Where it comes from, as far as sources get a share each."""
+        ...
 
     def admitted(self) -> None:
         """Go on: it is your turn."""
@@ -79,8 +93,9 @@ class Lobby:
         self._admission: Admission[Guest] = Admission(self.limits.admission, self._loop.time())
         longest = max(self.limits.first_answer_seconds, self.limits.close_seconds)
         self._wheel: DeadlineWheel[Guest] = DeadlineWheel(self._turns(longest))
-        self._half_open: dict[Guest, None] = {}
-        """Those without a first answer, the oldest first."""
+        places = self.limits.half_open_max
+        share = max(1, places * self.limits.half_open_source_percent // 100)
+        self._half_open: HalfOpen[Guest] = HalfOpen(places, min(places, share))
         self._timer: asyncio.TimerHandle | None = None
         self._lines_left = _LINES_PER_SECOND_MAX
         self._lines_since = self._loop.time()
@@ -102,16 +117,11 @@ class Lobby:
         else:
             self.counts.turned_away += 1
             return verdict
-        self._half_open[guest] = None
-        if len(self._half_open) > self.limits.half_open_max:
-            self._crowd_out()
+        crowded_out = self._half_open.add(guest, guest.source)
+        if crowded_out is not None:
+            self.counts.crowded_out += 1
+            crowded_out.crowded_out()
         return verdict
-
-    def _crowd_out(self) -> None:
-        oldest = next(iter(self._half_open))
-        del self._half_open[oldest]
-        self.counts.crowded_out += 1
-        oldest.crowded_out()
 
     @property
     def half_open(self) -> int:
@@ -120,7 +130,7 @@ class Lobby:
 
     def answered(self, guest: Guest) -> None:
         """Note a connection's first answer, or its end."""
-        self._half_open.pop(guest, None)
+        self._half_open.discard(guest)
 
     def leave(self, guest: Guest) -> None:
         """Forget a connection that was not turned away."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import dataclass
+from typing import Final
 
-from cryptography import x509
-from cryptography.x509.oid import NameOID
-
+from clustor.runtime.certificates import read_certificate
+from clustor.runtime.errors import CertificateUnreadable
 from quantum.edge.errors import ClientUnnamed
+
+_OF_TENANT: Final = re.compile(r"spiffe://[^/]+/tenant/([^/]+)/.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,12 @@ class CertificateIdentity:
     """Its number: hexadecimal, small letters, no leading zeros."""
 
 
+def host_of(transport: asyncio.BaseTransport | None) -> str:
+    """Return the host of the other end."""
+    address = None if transport is None else transport.get_extra_info("peername")
+    return str(address[0]) if isinstance(address, tuple) else "?"
+
+
 def shown_address(transport: asyncio.BaseTransport | None) -> str:
     """Return HOST:PORT of the other end, with brackets around an IPv6 address."""
     address = None if transport is None else transport.get_extra_info("peername")
@@ -28,6 +37,12 @@ def shown_address(transport: asyncio.BaseTransport | None) -> str:
         return "?"
     host, port = address[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def tenant_of_identity(identity: str) -> str | None:
+    """Return which tenant a client's SPIFFE URI names: the level behind its first one, `tenant`."""
+    found = _OF_TENANT.match(identity)
+    return None if found is None else found[1]
 
 
 def identity_of(certificate_der: bytes | None) -> CertificateIdentity:
@@ -38,28 +53,10 @@ def identity_of(certificate_der: bytes | None) -> CertificateIdentity:
     if certificate_der is None:
         raise ClientUnnamed("the client showed no certificate")
     try:
-        certificate = x509.load_der_x509_certificate(certificate_der)
-        names = _alternative_names(certificate) + _common_names(certificate)
-        ends, serial = certificate.not_valid_after_utc, format(certificate.serial_number, "x")
-    except ValueError as error:
-        raise ClientUnnamed("the client's certificate cannot be read") from error
+        found = read_certificate(certificate_der)
+    except CertificateUnreadable as error:
+        raise ClientUnnamed("the client's certificate cannot be read", **error.facts) from error
+    names = (*found.uris, *found.dns_names, *found.common_names)
     if not names:
         raise ClientUnnamed("the client's certificate names nobody")
-    return CertificateIdentity(names[0], int(ends.timestamp() * 1000), serial)
-
-
-def _alternative_names(certificate: x509.Certificate) -> list[str]:
-    try:
-        extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    except x509.ExtensionNotFound:
-        return []
-    names = extension.value
-    return [
-        *names.get_values_for_type(x509.UniformResourceIdentifier),
-        *names.get_values_for_type(x509.DNSName),
-    ]
-
-
-def _common_names(certificate: x509.Certificate) -> list[str]:
-    found = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    return [str(attribute.value) for attribute in found]
+    return CertificateIdentity(names[0], found.not_after_ms, found.serial_name)

@@ -28,6 +28,9 @@ class Peer:
     """The name that the client asked for (SNI)."""
     not_after_ms: int | None = None
     """The end of the certificate's time, in Unix milliseconds."""
+    named_tenant: str | None = None
+    """Whose client it is by what it has shown: its certificate names the tenant, or is of the
+    tenant's own authority, or it was let in by a token; None: nothing says so."""
 
 
 class Wire(Protocol):

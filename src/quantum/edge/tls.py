@@ -25,8 +25,6 @@ TenantOf: TypeAlias = Callable[[str | None], str | None]
 class TermsOf(Protocol):
     """Says how a tenant's clients are judged."""
 
-    secrets: SecretsFile
-
     def terms_of(self, tenant: str) -> Terms: ...
 
 
@@ -38,6 +36,8 @@ class TenantTrust:
     """PEM; none: the authorities of everybody."""
     revoked: frozenset[int] = frozenset()
     """Serial numbers."""
+    is_unusable: bool = False
+    """Whether what the tenant said cannot be used: then nobody is believed there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,13 @@ class ServerCertificates:
     """
 
     def __init__(
-        self, certificate: Path, key: Path, authority: Path, *, alpn: tuple[str, ...] = ("mqtt",)
+        self,
+        certificate: Path,
+        key: Path,
+        authority: Path,
+        *,
+        alpn: tuple[str, ...] = ("mqtt",),
+        own_records: bool = False,
     ) -> None:
         self._files = (certificate, key, authority)
         self._revocations = authority.with_name(REVOCATION_FILE)
@@ -66,7 +72,8 @@ class ServerCertificates:
         self._without: frozenset[str] = frozenset()
         """Tenants whose clients may come without a certificate."""
         self._tenants: dict[str, Terms] = {}
-        self.secrets = SecretsFile()
+        self.secrets = SecretsFile() if own_records else None
+        """Where handshakes tell their secrets; None: they tell nobody, and OpenSSL does all."""
         self.terms = self._read()
 
     @property
@@ -97,6 +104,10 @@ class ServerCertificates:
     def lets_unnamed(self, tenant: str) -> bool:
         """Say whether a tenant's clients may come without a certificate."""
         return tenant in self._without
+
+    def has_own_roots(self, tenant: str) -> bool:
+        """Say whether nobody but a tenant's own authorities vouch for its clients."""
+        return bool(self._wishes.get(tenant, TenantTrust()).roots)
 
     def trust_tenant(self, tenant: str, wish: TenantTrust | None) -> None:
         """Judge a tenant's clients by its own trust; None: as everybody else's.
@@ -135,6 +146,8 @@ class ServerCertificates:
 
     def _for_tenant(self, common: Terms, tenant: str) -> Terms:
         wish = self._wishes.get(tenant, TenantTrust())
+        if wish.is_unusable:
+            return self._for_nobody(tenant)
         trust = replace(common.trust, revoked_of_any=wish.revoked)
         if not wish.roots and tenant not in self._without:
             return Terms(common.context, trust)
@@ -149,6 +162,14 @@ class ServerCertificates:
             roots = x509.load_pem_x509_certificates("".join(wish.roots).encode())
             return Terms(context, trust_in(roots, revoked_of_any=wish.revoked))
 
+    def _for_nobody(self, tenant: str) -> Terms:
+        """Believe no certificate; a token is another matter, where the tenant has keys for it."""
+        with _telling(self._files[0]):
+            context = self._context()
+            if tenant in self._without:
+                context.verify_mode = ssl.CERT_OPTIONAL
+            return Terms(context, trust_in(()))
+
     def _context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -158,7 +179,8 @@ class ServerCertificates:
         context.num_tickets = 0
         context.set_alpn_protocols(list(self._alpn))
         context.load_cert_chain(*self._files[:2])
-        self.secrets.listen_to(context)
+        if self.secrets is not None:
+            self.secrets.listen_to(context)
         return context
 
 

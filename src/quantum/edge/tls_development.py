@@ -74,11 +74,15 @@ def pki_directory(data: Path) -> Path:
 
 
 def prepare_server(
-    data: Path, now: datetime, names: frozenset[str] = frozenset()
+    data: Path,
+    now: datetime,
+    names: frozenset[str] = frozenset(),
+    *,
+    own_records: bool = False,
 ) -> ServerCertificates:
     """Return the development server's certificates, made or renewed where need be.
 
-    They are for this machine's own names and for these.
+    They are for this machine's own names and for these. `own_records`: see `tls_records`.
     """
     directory = pki_directory(data)
     certificate, key = directory / SERVER_FILE, directory / SERVER_KEY_FILE
@@ -97,7 +101,8 @@ def prepare_server(
             replace_file(certificate, issued.certificate_pem, 0o644)
     except CertificateUnusable as error:
         raise CertificatesUnusable(error.reason, **error.facts) from error
-    return ServerCertificates(certificate, key, directory / AUTHORITY_FILE)
+    bundle = directory / AUTHORITY_FILE
+    return ServerCertificates(certificate, key, bundle, own_records=own_records)
 
 
 def renew_server(data: Path, now: datetime) -> datetime:
@@ -139,8 +144,9 @@ def clients_standing(data: Path) -> Standing:
     """Look at the authority of the listener and its clients. Raises CertificatesUnusable."""
     directory = pki_directory(data)
     files = {"listener": directory / SERVER_FILE}
-    for file in sorted((directory / CLIENTS_DIRECTORY).glob("*.pem")):
-        files[file.stem] = file
+    clients = directory / CLIENTS_DIRECTORY
+    for file in sorted((*clients.glob("*.pem"), *clients.glob("*/*.pem"))):
+        files[str(file.relative_to(clients).with_suffix(""))] = file
     with _telling():
         there = {name: file for name, file in files.items() if file.exists()}
         return standing_of(directory, there)
@@ -175,16 +181,24 @@ def _telling() -> Iterator[None]:
         raise CertificatesUnusable(error.reason, **error.facts) from error
 
 
-def client_certificate(data: Path, name: str) -> Path:
+def client_certificate(data: Path, name: str, tenant: str | None = None) -> Path:
     """Return where a client's newest development certificate is."""
-    if not _CLIENT_NAME.fullmatch(name):
-        raise CertificatesUnusable("no client has such a name", name=name)
-    return pki_directory(data) / CLIENTS_DIRECTORY / f"{name}.pem"
+    for each in (name, tenant):
+        if each is not None and not _CLIENT_NAME.fullmatch(each):
+            raise CertificatesUnusable("no client has such a name", name=each)
+    return _clients(data, tenant) / f"{name}.pem"
 
 
-def client_identity(name: str) -> str:
-    """Return whom a client's development certificate names."""
-    return f"spiffe://{TRUST_DOMAIN}/client/{name}"
+def _clients(data: Path, tenant: str | None) -> Path:
+    """Return where the certificates of a tenant's clients are, or of those that name none."""
+    clients = pki_directory(data) / CLIENTS_DIRECTORY
+    return clients if tenant is None else clients / tenant
+
+
+def client_identity(name: str, tenant: str | None = None) -> str:
+    """Return whom a client's development certificate names, and whose client that is."""
+    of = "" if tenant is None else f"/tenant/{tenant}"
+    return f"spiffe://{TRUST_DOMAIN}{of}/client/{name}"
 
 
 def issue_client(
@@ -194,15 +208,21 @@ def issue_client(
     *,
     lifetime: timedelta = CLIENT_LIFETIME,
     out: Path | None = None,
+    tenant: str | None = None,
 ) -> ClientFiles:
-    """Give a client a new key and certificate, in the place of older ones."""
-    if not _CLIENT_NAME.fullmatch(name):
-        raise CertificatesUnusable(
-            "a client's name is 1 to 64 letters, digits, dots, dashes and underscores", name=name
-        )
+    """Give a client a new key and certificate, in the place of older ones.
+
+    With `tenant` it says whose client it is, as a broker of several tenants asks.
+    """
+    for what, each in (("client", name), ("tenant", tenant)):
+        if each is not None and not _CLIENT_NAME.fullmatch(each):
+            raise CertificatesUnusable(
+                f"a {what}'s name is 1 to 64 letters, digits, dots, dashes and underscores",
+                name=each,
+            )
     directory = pki_directory(data)
-    target = out or directory / CLIENTS_DIRECTORY
-    identity = client_identity(name)
+    target = out or _clients(data, tenant)
+    identity = client_identity(name, tenant)
     try:
         authority = _authority(directory, now)
         issued = issue_certificate(
@@ -242,4 +262,4 @@ def _is_of_no_use(file: Path, now: datetime, names: frozenset[str]) -> bool:
     if now >= certificate.not_valid_after_utc - _RENEW_BEFORE:
         return True
     alternatives = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    return not names <= set(alternatives.value.get_values_for_type(x509.DNSName))
+    return not {host_name(name) for name in names} <= set(alternatives.value)

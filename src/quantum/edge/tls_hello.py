@@ -7,8 +7,52 @@ from typing import Final
 _HANDSHAKE: Final = 22
 _CLIENT_HELLO: Final = 1
 _VERSION_AND_RANDOM_BYTES: Final = 34
+_RECORD_HEAD_BYTES: Final = 5
 _BINDING: Final = frozenset({1, 28})
 """max_fragment_length and record_size_limit."""
+
+
+class RecordBounds:
+    """Where records end in a stream of them, by their heads alone; only the last are known."""
+
+    __slots__ = ("_ends", "_fed", "_head", "_left")
+
+    def __init__(self) -> None:
+        self._fed = 0
+        self._head = b""
+        self._left = 0
+        self._ends: list[int] = []
+
+    def feed(self, piece: bytes) -> None:
+        """Take the next bytes, a few: only ends in the last piece are known afterwards."""
+        self._ends = []
+        at = 0
+        while at < len(piece):
+            if self._left:
+                step = min(self._left, len(piece) - at)
+                self._left -= step
+                at += step
+            else:
+                self._head += piece[at : at + 1]
+                at += 1
+                if len(self._head) == _RECORD_HEAD_BYTES:
+                    self._left = int.from_bytes(self._head[3:], "big")
+                    self._head = b""
+            if not self._left and not self._head:
+                self._ends.append(self._fed + at)
+        self._fed += len(piece)
+
+    def is_bound(self, at: int) -> bool:
+        """Say whether a record ends behind so many bytes."""
+        return at in self._ends
+
+
+def client_random(said: bytes) -> bytes | None:
+    """Return by which number a client's secrets are told; None: what it said cannot be read."""
+    try:
+        return _client_hello(said)[2:_VERSION_AND_RANDOM_BYTES]
+    except (IndexError, ValueError):
+        return None
 
 
 def limits_records(said: bytes) -> bool:

@@ -118,6 +118,11 @@ class TlsRecords:
         self._useless = 0
         self._outgoing = b""
 
+    @property
+    def sequences(self) -> tuple[int, int]:
+        """Which numbers the next records have: of those read, and of those written."""
+        return self._read.sequence, self._write.sequence
+
     def receive(self, data: bytes) -> tuple[bytes, bool]:
         """Return the plaintext that the bytes complete, and whether the peer has ended.
 

@@ -2,8 +2,9 @@
 
 The loops' own TLS keeps a quarter of a megabyte per connection and is silent about failed
 handshakes; over memory BIOs a connection costs a tenth of that and every refusal has a name.
-OpenSSL does every handshake. When one is over, `TlsSession.settle` takes its secrets and lets
-OpenSSL's part go: what is left are records (`tls_records`), on a quarter of the memory.
+OpenSSL does every handshake, and by default all that follows. With `tls_records = "own"`,
+`TlsSession.settle` takes a handshake's secrets when it is over and lets OpenSSL's part go: what is
+left are records (`tls_records`), on a quarter of the memory.
 """
 
 from __future__ import annotations
@@ -23,15 +24,19 @@ from quantum.edge.errors import (
     TenantUnknown,
 )
 from quantum.edge.tls import TenantOf, TermsOf
-from quantum.edge.tls_hello import limits_records
+from quantum.edge.tls_hello import RecordBounds, client_random, limits_records
 from quantum.edge.tls_records import SUITES, TlsRecords
-from quantum.edge.tls_secrets import read_secrets
+from quantum.edge.tls_secrets import SecretsFile, read_secrets
 
 _RECORD_BYTES_MAX: Final = 16 << 10
 _SLICE_BYTES: Final = 4 << 10
 """A memory BIO never shrinks: what passes through it in one piece, the connection keeps."""
 _HANDSHAKE_SLICE_BYTES: Final = 256
 """Many clients say little more than their handshake, ever."""
+_HELLO_BYTES_MAX: Final = 16 << 10
+"""A ClientHello with all that is usual has 2 KiB, and OpenSSL would take 128."""
+_HANDSHAKE_BYTES_MAX: Final = 64 << 10
+"""All that a client may say until its handshake is over; a long chain of certificates has 16."""
 
 # OpenSSL's X509_V_ERR_… numbers, as `ssl` reports them.
 _OUT_OF_TIME: Final = frozenset({9, 10})
@@ -43,11 +48,16 @@ class TlsSession:
     """The server's side of one TLS connection."""
 
     __slots__ = (
+        "_bounds",
+        "_early",
         "_hello",
         "_incoming",
         "_is_bound",
         "_outgoing",
+        "_random",
         "_records",
+        "_said",
+        "_secrets",
         "_tls",
         "_told",
         "established",
@@ -55,14 +65,24 @@ class TlsSession:
         "tenant",
     )
 
-    def __init__(self, context: ssl.SSLContext) -> None:
+    def __init__(self, context: ssl.SSLContext, secrets: SecretsFile | None = None) -> None:
+        """Begin; with `secrets`, where the context tells them, `settle` may do without OpenSSL."""
         self._begin(context)
+        self._secrets = secrets
+        self._bounds = RecordBounds()
+        """Where the records of the handshake end."""
         self._hello: bytearray | None = bytearray()
         """What the client said until its tenant is known: others may have to hear it again."""
         self._is_bound = False
         """Whether the client may have been promised records of its own size."""
-        self._told: list[bytes] = []
+        self._random: bytes | None = None
+        """By which number the client's secrets are told."""
+        self._told = b""
         """What the handshake told of the secrets behind it."""
+        self._said = 0
+        """How many bytes the handshake took."""
+        self._early = b""
+        """What the client said behind its handshake, not yet received."""
         self._records: TlsRecords | None = None
         """What goes on once OpenSSL's part is gone."""
         self.established = False
@@ -76,16 +96,30 @@ class TlsSession:
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
 
     def shake_hands(self, data: bytes, tenant_of: TenantOf, certificates: TermsOf) -> None:
-        """Take bytes of the handshake; raises ClientRefused, with an alert in the outgoing."""
+        """Take bytes of the handshake; raises ClientRefused, with an alert in the outgoing.
+
+        What comes behind it is there with the next `receive`. Before a client is believed little is
+        kept for it, whatever it says.
+        """
         for start in range(0, len(data), _HANDSHAKE_SLICE_BYTES):
+            if self.established:
+                self._early = data[start:]
+                return
             piece = data[start : start + _HANDSHAKE_SLICE_BYTES]
+            self._said += len(piece)
+            if self._said > _HANDSHAKE_BYTES_MAX:
+                raise ClientRefused("its handshake is too long", limit=_HANDSHAKE_BYTES_MAX)
+            if self._secrets is not None:
+                self._bounds.feed(piece)
             self._incoming.write(piece)
-            if not self.established:
-                self._shake_on(piece, tenant_of, certificates)
+            self._shake_on(piece, tenant_of, certificates)
 
     def _shake_on(self, data: bytes, tenant_of: TenantOf, certificates: TermsOf) -> None:
         if self._hello is not None:
             self._hello += data
+            if len(self._hello) > _HELLO_BYTES_MAX:
+                raise ClientRefused("its first words are too long", limit=_HELLO_BYTES_MAX)
+        self._drain()
         choice = _Choice(self, tenant_of, certificates)
         context = self._tls.context
         context.sni_callback = choice
@@ -100,7 +134,7 @@ class TlsSession:
             raise (choice.refusal or refusal_of(error)) from error
         finally:
             context.sni_callback = None
-            self._told += certificates.secrets.take()
+            self._told += self._drain()
         if not is_permitted(self._tls):
             raise SuiteRefused("it agreed on another suite than quantumqtt §9.2 names")
         self.established = True
@@ -112,6 +146,7 @@ class TlsSession:
         said = bytes(self._hello or b"")
         self._hear_out()
         self._begin(context)
+        self._bounds, self._said, self._told = RecordBounds(), 0, b""
         self.shake_hands(said, tenant_of, certificates)
 
     def choose(self, name: str | None, tenant: str) -> None:
@@ -128,8 +163,14 @@ class TlsSession:
     def _hear_out(self) -> None:
         """Keep of the ClientHello what is needed later."""
         if self._hello is not None:
-            self._is_bound = limits_records(bytes(self._hello))
+            if self._secrets is not None:
+                said = bytes(self._hello)
+                self._is_bound, self._random = limits_records(said), client_random(said)
             self._hello = None
+
+    def _drain(self) -> bytes:
+        """Take what OpenSSL told; with every call of it, before and after."""
+        return b"" if self._secrets is None else self._secrets.take()
 
     @property
     def can_begin_again(self) -> bool:
@@ -148,18 +189,33 @@ class TlsSession:
         """
         assert self.established
         self._hear_out()
-        if self._is_bound:
-            return
-        secrets, self._told = read_secrets(self._told), []
+        told, self._told = self._told, b""
         cipher = self._tls.cipher()
         suite = None if cipher is None else SUITES.get(cipher[0])
-        if secrets is None or suite is None or self._tls.pending() or self._outgoing.pending:
+        if self._secrets is None or self._is_bound or self._random is None or suite is None:
+            return
+        secrets = read_secrets(told, self._random, suite.secret_bytes)
+        if secrets is None or not self._is_between_records():
             return
         rest = self._incoming.read()
-        self._records = TlsRecords(
+        # Both directions begin at record 0 under keys that nobody has used: a number that is used
+        # twice under one key of AES-GCM gives the key away.
+        records = TlsRecords(
             suite, read_secret=secrets.client, write_secret=secrets.server, rest=rest
         )
+        assert records.sequences == (0, 0)
+        self._records = records
         del self._tls, self._incoming, self._outgoing
+
+    def _is_between_records(self) -> bool:
+        """Say whether OpenSSL has neither read nor written anything under the new keys.
+
+        It has taken the client's Finished and no byte of the next record, and it has nothing to
+        say: without tickets a server says nothing then.
+        """
+        taken = self._said - self._incoming.pending
+        at_rest = not self._tls.pending() and not self._outgoing.pending
+        return at_rest and self._bounds.is_bound(taken)
 
     @property
     def is_settled(self) -> bool:
@@ -170,6 +226,8 @@ class TlsSession:
 
         Raises ClientRefused where the bytes are not of this session.
         """
+        if self._early:
+            data, self._early = self._early + data, b""
         if self._records is not None:
             return self._records.receive(data)
         pieces: list[bytes] = []
@@ -188,24 +246,31 @@ class TlsSession:
         if self._records is not None:
             return self._records.send(data)
         if len(data) <= _RECORD_BYTES_MAX:
+            return self._seal(data)
+        starts = range(0, len(data), _RECORD_BYTES_MAX)
+        return b"".join(self._seal(data[start : start + _RECORD_BYTES_MAX]) for start in starts)
+
+    def _seal(self, data: bytes) -> bytes:
+        self._drain()
+        try:
             self._tls.write(data)
-            return self._outgoing.read()
-        pieces: list[bytes] = []
-        for start in range(0, len(data), _RECORD_BYTES_MAX):
-            self._tls.write(data[start : start + _RECORD_BYTES_MAX])
-            pieces.append(self._outgoing.read())
-        return b"".join(pieces)
+        finally:
+            self._drain()
+        return self._outgoing.read()
 
     def end(self) -> bytes:
         """Say goodbye, so that the client knows that nothing was cut off."""
         if self._records is not None:
             return self._records.end()
+        self._drain()
         with suppress(ssl.SSLError):  # it wants the client's goodbye, for which nobody waits
             self._tls.unwrap()
+        self._drain()
         return self._outgoing.read()
 
     def _read(self, pieces: list[bytes]) -> bool:
         """Add what is complete; return whether the client has ended its side."""
+        self._drain()
         try:
             while piece := self._tls.read(_RECORD_BYTES_MAX):
                 pieces.append(piece)
@@ -215,6 +280,8 @@ class TlsSession:
             pass
         except ssl.SSLError as error:
             raise refusal_of(error) from error
+        finally:
+            self._drain()
         return True
 
     def take_outgoing(self) -> bytes:

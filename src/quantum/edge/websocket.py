@@ -148,7 +148,12 @@ class WebSocket:
         return True
 
     def _answer(self, request: Request) -> None:
-        self._protocol.send_response(self._protocol.accept(request))
+        response = self._protocol.accept(request)
+        if self._protocol.eof_sent:  # what stood behind the head was no frame: it is over already
+            self._wire.write_early(response.serialize())
+            self._wire.close()
+            return
+        self._protocol.send_response(response)
         if self._protocol.state is State.OPEN:
             self._handler = self._new_handler()
             self._handler.opened(self, self._peer)

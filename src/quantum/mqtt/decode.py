@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from quantum.mqtt.errors import MalformedPacket, PeerFault, ProtocolViolation, UnsupportedProtocol
@@ -45,8 +46,14 @@ _PROTOCOLS: Final = {
     (b"MQTT", 4): ProtocolVersion.V311,
     (b"MQTT", 5): ProtocolVersion.V5,
 }
+_BRIDGE: Final = 0x80
+"""In the protocol level of 3.1 and 3.1.1: another broker speaks. No standard has it, and bridges
+of brokers that are everywhere try it first."""
 _REASONS: Final = {int(code): code for code in ReasonCode}
 _SUBACK_FAILURE: Final = 0x80
+FILTERS_PER_PACKET_MAX: Final = 4_096
+"""A filter takes three bytes on the wire and many microseconds here: while one packet is read
+nobody else is served."""
 
 _AcknowledgementT = TypeVar("_AcknowledgementT", bound=Acknowledgement)
 
@@ -65,8 +72,9 @@ def decode_connect(cursor: Cursor, flags: int) -> Connect:
     A fault behind the protocol level carries that version, so that it can be answered.
     """
     name, level = cursor.take_binary(), cursor.take_byte()
-    version = _PROTOCOLS.get((name, level))
-    if version is None:
+    is_bridge = bool(level & _BRIDGE)
+    version = _PROTOCOLS.get((name, level & ~_BRIDGE))
+    if version is None or (is_bridge and version is _V5):
         raise UnsupportedProtocol(name, level)
     try:
         with _unanswered():
@@ -75,7 +83,8 @@ def decode_connect(cursor: Cursor, flags: int) -> Connect:
             connect_flags = cursor.take_byte()
             _check_connect_flags(connect_flags, version)
             keep_alive = cursor.take_number(2)
-        return _decode_connect_fields(cursor, version, connect_flags, keep_alive)
+        found = _decode_connect_fields(cursor, version, connect_flags, keep_alive)
+        return replace(found, is_bridge=True) if is_bridge else found
     except PeerFault as fault:
         fault.version = version
         raise
@@ -193,6 +202,11 @@ def decode_publish(
     return Publish(TopicName(topic), cursor.take_rest(), qos, retain, dup, packet_id, properties)
 
 
+def _too_many_filters() -> PeerFault:
+    why = "too many filters in one packet"
+    return ProtocolViolation(ReasonCode.QUOTA_EXCEEDED, why, limit=FILTERS_PER_PACKET_MAX)
+
+
 def decode_acknowledgement(
     cursor: Cursor, version: ProtocolVersion, packet: type[_AcknowledgementT], kind: PacketType
 ) -> _AcknowledgementT:
@@ -212,6 +226,8 @@ def decode_subscribe(cursor: Cursor, version: ProtocolVersion) -> Subscribe:
         raise _violation("property given twice", property="subscription_identifiers")
     subscriptions: list[Subscription] = []
     while not cursor.exhausted:
+        if len(subscriptions) == FILTERS_PER_PACKET_MAX:
+            raise _too_many_filters()
         subscriptions.append(_take_subscription(cursor, version))
     if not subscriptions:
         raise _violation("subscribe to nothing")  # [MQTT-3.8.3-2]
@@ -261,6 +277,8 @@ def decode_unsubscribe(cursor: Cursor, version: ProtocolVersion) -> Unsubscribe:
     properties = _take_properties(cursor, PropertyScope.UNSUBSCRIBE, version)
     filters: list[TopicFilter] = []
     while not cursor.exhausted:
+        if len(filters) == FILTERS_PER_PACKET_MAX:
+            raise _too_many_filters()
         filters.append(_take_filter(cursor, version))
     if not filters:
         raise _violation("unsubscribe from nothing")  # [MQTT-3.10.3-2]

@@ -48,6 +48,8 @@ class Connect:
     user_name: str | None = None
     password: bytes | None = None
     properties: Properties = NO_PROPERTIES
+    is_bridge: bool = False
+    """Whether another broker speaks (0x80 in the protocol level, before MQTT 5)."""
 
 
 @dataclass(slots=True)

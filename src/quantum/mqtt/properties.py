@@ -103,6 +103,9 @@ class PropertyKind(IntEnum):
     TEXT_PAIR = 8
 
 
+USER_PROPERTIES_MAX: Final = 4_096
+"""Of one packet. A pair takes five bytes on the wire and microseconds here, for everybody."""
+
 _NUMBER_MAX: Final[Mapping[PropertyKind, int]] = {
     PropertyKind.BOOLEAN: 1,
     PropertyKind.BYTE: 1,  # both properties of this kind go no further
@@ -234,7 +237,11 @@ def decode_properties(cursor: Cursor, scope: PropertyScope) -> Properties:
 
 def _collect(found: dict[str, Any], rule: PropertyRule, value: object) -> None:
     if rule.repeatable:
-        found.setdefault(rule.field, []).append(value)
+        values = found.setdefault(rule.field, [])
+        values.append(value)
+        if len(values) > USER_PROPERTIES_MAX and rule.kind is PropertyKind.TEXT_PAIR:
+            code, why = ReasonCode.QUOTA_EXCEEDED, "too many user properties"
+            raise ProtocolViolation(code, why, limit=USER_PROPERTIES_MAX)
     elif rule.field in found:
         code = ReasonCode.PROTOCOL_ERROR
         raise ProtocolViolation(code, "property given twice", property=rule.field)

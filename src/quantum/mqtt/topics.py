@@ -59,13 +59,13 @@ def split_levels(topic: bytes) -> list[bytes]:
     return topic.split(b"/")
 
 
-def has_too_many_levels(topic: bytes) -> bool:
+def has_too_many_levels(topic: bytes, levels_max: int = LEVELS_MAX) -> bool:
     """Say whether a well-formed name or filter is deeper than this server accepts.
 
     Such a topic is refused by 0x90 or 0x8F in the answer to its packet; it is no reason to
     close the connection.
     """
-    return topic.count(b"/") >= LEVELS_MAX
+    return topic.count(b"/") >= levels_max
 
 
 def is_topic_name(topic: bytes) -> bool:

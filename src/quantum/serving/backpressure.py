@@ -14,7 +14,7 @@ BACKLOG_BYTES_MAX: Final = 8 << 20
 QUEUED_BYTES_MAX: Final = 256 << 20
 """What the connections of one tenant may hold for slow subscribers before the same happens."""
 TURN_BYTES_MAX: Final = 256 << 10
-"""What one tenant may bring in one turn of the loop while others are here too."""
+"""What one tenant may bring in one turn of the loop: others, heartbeats and acks wait for it."""
 
 Soon: TypeAlias = Callable[[Callable[[], None]], None]
 
@@ -58,11 +58,6 @@ class Level:
         self.amount, self.is_high = 0, False
         self.let_all_go()
 
-    @property
-    def is_far_too_high(self) -> bool:
-        """Whether holding back those who add does not help, or not soon enough."""
-        return self.amount > 2 * self._high
-
     def hold(self, held: Held) -> None:
         """Leave a connection unread until the amount is low."""
         if held not in self._held:
@@ -85,10 +80,10 @@ class Level:
 
 
 class TurnShare:
-    """How much of one turn of the loop a tenant may take while others need it too.
+    """How much of one turn of the loop a tenant may take.
 
     Reading goes on after the turn, so a tenant that is alone loses nothing but a pause, and one
-    that floods delays the others by one share at most.
+    that floods delays the others, and the node's own heartbeats and acks, by one share at most.
     """
 
     __slots__ = ("_brought", "_held", "_soon")

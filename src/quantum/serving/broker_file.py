@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable
 from fcntl import LOCK_EX, flock
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -79,6 +79,8 @@ class BrokerFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tenants: tuple[TenantEntry, ...]
     format_version: int = 1
     archive: ArchiveEntry | None = None
+    tls_records: Literal["openssl", "own"] = "openssl"
+    """Who makes the records of clients' TLS, on every node of the cluster."""
 
 
 def read_broker_file(directory: Path) -> BrokerFile:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from clustor.runtime.containment import guarded
 from quantum.edge.ports import Peer, Wire
 from quantum.mqtt import (
     Connack,
@@ -21,14 +22,20 @@ if TYPE_CHECKING:
     from quantum.serving.service import BrokerService
     from quantum.serving.terms import Terms
 
+PLACE: Final = "mqtt"
+"""Where an error while one client is served is counted."""
 _V5: Final = ProtocolVersion.V5
+_BEHIND_PIECES_MAX: Final = 8_192
 
 
 class ClientWire:
     """The bytes' side of a `Connection`, which is the only kind of it."""
 
     __slots__ = (
+        "_behind",
+        "_is_behind_long",
         "_out",
+        "_subacks_due",
         "client_id",
         "is_v5",
         "last_seen_ms",
@@ -52,6 +59,11 @@ class ClientWire:
         self.terms: Terms | None = None
         self.last_seen_ms = 0
         self._out: list[bytes] = []
+        self._subacks_due = 0
+        """SUBSCRIBEs whose answer is not decided, or waits for other partitions."""
+        self._behind: list[bytes] | None = None
+        """Messages that leave behind those answers."""
+        self._is_behind_long = False
 
     @property
     def limits(self) -> MqttLimits:
@@ -114,6 +126,45 @@ class ClientWire:
             self.service.dirty(self)
         return self._out
 
+    def delivery_pieces(self) -> list[bytes]:
+        """Return the list to append a message to: one that leaves behind a SUBACK that is due.
+
+        A client may be sent what is retained before it is told that it subscribed ([MQTT-3.8.4-2]);
+        many are not made for that. A SUBACK that waits for long holds back little.
+        """
+        if not self._subacks_due:
+            return self.pieces()
+        if self._behind is None:
+            self._behind, self._is_behind_long = [], False
+        elif len(self._behind) >= _BEHIND_PIECES_MAX:
+            self.release_deliveries()
+            return self.pieces()
+        return self._behind
+
+    def suback_due(self) -> None:
+        """Let messages wait for the answer to a SUBSCRIBE; each call needs its `suback_left`."""
+        self._subacks_due += 1
+
+    def suback_left(self) -> None:
+        """Let messages follow the answer, once no other one is due."""
+        self._subacks_due -= 1
+        assert self._subacks_due >= 0
+        if not self._subacks_due:
+            self.release_deliveries()
+
+    def check_behind(self) -> None:
+        """Let messages leave that have waited for a SUBACK since the last look, a second ago."""
+        if self._is_behind_long:
+            self.release_deliveries()
+        self._is_behind_long = self._behind is not None
+
+    def release_deliveries(self) -> None:
+        """Let messages leave that wait for a SUBACK."""
+        behind, self._behind = self._behind, None
+        if behind:
+            self.pieces().extend(behind)
+
+    @guarded(PLACE)
     def flush(self) -> None:
         """Write all that this turn brought, at once."""
         if self._out:
@@ -138,6 +189,16 @@ class ClientWire:
             self.send(Disconnect(reason, said))
         self.flush()
         self.drop(why)
+
+    def whom(self) -> str:
+        """Name the client, for who looks for what went wrong."""
+        address = "" if self.peer is None else self.peer.address
+        return f"{address} {self.client_id.decode(errors='replace')}"
+
+    def abort(self) -> None:
+        """End at once; the session ends when the wire says that it is lost."""
+        if self.wire is not None:
+            self.wire.abort()
 
     def drop(self, why: str) -> None:
         """Close without a word."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from clustor.runtime.containment import guarded
 from quantum.broker import Unsubscribe as UnsubscribeCommand
 from quantum.broker import encode_command
 from quantum.broker.types import NEVER_EXPIRES
@@ -29,13 +30,16 @@ from quantum.mqtt import (
 )
 from quantum.mqtt.hot import SLOW, Row, scan
 from quantum.serving.authentication import Accepted, Challenge, Refused, Talk
+from quantum.serving.client_wire import PLACE
 from quantum.serving.conversation import Conversation
 from quantum.serving.entrance import Entrance
 from quantum.serving.large_packets import LARGE_BYTES, whole_within_ms
 from quantum.serving.permit import Permit
 from quantum.serving.phase import Phase
+from quantum.serving.relay import RelayExit
 from quantum.serving.session_client import SessionClient
 from quantum.serving.standing import Operation
+from quantum.serving.tenant_binding import disbelief
 from quantum.serving.terms import Terms
 
 if TYPE_CHECKING:
@@ -45,6 +49,10 @@ if TYPE_CHECKING:
 
 _GRACE: Final = 1.5
 _NEVER_MS: Final = 1 << 62
+_FILTER_BYTES_PER_TURN: Final = 16 << 10
+"""So much of SUBSCRIBEs and UNSUBSCRIBEs a client may have read in one turn: filters are small
+on the wire and slow here. What is behind that waits for the next turn, unread."""
+_WITH_FILTERS: Final = frozenset({PacketType.SUBSCRIBE.value, PacketType.UNSUBSCRIBE.value})
 _ASKS: Final = {
     PacketType.PUBLISH.value: Operation.PUBLISH,
     PacketType.SUBSCRIBE.value: Operation.SUBSCRIBE,
@@ -58,6 +66,7 @@ class Connection(SessionClient):
 
     __slots__ = (
         "_auth_epoch",
+        "_connect_deadline_ms",
         "_conversation",
         "_ends_ms",
         "_entrance",
@@ -69,6 +78,7 @@ class Connection(SessionClient):
         "_permit",
         "_relay",
         "entered",
+        "passes_full",
         "reader",
         "talk",
     )
@@ -79,6 +89,7 @@ class Connection(SessionClient):
         self.reader = PacketReader(limits.packet_bytes_max, limits.connect_bytes_max)
         self._entrance: Entrance | None = Entrance(self)
         """Not None exactly until it is live, relayed or closed."""
+        self._connect_deadline_ms = 0
         self._relay: RelayEntry | None = None
         self._conversation: Conversation | None = None
         self._permit: Permit | None = None
@@ -90,6 +101,8 @@ class Connection(SessionClient):
         self._auth_epoch: int | None = None  # of the token it came by (quantumqtt §10.4)
         self.entered = False
         """Whether it is counted among its tenant's connections."""
+        self.passes_full = False
+        """Whether its next publish goes on although a queue is full: it waited long enough."""
         self._incomplete = (0, 0)
         """How many reads brought whole packets, and since when none did while one is not whole."""
         self._is_large = False  # a large packet is on its way, or waits for that
@@ -103,8 +116,10 @@ class Connection(SessionClient):
         self.last_seen_ms = self.service.tick_ms
         assert self._entrance is not None
         self._entrance.deadline_ms = self.last_seen_ms + self.limits.connect_wait_ms
+        self._connect_deadline_ms = self._entrance.deadline_ms
         self.service.joined(self)
 
+    @guarded(PLACE)
     def received(self, data: bytes) -> None:
         self.last_seen_ms = self.service.tick_ms
         if self.phase is Phase.LIVE:
@@ -117,12 +132,14 @@ class Connection(SessionClient):
         elif self._entrance is not None:
             self._entrance.received(data)
 
+    @guarded(PLACE)
     def writable_again(self) -> None:
         if self._relay is not None:
             self._relay.report()
         elif self.phase is Phase.LIVE and self.outward is not None:
             self.outward.send_more()
 
+    @guarded(PLACE)
     def expelled(self, why: str) -> None:
         """End a client whose certificate is believed no more; its will is not said (§10.3)."""
         self.gracefully = True
@@ -169,12 +186,25 @@ class Connection(SessionClient):
         if self._holds:
             self._holds, self._is_paused = 0, False
             self.wire.resume_reading()
+        deadline_ms = self._connect_deadline_ms
         self._relay = self.service.open_relay(self.wire, self.peer, prg, node, assigned, data)
+        self._relay.route_again = lambda early: self._route_again(early, deadline_ms)
+
+    def _route_again(self, early: bytes, deadline_ms: int) -> None:
+        """Find the session's partition anew: the node that was asked gave no answer."""
+        self._relay = None
+        if self.wire is None or self.phase is Phase.CLOSED:
+            return
+        self.phase = Phase.NEW
+        self._entrance = Entrance(self)
+        self._entrance.deadline_ms = deadline_ms
+        self._entrance.received(early)
 
     def become_live(self, connack: Connack) -> None:
         """Say that the session is there, and go on with what the client already sent."""
         self._entrance = None
         self.phase = Phase.LIVE
+        self._note_audit("ClientConnected", "Resumed" if connack.session_present else "Done")
         self.send(connack)
         self._end_forbidden()
         if self._holds:
@@ -184,6 +214,7 @@ class Connection(SessionClient):
 
     # What comes in.
 
+    @guarded(PLACE)
     def _pull(self) -> None:
         """Take every whole packet that is here."""
         reader = self.reader
@@ -196,6 +227,10 @@ class Connection(SessionClient):
                 rows, end = scan(buffer, start, reader.packet_bytes_max, self.is_v5)
                 if self.prg is not None and self.prg.closed:
                     rows, end = self._open_rows(self.prg, buffer, rows, end)
+                if self.home.full.is_any:
+                    rows, end = self.home.full.open_rows(self, buffer, rows, end)
+                if end - start > _FILTER_BYTES_PER_TURN:
+                    rows, end = self._bounded_rows(buffer, rows, end)
                 reader.consume(end)
                 if self.permit.gate is None:
                     self._talk_on().on_rows(buffer, rows)
@@ -219,6 +254,17 @@ class Connection(SessionClient):
                 return rows[:number], row[2]
         return rows, end
 
+    def _bounded_rows(self, buffer: bytes, rows: list[Row], end: int) -> tuple[list[Row], int]:
+        """Cut off filters that are too many for one turn, with all behind them."""
+        spent = 0
+        for number, row in enumerate(rows):
+            if row[0] == SLOW and buffer[row[2]] >> 4 in _WITH_FILTERS:
+                if spent > _FILTER_BYTES_PER_TURN:
+                    self.home.rest(self, self.service.tick_ms + 1)
+                    return rows[:number], row[2]
+                spent += row[6] - row[2]
+        return rows, end
+
     def _talk_on(self) -> Conversation:
         if self._conversation is None:
             self._conversation = Conversation(self)
@@ -233,6 +279,13 @@ class Connection(SessionClient):
         elif self._is_large:
             self._is_large = False
             large.end(self, self.service.tick_ms)
+
+    @property
+    def block_ms_max(self) -> int | None:
+        """How long it may be left unread for a full queue (C24); None: for as long as it takes."""
+        if self.is_v5:
+            return self.limits.block_ms_max
+        return self._keep_alive_ms or None
 
     @property
     def is_held(self) -> bool:
@@ -309,6 +362,7 @@ class Connection(SessionClient):
         """How many of its publishes have no answer yet."""
         return 0 if self._conversation is None else self._conversation.inbound.unanswered
 
+    @guarded(PLACE)
     def release_answers(self) -> None:
         """Let the answers to publishes leave whose turn it is."""
         if self._conversation is not None and self.phase is Phase.LIVE:
@@ -327,14 +381,28 @@ class Connection(SessionClient):
         assert self._permit is not None
         return self._permit
 
+    def disbelief(self, *, awaits_token: bool = False) -> str | None:
+        """Say why the client is not its tenant's; None: it is."""
+        home = self.home
+        assert self.peer is not None
+        shared = home.guard.is_shared
+        return disbelief(self.peer, home.name, shared=shared, awaits_token=awaits_token)
+
+    @guarded(PLACE)
     def policy_changed(self) -> None:
         """Go on under other rules of the tenant; what they forbid ends."""
+        why = self.disbelief()
+        if why is not None:
+            self.note_refused("ConnectRefused", why)
+            self.expelled(why)
+            return
         if not self.home.guard.may_connect(self.identity, self.client_id):
             self.sent_away("the rules of the tenant let it not connect any more")
             return
         self.draw_permit()
         self._end_forbidden()
 
+    @guarded(PLACE)
     def ring_grew(self, fresh: list[Prg]) -> None:
         """Topics may have other owners from now on, these partitions too."""
         if self._permit is not None:
@@ -361,6 +429,10 @@ class Connection(SessionClient):
         who, tenant = self._named()
         self.service.note_refused(what, who=who, why=why, target=target, tenant=tenant)
 
+    def _note_audit(self, what: str, why: str) -> None:
+        who, _ = self._named()
+        self.service.note_client(what, why, who, self.home)
+
     def count_fault(self, fault: PeerFault) -> None:
         """Count what is wrong with what the client sent, and tell the audit log whose it was."""
         self.service.count_fault(fault, *self._named())
@@ -376,8 +448,11 @@ class Connection(SessionClient):
 
     # Ends.
 
+    @guarded(PLACE)
     def check_time(self, now_ms: int) -> None:
         """Close what was silent too long, or waits too long for a leader."""
+        if self._behind is not None:
+            self.check_behind()
         if self._entrance is not None and self._entrance.check_time(now_ms):
             return
         if self._ends_ms != _NEVER_MS and self.now_ms() >= self._ends_ms:
@@ -391,6 +466,8 @@ class Connection(SessionClient):
             and not self._holds
         ):
             self.disconnect(ReasonCode.KEEP_ALIVE_TIMEOUT, "keep alive timeout")
+        elif self.slowing is not None and self.slowing.is_stuck(now_ms):
+            self.disconnect(ReasonCode.QUOTA_EXCEEDED, "it took nothing while publishers waited")
         elif self.reader.buffered_bytes and self.phase is Phase.LIVE:
             self._check_whole(now_ms)
 
@@ -406,30 +483,46 @@ class Connection(SessionClient):
             self.disconnect(fault.reason_code, fault.reason)
 
     def taken_over(self) -> None:
-        """Another connection has the client's id ([MQTT-3.1.4-3]); no will then (§10.3)."""
-        self.gracefully = True
+        """Another connection has the client's id ([MQTT-3.1.4-3]): that decides on the will."""
+        self.by_us = True
         self.disconnect(ReasonCode.SESSION_TAKEN_OVER, "session taken over")
 
+    @guarded(PLACE)
     def sent_away(self, why: str) -> None:
         """An operator does not want this client any more; no will then (§10.3)."""
         self.gracefully = True
         self.note_refused("ClientSentAway", why)
         self._send_away(ReasonCode.BANNED, ReasonCode.ADMINISTRATIVE_ACTION, why)
 
+    @guarded(PLACE)
     def fenced_off(self, why: str) -> None:
         """End because the way stays closed; no will then (§10.3)."""
         self.gracefully = True
         self.note_refused("PERMANENT_DURABILITY", why)
         self.disconnect(ReasonCode.SERVER_BUSY, why)
 
+    @guarded(PLACE)
     def partition_moved(self, why: str) -> None:
         """The partition is led elsewhere: the client finds its session there (C10)."""
         prg, self.epoch, self.prg = self.prg, 0, None
+        if self._entrance is not None and self._entrance.connect is not None:
+            self.operations = 0  # what was on its way into that log is not heard of any more
+            self._entrance.route_again(why)
+            return
         reference = None
         if prg is not None and self.peer is not None:
             reference = self.service.reference(prg.leader_node, self.peer.transport)
-        unavailable, moved = ReasonCode.SERVER_UNAVAILABLE, ReasonCode.SERVER_MOVED
-        self._send_away(unavailable, moved, why, reference)
+        self.disconnect(ReasonCode.SERVER_MOVED, why, reference)
+
+    def give_back(self, why: str) -> None:
+        """Leave a client without an answer to the node that it came by: it asks elsewhere."""
+        self.service.note_end(self.client_id, why)
+        wire, self.wire = self.wire, None
+        if isinstance(wire, RelayExit):
+            wire.give_back()
+        elif wire is not None:
+            wire.close()
+        self.close_session()
 
     def _send_away(
         self, refused: ReasonCode, ended: ReasonCode, why: str, reference: str | None = None
@@ -443,6 +536,9 @@ class Connection(SessionClient):
     def close_session(self) -> None:
         if self.phase is Phase.CLOSED:
             return
+        if self.phase is Phase.LIVE:
+            left = "Goodbye" if self.gracefully else "BrokenByUs" if self.by_us else "Lost"
+            self._note_audit("ClientDisconnected", left)
         self.phase = Phase.CLOSED
         self._entrance = None
         self.service.left(self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -34,7 +35,7 @@ from quantum.mqtt.hot import PUBACK as PUBACK_BYTE
 from quantum.mqtt.hot import PUBCOMP as PUBCOMP_BYTE
 from quantum.mqtt.hot import PUBREC as PUBREC_BYTE
 from quantum.mqtt.hot import PUBREL as PUBREL_BYTE
-from quantum.mqtt.hot import SLOW, Row, encode_ack
+from quantum.mqtt.hot import SLOW, Row
 from quantum.serving.delivery import Outgoing, system_message
 from quantum.serving.inbound import Inbound, qos_1_record
 from quantum.serving.outward import UPPER_HALF, answer_stray_pubrec
@@ -172,13 +173,8 @@ class Conversation:
 
     def _on_pubrel(self, packet_id: int) -> None:
         """End a QoS 2 exchange; one that is not known is over already, and that is fine."""
-        self.inbound.release(packet_id)
-        connection = self._connection
-        if connection.outlives:
-            assert connection.prg is not None
-            connection.prg.release(connection, packet_id)
-        else:
-            connection.stage(encode_ack(PUBCOMP_BYTE, packet_id))
+        if not self.inbound.defers_release(packet_id):
+            self.inbound.release(packet_id)
 
     # What the client says of what it got.
 
@@ -226,19 +222,22 @@ class Conversation:
             return
 
         def subscribed(reply: bytes | None) -> None:
-            if reply is not None:
+            if reply is None:
+                connection.suback_left()
+            else:
                 found = _decode_subscribed(reply)
                 connection.learn_session(found)
                 suback = plan.answer(found.reasons)
                 if QUOTA_EXHAUSTED in found.reasons:
                     why = "the tenant is over its quota for long"
                     connection.end_soon(ReasonCode.QUOTA_EXCEEDED, why)
-                self._answer_when_taken(found, suback)
+                self._answer_when_taken(found, suback, connection.suback_left)
                 self._answer_system(plan, suback)
 
         command = plan.command(
             prg.now_ms(), connection.client_id, connection.epoch, connection.window
         )
+        connection.suback_due()
         connection.command(encode_command(command), subscribed)
 
     def _answer_system(self, plan: SubscribePlan, suback: Suback) -> None:
@@ -252,6 +251,9 @@ class Conversation:
         prg = connection.prg
         assert prg is not None
         plan = plan_unsubscribe(packet)
+        if not connection.permit.admits_unsubscribe(packet):
+            connection.send(plan.answer_refused())
+            return
         if not connection.epoch and not connection.operations:
             connection.send(plan.answer_unknown())
             return
@@ -264,10 +266,20 @@ class Conversation:
         command = plan.command(prg.now_ms(), connection.client_id, connection.epoch)
         connection.command(encode_command(command), unsubscribed)
 
-    def _answer_when_taken(self, found: Subscribed, answer: Suback | Unsuback) -> None:
-        """Answer when every partition that may own such a topic knows."""
+    def _answer_when_taken(
+        self,
+        found: Subscribed,
+        answer: Suback | Unsuback,
+        then: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Answer when every partition that may own such a topic knows; then comes `then`."""
         connection = self._connection
-        if found.awaited and connection.prg is not None:
-            connection.prg.when_taken(found.awaited, lambda: connection.send_live(answer))
-        else:
+
+        def taken() -> None:
             connection.send_live(answer)
+            then()
+
+        if found.awaited and connection.prg is not None:
+            connection.prg.when_taken(found.awaited, taken)
+        else:
+            taken()

@@ -24,6 +24,7 @@ from quantum.mqtt import (
     ProtocolViolation,
     ReasonCode,
     UnsupportedProtocol,
+    Will,
     connect_return_code,
     decode_packet,
 )
@@ -33,7 +34,8 @@ from quantum.serving.large_packets import LARGE_BYTES
 from quantum.serving.phase import Phase
 from quantum.serving.policy import identity_digest
 from quantum.serving.standing import Operation
-from quantum.serving.terms import agree, announce, refuse_will, will_spec
+from quantum.serving.tenant_binding import UNDER_TLS
+from quantum.serving.terms import agree, announce, is_bridge_state, refuse_will, will_spec
 from quantum.tenancy import Rate
 from quantum.tenancy import Verdict as TenantVerdict
 
@@ -42,7 +44,6 @@ if TYPE_CHECKING:
     from quantum.serving.prg import Prg
 
 _V5: Final = ProtocolVersion.V5
-_UNDER_TLS: Final = frozenset({"tls", "wss"})
 _AUTHENTICATION: Final = frozenset(
     {
         ReasonCode.NOT_AUTHORIZED,
@@ -89,8 +90,11 @@ class Entrance:
         """Close what waits too long for its CONNECT, or for a leader; say whether that was so."""
         if now_ms < self.deadline_ms:
             return False
-        if self.connect is not None:
-            self.refuse(ReasonCode.SERVER_UNAVAILABLE, self._closed or "no leader in time")
+        if self.connect is not None and self._closed:
+            self.refuse(ReasonCode.SERVER_UNAVAILABLE, self._closed)
+        elif self.connect is not None:
+            # Without a word: many clients give up for good on a refusal, and come again after none.
+            self._connection.drop("no leader in time")
         else:
             fault = ProtocolViolation(ReasonCode.PROTOCOL_ERROR, "no CONNECT in time")
             self._connection.count_fault(fault)
@@ -150,6 +154,8 @@ class Entrance:
 
     def _on_connect(self, connect: Connect) -> None:
         connection = self._connection
+        if connect.will is not None and is_bridge_state(connect.will.topic):
+            connect = replace(connect, will=None)
         self.connect = connect
         connection.speak(connect.version)
         connection.accept_terms(agree(connect, connection.limits))
@@ -176,22 +182,30 @@ class Entrance:
             return False
         elif not connection.client_id:
             connection.client_id = connection.service.draw_client_id()
-        reason = refuse_will(connect.will) if connect.will is not None else None
+        reason = self._refuse_will(connect.will) if connect.will is not None else None
         if reason is not None:
             self.refuse(reason, "the will is not accepted")
             return False
         return self._check_method(connect.properties.authentication_method)
 
+    def _refuse_will(self, will: Will) -> ReasonCode | None:
+        return refuse_will(will, self._connection.limits.topic_levels_max)
+
     def _check_rules(self, connect: Connect) -> bool:
         connection = self._connection
         guard = connection.home.guard
+        is_nobody_yet = connection.talk is not None and connection.phase is Phase.NEW
+        why = connection.disbelief(awaits_token=is_nobody_yet)
+        if why is not None:
+            guard.note("TENANT_REFUSED", connection.client_id, connection.identity)
+            self.refuse(ReasonCode.NOT_AUTHORIZED, why)
+            return False
         if not guard.may_connect(connection.identity, connection.client_id):
             guard.note("CONNECT_REFUSED", connection.client_id, connection.identity)
             self.refuse(ReasonCode.NOT_AUTHORIZED, "the rules of the tenant let it not connect")
             return False
         permit = connection.draw_permit()
         will = connect.will
-        is_nobody_yet = connection.talk is not None and connection.phase is Phase.NEW
         if will is None or is_nobody_yet or permit.may_publish(will.topic):
             return True
         guard.note("WILL_REFUSED", connection.client_id, connection.identity, will.topic)
@@ -215,10 +229,31 @@ class Entrance:
                 return
             connection.prg = prg
             self._authenticate(prg)
+        elif connection.service.draining and not self._arrived:
+            self.refuse(ReasonCode.USE_ANOTHER_SERVER, "this node is being drained")
         elif node is not None and connection.service.reaches(node) and not self._arrived:
             self._relay_to(prg, node)
         else:
             home.when_led(prg.number, self._route)
+
+    def route_again(self, why: str) -> None:
+        """Wait for who leads the session's partition next, within the time that is left (C10)."""
+        connection = self._connection
+        if connection.talk is not None:
+            connection.drop(why)  # what it was asked, nobody else can judge
+            return
+        if self._arrived:
+            connection.give_back(why)
+            return
+        home, prg = connection.home, connection.prg
+        if prg is not None and prg.connections.get(connection.client_id) is connection:
+            del prg.connections[connection.client_id]
+        connection.prg, connection.epoch = None, 0
+        if connection.entered:
+            connection.entered = False
+            home.guard.leave(connection.service.tick_ms)
+        connection.phase = Phase.ROUTING
+        home.when_led(home.session_prg(connection.client_id).number, self._route)
 
     def _is_closed(self, prg: Prg) -> str:
         """Say why the partition may let nobody in like this client now (quantumqtt §10.6)."""
@@ -259,7 +294,7 @@ class Entrance:
     def _check_named(self) -> bool:
         """Refuse who shows neither a certificate nor a token where one is wanted (§9.1)."""
         peer = self._connection.peer
-        if peer is None or peer.identity is not None or peer.transport not in _UNDER_TLS:
+        if peer is None or peer.identity is not None or peer.transport not in UNDER_TLS:
             return True
         self.refuse(ReasonCode.NOT_AUTHORIZED, "neither a certificate nor a token")
         return False
@@ -304,7 +339,7 @@ class Entrance:
             if connection.prg is not None and connection.prg.serves(connection.client_id):
                 self._attach(connection.prg)
             else:
-                self.refuse(ReasonCode.SERVER_UNAVAILABLE, "the session's partition moved")
+                self.route_again("the session's partition moved")
         else:
             if verdict.audit:
                 connection.note_refused(verdict.audit, verdict.why)
@@ -316,7 +351,11 @@ class Entrance:
         assert connect is not None and connection.peer is not None
         connection.believe(verdict)
         if verdict.identity is not None:
-            connection.peer = replace(connection.peer, identity=verdict.identity)
+            connection.peer = replace(
+                connection.peer,
+                identity=verdict.identity,
+                named_tenant=connection.peer.named_tenant or connection.home.name,
+            )
         return self._check_rules(connect)
 
     # The session.
@@ -325,7 +364,6 @@ class Entrance:
         connection, connect = self._connection, self.connect
         assert connect is not None
         client_id = connection.client_id
-        self._early = b""
         if connection.home.shut:
             self.refuse(ReasonCode.BANNED, connection.home.shut)
             return
@@ -349,8 +387,10 @@ class Entrance:
             connect.clean_start,
             connection.expiry_seconds,
             connection.window,
-            will_spec(connect.will, client_id),
+            will_spec(connect.will, client_id, connection.agreed.keep_alive_seconds),
             identity_digest(connection.identity),
+            takes_over=older is not None,
+            standard_wills=connection.home.guard.has_standard_wills,
         )
         connection.command(encode_command(command), self._attached)
 
@@ -380,13 +420,14 @@ class Entrance:
     def _attached(self, reply: bytes | None) -> None:
         connection = self._connection
         if reply is None:
-            self.refuse(ReasonCode.SERVER_UNAVAILABLE, "the session's partition has no leader")
+            if connection.phase is Phase.ATTACHING:
+                self.route_again("the session's partition has no leader")
             return
         attached = _decode_attached(reply)
         is_awaited = connection.phase is Phase.ATTACHING
         if attached.is_moved:
             if is_awaited:
-                self.refuse(ReasonCode.SERVER_UNAVAILABLE, "the session moved")
+                self.route_again("the session moved")
         elif attached.refused:
             if is_awaited:
                 guard = connection.home.guard

@@ -16,9 +16,10 @@ from quantum.mqtt import (
     has_too_many_levels,
     is_text,
 )
-from quantum.mqtt.hot import PUBACK, PUBREC, encode_ack, encode_acks
+from quantum.mqtt.hot import PUBACK, PUBCOMP, PUBREC, encode_ack, encode_acks
 from quantum.serving.delivery import forwardable
 from quantum.serving.publishing import ACK_BYTES, Run
+from quantum.serving.terms import is_bridge_state
 
 if TYPE_CHECKING:
     from quantum.serving.connection import Connection
@@ -27,18 +28,18 @@ if TYPE_CHECKING:
 THROTTLED_MS: Final = 100
 """For how long a publisher is left unread whose tenant stores more than its quota (§11.2)."""
 _RESERVED: Final = b"$"
-_BRIDGE_STATE: Final = (b"$SYS/broker/connection/", b"/state")
 
 
 class _Exchange:
     """A QoS 2 publish that is not released. `run` is None once its PUBREC has left."""
 
-    __slots__ = ("fingerprint", "repeats", "run")
+    __slots__ = ("fingerprint", "is_released", "repeats", "run")
 
     def __init__(self, run: Run | None, payload: bytes = b"") -> None:
         self.run = run
         self.fingerprint = hash(payload)  # 65,535 whole payloads would be too much to hold
         self.repeats = 0  # how often the same came again without the DUP flag
+        self.is_released = False  # its PUBREL came before its PUBREC had left
 
 
 class Inbound:
@@ -181,7 +182,9 @@ class Inbound:
         if exchange is not None:
             exchange.run = None
             refused = run.refused is not None and run.refused[0][1] >= 0x80
-            if refused:
+            if exchange.is_released:
+                self.release(packet_id)
+            elif refused:
                 del self._exchanges[packet_id]
 
     def _answer_now(self, qos: int, packet_id: int, reason: int) -> None:
@@ -205,7 +208,7 @@ class Inbound:
         check_topic_name(topic)
         if topic.startswith(_RESERVED) and topic.startswith((b"$SYS", b"$share")):
             return None
-        if has_too_many_levels(topic):
+        if has_too_many_levels(topic, self._connection.limits.topic_levels_max):
             return None
         return self._connection.permit.owner(topic)
 
@@ -221,11 +224,15 @@ class Inbound:
 
     def refuse_topic(self, topic: bytes, qos: int, packet_id: int) -> None:
         """Refuse a publish to a topic that is the server's own, forbidden, or too deep."""
-        begin, end = _BRIDGE_STATE
-        if topic.startswith(begin) and topic.endswith(end):
+        levels_max = self._connection.limits.topic_levels_max
+        if is_bridge_state(topic):
             reason = 0  # bridges report on themselves there; nobody listens
-        elif topic.startswith(_RESERVED) or not has_too_many_levels(topic):
+        elif topic.startswith(_RESERVED) or not has_too_many_levels(topic, levels_max):
             reason = int(ReasonCode.NOT_AUTHORIZED)
+        elif qos and not self._connection.is_v5:
+            # An acknowledgement would be a promise, and before MQTT 5 there is no other word.
+            why = "the topic has too many levels"
+            raise ProtocolViolation(ReasonCode.TOPIC_NAME_INVALID, why, limit=levels_max)
         else:
             reason = int(ReasonCode.TOPIC_NAME_INVALID)
         if qos:
@@ -301,9 +308,27 @@ class Inbound:
             exchange.run.refuse(0, reason)
         exchange.run.finish()
 
-    def release(self, packet_id: int) -> bool:
-        """Forget a packet id; say whether it was held."""
-        return self._exchanges.pop(packet_id, None) is not None
+    def defers_release(self, packet_id: int) -> bool:
+        """Say whether a PUBREL came early: then it counts when the PUBREC has left.
+
+        A client may send both at once. Released before it is taken, the publish would have no
+        answer any more, and all that waits for its turn behind it neither.
+        """
+        exchange = self._exchanges.get(packet_id)
+        if exchange is None or exchange.run is None:
+            return False
+        exchange.is_released = True
+        return True
+
+    def release(self, packet_id: int) -> None:
+        """Forget a packet id, and say so when the log does."""
+        self._exchanges.pop(packet_id, None)
+        connection = self._connection
+        if connection.outlives:
+            assert connection.prg is not None
+            connection.prg.release(connection, packet_id)
+        else:
+            connection.stage(encode_ack(PUBCOMP, packet_id))
 
     def on_publish(self, packet: Publish) -> None:
         """Take a PUBLISH that has properties, or is odd in another way."""

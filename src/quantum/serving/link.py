@@ -30,6 +30,7 @@ class RelayOpen(_Said, tag=1):
     not_after_ms: int | None
     client_id: bytes  # the one that was assigned, or empty
     data: bytes
+    named_tenant: str | None = None
 
 
 class RelayData(_Said, tag=2):
@@ -43,6 +44,8 @@ class RelayData(_Said, tag=2):
 class RelayEnd(_Said, tag=3):
     relay: int
     opened_here: bool
+    by_us: bool = False  # the node ends it, and perhaps not the client
+    again: bool = False  # the session is led elsewhere, and its client has no answer yet
 
 
 class RelayTaken(_Said, tag=4):
@@ -140,6 +143,16 @@ class ForwardsHeld(_Said, tag=12):
     reason: str
 
 
+class SlowDown(_Said, tag=13):
+    """A subscriber of the sender cannot follow a publisher of the receiver, or can again."""
+
+    tenant: str
+    prg: int
+    publisher: bytes
+    subscriber: bytes
+    slow: bool
+
+
 Said: TypeAlias = (
     RelayOpen
     | RelayData
@@ -154,6 +167,7 @@ Said: TypeAlias = (
     | Items
     | ItemsTaken
     | ForwardsHeld
+    | SlowDown
 )
 
 

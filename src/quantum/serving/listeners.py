@@ -12,6 +12,7 @@ from fcntl import LOCK_EX, flock
 from pathlib import Path
 from typing import Final
 
+from clustor.runtime.containment import contained
 from clustor.runtime.errors import DataDirectoryRefused
 from clustor.runtime.pki import utc_now
 from clustor.runtime.rotation import FileWatch, Repeated
@@ -26,7 +27,7 @@ from quantum.edge import (
     over_websocket,
     require_loopback,
 )
-from quantum.edge.errors import EdgeError
+from quantum.edge.errors import CertificatesUnusable, EdgeError
 from quantum.edge.listener_files import connections_possible, raise_file_limit
 from quantum.edge.lobby import HALF_OPEN_MAX
 from quantum.edge.tls import ServerCertificates
@@ -67,8 +68,13 @@ class Doors:
     connections_per_second: int = 5_000
     first_packet_seconds: int = 10
     half_open_max: int = HALF_OPEN_MAX
+    half_open_source_percent: int = 50
+    tls_records: str = "openssl"
+    """Who makes the records of clients' TLS: `openssl`, or `own` (`quantum.edge.tls_records`)."""
     port_shift: int = 0
     """By how much higher the doors of single tenants are here than they are said to be."""
+    server_names: frozenset[str] = frozenset()
+    """Further names and addresses of this machine: its certificate is for them too."""
 
     def told(self, said: Mapping[str, int]) -> Doors:
         """Return these doors under what the control plane's configuration says of them."""
@@ -119,6 +125,7 @@ class Listeners:
             ),
             first_answer_seconds=float(doors.first_packet_seconds),
             half_open_max=max(1, min(doors.half_open_max, possible // 2)),
+            half_open_source_percent=doors.half_open_source_percent,
         )
         self._lobby = service.lobby = Lobby(limits)
         self._lobby.on_refusal = self._on_refusal
@@ -129,9 +136,13 @@ class Listeners:
         self._tls: TlsListener | None = None
         self._keeper: TenantKeeper | None = None
         self._trusted: frozenset[str] = frozenset()  # tenants with a trust of their own
+        self._distrusted: set[str] = set()  # tenants whose word on trust is of no use
         self._is_started = False
         self._following = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+
+    def addresses(self) -> dict[str, str]:
+        """Return where clients come in, by kind."""
+        return {name: f"{door.host}:{door.port}" for name, (_, door) in self.open.items()}
 
     def _on_refusal(self, address: str, why: object) -> None:
         kind = type(why).__name__ if isinstance(why, EdgeError) else "ConnectionLate"
@@ -150,12 +161,22 @@ class Listeners:
 
         In force at once, for those who are connected as well; no roots and nothing revoked gives
         the common rules back. Serial numbers are hexadecimal, as the control plane keeps them.
-        Raises EdgeError for roots that cannot be read, and goes on with what was in force.
+        Roots that cannot be used let nobody in (fail closed): who was believed before need not be
+        believed now. Raises EdgeError for those, when that is in force.
         """
-        wish = TenantTrust(tuple(roots), frozenset(int(each, 16) for each in revoked))
+        try:
+            wish = TenantTrust(tuple(roots), frozenset(int(each, 16) for each in revoked))
+        except ValueError:
+            wish = TenantTrust(is_unusable=True)
+        refused: EdgeError | None = None
         for listener, _ in self.open.values():
             if isinstance(listener, TlsListener):
-                listener.trust_tenant(tenant, wish if wish != TenantTrust() else None)
+                try:
+                    listener.trust_tenant(tenant, wish if wish != TenantTrust() else None)
+                except EdgeError as error:
+                    refused = error
+        if refused is not None or wish.is_unusable:
+            raise refused or CertificatesUnusable("a revoked serial number is hexadecimal")
 
     def tenant_of(self, server_name: str | None) -> str | None:
         """Say whose clients ask for a server name.
@@ -164,7 +185,8 @@ class Listeners:
         tenant keeps those of this machine, and any other name is nobody's.
         """
         names = self._service.server_names
-        if not names or server_name is None or server_name.lower() in _OWN_NAMES:
+        own = _OWN_NAMES | self._doors.server_names
+        if not names or server_name is None or server_name.lower() in own:
             return names.get((server_name or "").lower(), self._default)
         return names.get(server_name.lower())
 
@@ -175,9 +197,7 @@ class Listeners:
         """
 
         def changed(_changed: Changed) -> None:
-            task = asyncio.get_running_loop().create_task(self._follow())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            contained.spawn("listeners", self._follow())
 
         keeper.on_changed = changed
         self._keeper = keeper
@@ -199,7 +219,7 @@ class Listeners:
                 journal.error("the doors stay as they were: %s", error)
 
     def _trust(self) -> None:
-        """Believe whom each tenant says (quantumqtt §8.3); a word of no use changes nothing."""
+        """Believe whom each tenant says (quantumqtt §8.3), and nobody if that is of no use."""
         said = self._keeper.trust() if self._keeper is not None else {}
         for tenant in sorted({*said, *self._trusted}):
             bundle = said.get(tenant)
@@ -208,9 +228,18 @@ class Listeners:
                     self.trust_tenant(tenant, (), ())
                 else:
                     self.trust_tenant(tenant, bundle.roots, bundle.revoked)
-            except (EdgeError, ValueError) as error:
-                journal.error("the trust of tenant %s stays as it was: %s", tenant, error)
+                self._distrusted.discard(tenant)
+            except EdgeError as error:
+                self._alert_distrusted(tenant, error)
         self._trusted = frozenset(said)
+        self._service.distrusted = len(self._distrusted)
+
+    def _alert_distrusted(self, tenant: str, error: EdgeError) -> None:
+        if tenant not in self._distrusted:
+            self._distrusted.add(tenant)
+            journal.critical("no certificate is believed for tenant %s: %s", tenant, error)
+            target = f"tenant/{tenant}"
+            self._service.note_act("TenantTrustUnusable", str(error), target=target, tenant=tenant)
 
     async def _follow_doors(self) -> None:
         wanted = tenant_doors(self._service, self._doors.port_shift)
@@ -231,7 +260,9 @@ class Listeners:
         (self._data / _LOCK_FILE).touch()
         with (self._data / _LOCK_FILE).open("ab") as lock:
             flock(lock, LOCK_EX)
-            return prepare_server(self._data, utc_now(), frozenset(self._service.server_names))
+            names = self._doors.server_names | self._service.server_names.keys()
+            own_records = self._doors.tls_records == "own"
+            return prepare_server(self._data, utc_now(), names, own_records=own_records)
 
     async def start(self) -> None:
         """Open the doors. Raises EdgeError."""

@@ -20,15 +20,13 @@ from quantum.serving.archiving import closing, start_archiving
 from quantum.serving.broker_file import BROKER_FILE, DEVELOPMENT_TENANT, read_broker_file
 from quantum.serving.feeding import Feeding
 from quantum.serving.listeners import Door, Doors, Listeners
+from quantum.serving.listening import MQTT_ROLE, MQTTS_ROLE, WS_ROLE
 from quantum.serving.policy import TenantsFile
 from quantum.serving.service import BrokerService
 from quantum.serving.telemetry_why import show_broker
 from quantum.serving.tenant_keeper import keep_tenants
 from quantum.serving.views import BrokerPages
 
-MQTT_ROLE: Final = 2
-MQTTS_ROLE: Final = 3
-WS_ROLE: Final = 4
 _PORTS_PER_NODE: Final = 10
 """All nodes share a machine and one `tenants.toml`: what it says is the first node's port."""
 
@@ -57,6 +55,7 @@ async def serve_mqtt(node: Node, admin: AdminServer, cluster_file: Path) -> Call
         mqtt=Door(LOOPBACK, first + MQTT_ROLE),
         mqtts=Door(LOOPBACK, first + MQTTS_ROLE),
         ws=Door(LOOPBACK, first + WS_ROLE),
+        tls_records=described.tls_records,
         port_shift=_PORTS_PER_NODE * (node.node_id - 1),
     )
     if keeper is not None:
@@ -66,6 +65,7 @@ async def serve_mqtt(node: Node, admin: AdminServer, cluster_file: Path) -> Call
         listeners.follow(keeper)
     if service.tenants:
         await listeners.start()
+        node.listeners = listeners.addresses
     journal.info("development mode: MQTT is plaintext on %s:%d", LOOPBACK, first + MQTT_ROLE)
     return closing(listeners.stop_accepting, archiving)
 

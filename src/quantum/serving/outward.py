@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from quantum.broker import PUBREC, Delivery, Message, Outbound
 from quantum.broker.receiving import REFUSED
 from quantum.broker.types import PacketId
-from quantum.mqtt import ReasonCode
 from quantum.mqtt.hot import PUBREL, encode_ack
 from quantum.mqtt.primitives import encode_variable
 from quantum.serving.delivery import Outgoing, property_block
+from quantum.serving.slowing import SLOW_BYTES_MAX
 from quantum.tenancy.credits import RECALCULATE_EVERY_MS, WHOLE, InFlightSlots, Load
 
 if TYPE_CHECKING:
@@ -87,14 +87,18 @@ class Outward:
             return
         if not connection.writable:
             self._queue.window = 0  # until `send_more`: what nobody reads stays in the queue
+        weight = outgoing.message.weight
+        if self._queue.queue and self._queue.weight + weight > connection.limits.queue_bytes_max:
+            connection.count_dropped()  # its publishers are held long before, as far as they can be
+            return
         delivery = Delivery(outgoing.message, qos, retain != 0, identifiers)
         if self._queue.push(delivery):
             first = 0x30 | qos << 1 | retain
             self._encode(outgoing, first, delivery.packet_id, identifiers)
         else:
             connection.note_queued(self._queue.weight)
-            if self._queue.weight > connection.limits.queue_bytes_max:
-                connection.end_soon(ReasonCode.QUOTA_EXCEEDED, "the client does not keep up")
+            if self._queue.weight > SLOW_BYTES_MAX:
+                connection.slow_down(outgoing.message.client_id)
 
     def send_kept(self, delivery: Delivery, *, again: bool) -> None:
         """Send a message that the machine keeps for this client, as soon as a slot is free."""
@@ -212,12 +216,12 @@ class Outward:
         connection = self._connection
         self._sent[first & _QOS_BITS] += 1
         if not connection.is_v5:
-            outgoing.plain().append_to(connection.pieces(), first, packet_id)
+            outgoing.plain().append_to(connection.delivery_pieces(), first, packet_id)
         elif identifiers or self._aliases_max or self._packet_max:
             self._encode_own(outgoing.message, first, packet_id, identifiers)
         else:
             shared = outgoing.with_properties(connection.now_ms())
-            shared.append_to(connection.pieces(), first, packet_id)
+            shared.append_to(connection.delivery_pieces(), first, packet_id)
 
     def _encode_own(
         self, message: Message, first: int, packet_id: int, identifiers: tuple[int, ...]
@@ -235,7 +239,7 @@ class Outward:
             return
         if alias and topic:
             self._aliases[topic] = alias
-        self._connection.stage(b"".join((begin, head, block, message.payload)))
+        self._connection.delivery_pieces().append(b"".join((begin, head, block, message.payload)))
 
     def _alias_for(self, topic: bytes) -> tuple[bytes, int]:
         """Name a topic by a number once the client knows which (MQTT 5, 3.3.2.3.4)."""

@@ -10,11 +10,13 @@ from quantum.mqtt import (
     Publish,
     ReasonCode,
     Subscribe,
+    Unsubscribe,
     decode_packet,
 )
 from quantum.mqtt.hot import SLOW, Row
 from quantum.serving.policy import PublishGate, is_publish
 from quantum.serving.subscribing import SubscribePlan, plan_subscribe
+from quantum.serving.tenant_binding import NO_LIST, needs_list
 from quantum.tenancy import Decision, Rate, Resource, Verdict
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 _ALLOWED_TOPICS_MAX: Final = 1_024
 _NOTED_MAX: Final = 64
+_BY_RULES: Final = "the rules of the tenant"
+_TOO_FAST: Final = "too many subscriptions in a while"
 
 
 class Permit:
@@ -35,12 +39,14 @@ class Permit:
     with rules or without.
     """
 
-    __slots__ = ("_access", "_connection", "_noted", "gate", "owners")
+    __slots__ = ("_access", "_connection", "_noted", "_why", "gate", "owners")
 
     def __init__(self, connection: Connection, tenant: Tenant) -> None:
         guard = tenant.guard
         self._connection = connection
-        self._access = guard.access(connection.identity, connection.client_id)
+        needed = needs_list(connection.peer, shared=guard.is_shared)
+        self._access = guard.access(connection.identity, connection.client_id, needs_list=needed)
+        self._why = NO_LIST if needed and guard.description.acl is None else _BY_RULES
         self._noted: set[bytes] | None = None  # refusals that were written down
         self.owners: dict[bytes, Prg] = tenant.owners if self._access is None else {}
         self.gate: PublishGate | None = guard.gate(connection.service.tick_ms)
@@ -82,7 +88,14 @@ class Permit:
         Raises ProtocolViolation where the tenant's policy sends such clients away.
         """
         connection = self._connection
-        plan = plan_subscribe(packet, connection.version, self._access, self._has_room(packet))
+        plan = plan_subscribe(
+            packet,
+            connection.version,
+            self._access,
+            self._has_room(packet),
+            levels_max=connection.limits.topic_levels_max,
+            for_bridge=connection.agreed.is_bridge,
+        )
         for line, refused in zip(packet.subscriptions, plan.refused, strict=True):
             if refused is not None:
                 connection.service.meters.refuse("SUBSCRIBE", refused)
@@ -92,16 +105,36 @@ class Permit:
                 self._note("SUBSCRIBE_OVER_QUOTA", line.topic_filter)
         return plan
 
-    def _has_room(self, packet: Subscribe) -> bool:
-        home, count = self._connection.home, len(packet.subscriptions)
-        now_ms = self._connection.service.tick_ms
+    def admits_unsubscribe(self, packet: Unsubscribe) -> bool:
+        """Charge an UNSUBSCRIBE as a SUBSCRIBE of as many filters, and say if it may be.
+
+        Raises ProtocolViolation where it may not and the client cannot be told so: before MQTT 5
+        its answer has no reasons.
+        """
+        if self._keeps_pace(len(packet.topic_filters)):
+            return True
+        self._note("UNSUBSCRIBE_OVER_QUOTA", b"")
+        if not self._connection.is_v5:
+            raise ProtocolViolation(ReasonCode.QUOTA_EXCEEDED, _TOO_FAST)
+        return False
+
+    def _keeps_pace(self, count: int) -> bool:
+        """Charge so many filters to the tenant's rate; what is only too early waits afterwards."""
+        home, now_ms = self._connection.home, self._connection.service.tick_ms
         pace = home.guard.ask(Rate.SUBSCRIBES, count, now_ms)
         if pace.verdict is Verdict.DISCONNECT:
-            raise ProtocolViolation(ReasonCode.QUOTA_EXCEEDED, "too many subscriptions in a while")
+            raise ProtocolViolation(ReasonCode.QUOTA_EXCEEDED, _TOO_FAST)
         if pace.verdict is Verdict.REJECT:
             return False
         if pace.wait_ms:
             home.rest(self._connection, now_ms + pace.wait_ms)
+        return True
+
+    def _has_room(self, packet: Subscribe) -> bool:
+        home, count = self._connection.home, len(packet.subscriptions)
+        now_ms = self._connection.service.tick_ms
+        if not self._keeps_pace(count):
+            return False
         held = home.subscription_count()
         return home.guard.has_room(Resource.SUBSCRIPTION_FILTERS, held, count, now_ms)
 
@@ -166,4 +199,4 @@ class Permit:
             self._noted.add(name)
             connection = self._connection
             connection.home.guard.note(what, connection.client_id, connection.identity, name)
-            connection.note_refused(what, "the rules of the tenant", name)
+            connection.note_refused(what, self._why, name)

@@ -16,12 +16,15 @@ import msgspec
 
 from clustor.runtime.errors import DataDirectoryRefused
 from quantum.mqtt.hot import SLOW, Row
+from quantum.serving.tenant_binding import NOTHING_ALLOWED
 from quantum.tenancy import (
     AclRefusal,
+    Alert,
     ClientAccess,
     InvalidTenants,
     NoisyNeighbour,
     Principal,
+    QuotaDecision,
     QuotaLedger,
     Quotas,
     Rate,
@@ -30,6 +33,7 @@ from quantum.tenancy import (
     Resource,
     TenantDescription,
     Verdict,
+    Wills,
     describe_tenants,
 )
 from quantum.types import ClientId
@@ -126,8 +130,12 @@ class TenantGuard:
         self._ledger = QuotaLedger(Quotas())
         self._rates = NoisyNeighbour(_NO_RATES, now_ms)
         self.recent: Recent | None = None
+        self.is_shared = False
+        """Whether other tenants are here too."""
         self.connects: ConnectRules | None = None
         """Who may connect; None: everybody that the tenant's door lets in."""
+        self.alerts: dict[Resource, Alert] = {}
+        """Which quotas are nearly or more than used up (A.4), as of the last request for each."""
 
     def may_connect(self, identity: str | None, client_id: bytes) -> bool:
         """Say whether the rules let a client connect."""
@@ -145,9 +153,21 @@ class TenantGuard:
         """Whether a client that does what the rules refuse is sent away (C14)."""
         return self.description.policy.acl_refusal is AclRefusal.DISCONNECT
 
-    def access(self, identity: str | None, client_id: bytes) -> ClientAccess | None:
-        """Return a client's view of the access rules; None where there are none."""
+    @property
+    def has_standard_wills(self) -> bool:
+        """Whether a takeover says the will of whom it takes over, whoever it is (C23)."""
+        return self.description.policy.wills is Wills.STANDARD
+
+    def access(
+        self, identity: str | None, client_id: bytes, *, needs_list: bool = False
+    ) -> ClientAccess | None:
+        """Return a client's view of the access rules; None: it may do everything.
+
+        Without a list that is so, unless one is needed: then it may do nothing.
+        """
         acl = self.description.acl
+        if acl is None and needs_list:
+            acl = NOTHING_ALLOWED
         if acl is None:
             return None
         return acl.for_client(Principal(identity or ""), ClientId(client_id))
@@ -171,10 +191,13 @@ class TenantGuard:
     def enter(self, now_ms: int) -> bool:
         """Count a connection in, unless there are too many."""
         decision = self._ledger.charge(Resource.CONNECTIONS, 1, now_ms)
+        self._watch(decision)
         return decision.verdict in _CARRIED_OUT
 
     def leave(self, now_ms: int) -> None:
         self._ledger.release(Resource.CONNECTIONS, 1, now_ms)
+        if Resource.CONNECTIONS in self.alerts:
+            self._watch(self._ledger.charge(Resource.CONNECTIONS, 0, now_ms))
 
     def ask(self, rate: Rate, amount: int, now_ms: int) -> RateDecision:
         """Decide about connects or subscribes by how fast they come."""
@@ -183,7 +206,23 @@ class TenantGuard:
     def has_room(self, resource: Resource, held: int, added: int, now_ms: int) -> bool:
         """Say whether so much more may be held of what is counted elsewhere."""
         self._ledger.measure(resource, held, now_ms)
-        return self._ledger.charge(resource, added, now_ms).verdict in _CARRIED_OUT
+        decision = self._ledger.charge(resource, added, now_ms)
+        self._watch(decision)
+        return decision.verdict in _CARRIED_OUT
+
+    def _watch(self, decision: QuotaDecision) -> None:
+        """Tell operators, once for each step, that a quota is nearly or more than used up."""
+        alert = decision.alert
+        if alert is self.alerts.get(decision.resource, Alert.NONE):
+            return
+        if alert is Alert.NONE:
+            del self.alerts[decision.resource]
+            return
+        self.alerts[decision.resource] = alert
+        audit.warning(
+            "QUOTA_ALERT tenant=%s resource=%s %s: %d of %d",
+            *(self._name, decision.resource.value, alert.value, decision.used, decision.quota),
+        )
 
     # Audit.
 

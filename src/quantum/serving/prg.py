@@ -13,6 +13,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from clustor.replica import Applied, Refused, ReplicaOutput, RequestId
+from clustor.runtime.containment import end_alone
 from clustor.runtime.hosted_group import HostedGroup
 from quantum.broker import (
     OWN_ORIGIN,
@@ -32,6 +33,7 @@ from quantum.broker import (
     SendPubrec,
     SendPubrel,
     SendVolatile,
+    Target,
     decode_refusals,
     encode_command,
     encode_publishes,
@@ -44,6 +46,7 @@ from quantum.broker.sharing import share_key
 from quantum.broker.types import TRANSFER
 from quantum.mqtt import ReasonCode
 from quantum.serving.backpressure import BACKLOG_BYTES_MAX, Level
+from quantum.serving.client_wire import PLACE
 from quantum.serving.delivery import Outgoing
 from quantum.serving.policy_keeper import PolicyKeeper
 from quantum.serving.publishing import Done, Forwards, OpenRuns, Run, cuts
@@ -153,8 +156,9 @@ class Prg:
 
     @property
     def leader_node(self) -> int | None:
-        """The node whose replica leads, as far as this one knows."""
-        return self.group.replica.leader_id
+        """The node whose replica leads, as far as this one knows; a stopped one leads nothing."""
+        replica = self.group.replica
+        return None if replica.failed is not None else replica.leader_id
 
     def now_ms(self) -> int:
         return self.tenant.now_ms()
@@ -225,7 +229,7 @@ class Prg:
         """Turn what this turn brought into commands."""
         if not self.leading:
             return
-        now_ms = self.now_ms()
+        now_ms, before = self.now_ms(), self._sequence
         if self._acknowledgements:
             acknowledgements, self._acknowledgements = self._acknowledgements, []
             self._submit(encode_command(Acknowledge(now_ms, acknowledgements)))
@@ -241,7 +245,7 @@ class Prg:
             commands, self._commands = self._commands, []
             for command, completion in commands:
                 self._submit(command, completion)
-        self._submit_taken()
+        self._submit_taken(rides=self._sequence > before)
         if not self.held:
             for forwards in self.forwards.values():
                 forwards.send()
@@ -348,12 +352,11 @@ class Prg:
                 passed_done = _passed_done(first + begin, first + end - 1, done)
                 self._submit(command, passed_done, asks=True)
 
-    def _submit_taken(self) -> None:
+    def _submit_taken(self, *, rides: bool) -> None:
         """Write down how far the receivers of our streams got, one word at a time for each."""
         for stream in self._streams_out.values():
-            outbox = self.broker.state.channels.to(stream.peer)
-            if stream.taken > outbox.acked_through and not stream.telling:
-                stream.telling = True
+            if stream.must_tell(rides=rides):
+                stream.tell()
 
                 def told(_reply: bytes | None, stream: StreamOut = stream) -> None:
                     stream.telling = False
@@ -393,7 +396,7 @@ class Prg:
                 if type(effect) is FanOut:
                     self._fan_out(effect)
                 else:
-                    self._carry_out(effect)
+                    self._carry_out_guarded(effect)
             if self._behind_effects:
                 behind, self._behind_effects = self._behind_effects, []
                 for call in behind:
@@ -491,7 +494,7 @@ class Prg:
         for target in effect.route.volatile:
             connection = connections.get(target.client_id)
             if connection is not None:
-                connection.deliver_to(target, outgoing)
+                _deliver_to(connection, target, outgoing)
 
     def fan_out(self, message: Message) -> None:
         """Deliver what needs no log to every connection here that wants it."""
@@ -500,12 +503,12 @@ class Prg:
         for target in route.volatile:
             connection = self.connections.get(target.client_id)
             if connection is not None:
-                connection.deliver_to(target, outgoing)
+                _deliver_to(connection, target, outgoing)
         if message.qos == 0:
             for target in route.kept:
                 connection = self.connections.get(target.client_id)
                 if connection is not None:
-                    connection.deliver_to(target, outgoing)
+                    _deliver_to(connection, target, outgoing)
 
     def fan_out_behind(self, origin: int, message: Message) -> None:
         """Deliver what needs no log behind all that came from its topic's partition before."""
@@ -531,6 +534,17 @@ class Prg:
         connection = self.connections.get(client_id)
         if connection is not None and connection.epoch == epoch:
             connection.deliver(Outgoing(message), 0, 0, (identifier,) if identifier else ())
+
+    def _carry_out_guarded(self, effect: object) -> None:
+        """Carry an effect out; an error about one client ends its connection."""
+        try:
+            self._carry_out(effect)
+        except Exception as error:
+            client_id = getattr(effect, "client_id", None)
+            connection = None if client_id is None else self.connections.get(client_id)
+            if connection is None:
+                raise
+            end_alone(PLACE, connection, error)
 
     def _carry_out(self, effect: object) -> None:
         match effect:
@@ -619,19 +633,29 @@ class Prg:
         stream = self._streams_out.get(peer)
         if stream is not None:
             stream.on_taken(through)
-            self.tenant.touch(self)
+            if stream.must_tell(rides=False):
+                self.tenant.touch(self)
+            if self._waiters:
+                self._check_waiters()
 
     def when_taken(self, places: list[tuple[int, int]], then: Callable[[], None]) -> None:
         """Call `then` when other partitions have our streams up to these places."""
         self._waiters.append((places, then))
         self._check_waiters()
 
+    def _has_taken(self, prg: int, place: int) -> bool:
+        """Say whether another partition has our stream up to a place: by its own word, which is
+        given when its log has it, or by ours."""
+        stream = self._streams_out.get(prg)
+        if stream is not None and stream.taken >= place:
+            return True
+        return self.broker.state.channels.to(prg).acked_through >= place
+
     def _check_waiters(self) -> None:
-        channels = self.broker.state.channels
         waiting = []
         ready = []
         for places, then in self._waiters:
-            if all(channels.to(prg).acked_through >= place for prg, place in places):
+            if all(self._has_taken(prg, place) for prg, place in places):
                 ready.append(then)
             else:
                 waiting.append((places, then))
@@ -681,6 +705,14 @@ class Prg:
 
     def _elapsed(self, _reply: bytes | None) -> None:
         self._elapsing = False
+
+
+def _deliver_to(connection: Connection, target: Target, outgoing: Outgoing) -> None:
+    """Deliver to one client; its error ends its connection, and the others get theirs."""
+    try:
+        connection.deliver_to(target, outgoing)
+    except Exception as error:  # noqa: BLE001
+        end_alone(PLACE, connection, error)
 
 
 def _once_taken(owners: list[tuple[Connection, int]]) -> Completion:

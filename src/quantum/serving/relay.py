@@ -6,7 +6,8 @@ the relay is a wire like any other, and the same protocol handler sits behind it
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from quantum.edge.ports import Expelling, Handler, Wire
 from quantum.serving import link
@@ -23,13 +24,27 @@ TAKEN_BYTES: Final = 32 << 10
 class RelayEntry:
     """The client's end: on the node that it reached."""
 
-    __slots__ = ("_open", "_owed", "_paused", "_service", "_wire", "node", "number", "prg")
+    __slots__ = (
+        "_early",
+        "_open",
+        "_owed",
+        "_paused",
+        "_service",
+        "_wire",
+        "node",
+        "number",
+        "prg",
+        "route_again",
+    )
 
-    def __init__(
-        self, service: BrokerService, wire: Wire, prg: Prg, node: int, number: int
+    def __init__(  # noqa: PLR0917  # a relay is all of these
+        self, service: BrokerService, wire: Wire, prg: Prg, node: int, number: int, data: bytes
     ) -> None:
         self._service = service
         self._wire = wire
+        self._early: bytearray | None = bytearray(data)
+        """All that the client sent, until the first answer: it can be sent elsewhere, too."""
+        self.route_again: Callable[[bytes], None] | None = None
         self.prg = prg
         self.node = node
         self.number = number
@@ -41,6 +56,8 @@ class RelayEntry:
         """Pass on what the client sent."""
         said = link.RelayData(self.number, opened_here=True, data=data)
         self._service.say(self.node, said, len(data) + 32)
+        if self._early is not None:
+            self._early += data
         self._open += len(data)
         if self._open > PAUSE_BYTES and not self._paused:
             self._paused = True
@@ -54,6 +71,7 @@ class RelayEntry:
 
     def on_data(self, data: bytes) -> None:
         """Pass on what the session sends."""
+        self._early = None
         self._wire.write(data)
         self._owed += len(data)
         self.report()
@@ -74,9 +92,26 @@ class RelayEntry:
         self._service.forget_entry(self.number)
         self._service.say(self.node, link.RelayEnd(self.number, opened_here=True), 32)
 
-    def end(self) -> None:
-        """The session ended the connection, or cannot be reached."""
-        self._wire.close()
+    def end(self, *, again: bool = True) -> None:
+        """The session ended the connection, or cannot be reached.
+
+        A client that has no answer yet need not notice: it asks again, wherever the session is led
+        by then. Without `again` the other end meant it.
+        """
+        early, route_again = self._early, self.route_again
+        if not again or early is None or route_again is None:
+            self._wire.close()
+            return
+        if self._paused:
+            self._wire.resume_reading()
+        route_again(bytes(early))
+
+
+@runtime_checkable
+class _Broken(Handler, Protocol):
+    """A handler that can be told that its client did not end the connection."""
+
+    def broken_by_us(self) -> None: ...
 
 
 class RelayExit:
@@ -132,6 +167,15 @@ class RelayExit:
         self._service.forget_exit(self.node, self.number)
         self._service.soon(self.lost)
 
+    def give_back(self) -> None:
+        """Close unanswered: the session is led elsewhere, and the client's node asks there."""
+        if not self._closed:
+            self._closed = True
+            end = link.RelayEnd(self.number, opened_here=False, again=True)
+            self._service.say(self.node, end, 32)
+            self._service.forget_exit(self.node, self.number)
+            self._service.soon(self.lost)
+
     def abort(self) -> None:
         self.close()
 
@@ -149,8 +193,15 @@ class RelayExit:
         if isinstance(self.handler, Expelling):
             self.handler.expelled(why)
 
+    def node_lost(self) -> None:
+        """The client's node is gone, or the way to it: who knows whether the client is."""
+        handler = self.handler
+        if isinstance(handler, _Broken):
+            handler.broken_by_us()
+        self.lost()
+
     def lost(self) -> None:
-        """The client is gone, or its node."""
+        """The client is gone."""
         self._closed = True
         handler, self.handler = self.handler, None
         if handler is not None:

@@ -13,12 +13,12 @@ from typing import Final
 from clustor.log import KeyRing, LogReader
 from clustor.log.types import EntryKind, PartitionId
 from clustor.replica import decode_batch
-from clustor.replica.header import split_header
+from clustor.replica.chain import restore_newest
 from clustor.runtime.development import node_directory
 from clustor.runtime.disk import DirectoryStorage
 from clustor.runtime.keystore import KEYS_DIRECTORY, load_keyring
 from clustor.runtime.pki import NodeId
-from clustor.snapshot.catalog import open_catalog, restore
+from clustor.snapshot.catalog import open_catalog
 from quantum.broker import Broker, BrokerSettings
 from quantum.routing.ring import HashRing
 from quantum.serving.broker_file import TenantEntry, read_broker_file
@@ -99,10 +99,8 @@ def _restore(
     catalog = open_catalog(storage, partition_id)
     if catalog.newest is None:
         return 0
-    pieces = (bytes(piece) for _, piece in restore(storage, catalog, keys))
-    header, content = split_header(pieces)
-    broker.restore(content)
-    return int(header.base_index)
+    header = restore_newest(broker, storage, catalog, keys)
+    return 0 if header is None else int(header.base_index)
 
 
 def broker_settings(tenant: TenantEntry, number: int) -> BrokerSettings:

@@ -16,6 +16,7 @@ from clustor.control.command_gates import CommandGate, lacking_nodes
 from clustor.raft.types import ReplicaId
 from clustor.replica import ReplicaOutput
 from clustor.runtime.audit_desk import AuditDesk
+from clustor.runtime.containment import contained
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.node import Node
 from clustor.runtime.pki import NodeId
@@ -43,8 +44,9 @@ from quantum.serving.replaying import broker_settings
 from quantum.serving.standing import Standing
 from quantum.serving.telemetry import BrokerMeters, Recent
 from quantum.serving.tenant import Tenant
-from quantum.tenancy import TenantDescription
+from quantum.tenancy import ConnectionAudit, TenantDescription
 
+_SENT_AWAY_AT_ONCE: Final = 16  # in a tick: clients that all come back at once are a storm
 _CHECK_SLICES: Final = 50
 """Each connection's time is looked at once in so many ticks: half a second."""
 _LINK_BYTES_PER_TURN: Final = 2 << 20
@@ -118,15 +120,26 @@ class BrokerService:
         self._seats: dict[str, Sequence[Seat]] = {}
         self._by_life: dict[str, Tenant] = {}
         """Tenants by their names between nodes."""
+        self.draining = False
+        """An operator wants nobody to be served here."""
         self.standing: Callable[[Prg], Standing] | None = None
         """Says how a partition stands with the control plane; None where there is none."""
         self.keeper: Follower | None = None
         """What follows the control plane's word on tenants; None: the files are all there is."""
+        self.on_full: Callable[[Prg, str], None] | None = None
+        """Told of every session whose full queue holds publishers up."""
         self.on_hosted: Callable[[Prg], None] | None = None
         """Told of every partition that is hosted from then on."""
+        self.distrusted = 0
+        """How many tenants have a trust bundle that cannot be used."""
         self.on_described: Callable[[BrokerFile], None] | None = None
         """Told of `broker.json` when it changed, and all its partitions are hosted."""
         self._number = node.serve(self)
+
+    @property
+    def node(self) -> Node:
+        """The node whose part it is, to be looked at."""
+        return self._node
 
     # Tenants.
 
@@ -144,16 +157,24 @@ class BrokerService:
         self.host(tenant, entry)
         self.tenants[entry.name] = tenant
         self._by_life[tenant.life] = tenant
-        if len(self.tenants) > 1:
-            for each in self.tenants.values():
-                each.share = each.share or TurnShare(self.soon)
+        tenant.share = TurnShare(self.soon)
+        self._note_sharing()
         return tenant
+
+    def _note_sharing(self) -> None:
+        """Let tenants know whether they are alone: that changes what clients have to show."""
+        shared = len(self.tenants) > 1
+        for tenant in self.tenants.values():
+            if tenant.guard.is_shared != shared:
+                tenant.guard.is_shared = shared
+                tenant.judge_again()
 
     def forget_tenant(self, name: str) -> None:
         """Serve a tenant no more. Its groups run on until the next start; their data stays."""
         tenant = self.tenants.pop(name, None)
         if tenant is not None:
             self._by_life.pop(tenant.life, None)
+            self._note_sharing()
 
     def host(self, tenant: Tenant, entry: TenantEntry, seats: Sequence[Seat] | None = None) -> None:
         """Host the partitions of a tenant that are not hosted yet, in groups known by now."""
@@ -229,7 +250,7 @@ class BrokerService:
         while self._touched:
             touched, self._touched = self._touched, {}
             for prg in touched:
-                prg.prepare()
+                prg.group.answer_for(prg.prepare)
                 self._node.touch(prg.group)
 
     def on_output(self, group: HostedGroup, output: ReplicaOutput) -> None:
@@ -258,34 +279,39 @@ class BrokerService:
     def on_tick(self) -> None:
         self.tick_ms = self._node.now_ms()
         for prg in self._by_group.values():
-            prg.on_tick()
+            prg.group.answer_for(prg.on_tick)
         for tenant in self.tenants.values():
-            tenant.on_tick()
+            contained.run("tenant tick", tenant.name, tenant.on_tick)
         self.large.on_tick(self.tick_ms)
         self._next_slice = (self._next_slice + 1) % _CHECK_SLICES
         if self.standing is not None and self._next_slice % _REVIEW_TICKS == 0:
-            self._review()
+            contained.run("tenant tick", "", self._review)
         if self._next_slice % _WAITING_TICKS == 0:
             for tenant in self.tenants.values():
-                tenant.ask_again()
-            self._follow_rings()
+                contained.run("tenant tick", tenant.name, tenant.ask_again)
+            contained.run("tenant words", "broker.json", self._follow_rings)
             if self.keeper is not None:
-                self.keeper.follow()
+                contained.run("tenant words", "control plane", self.keeper.follow)
+        if self.draining:
+            contained.run("drain", "", self._send_relayed_away)
         if self._moved and self._next_slice == 0:
             self._end_strays()
         for connection in list(self._slices[self._next_slice]):
             connection.check_time(self.tick_ms)
-        if self._next_slice == 0 and self._tenants_file is not None:
-            described = self._tenants_file.read_if_changed()
-            if described is not None:
-                journal.info("the tenants are described anew")
-                self._describe(described)
+        if self._next_slice == 0:
+            contained.run("tenant words", "tenants.json", self._follow_tenants)
+
+    def _follow_tenants(self) -> None:
+        described = self._tenants_file.read_if_changed() if self._tenants_file else None
+        if described is not None:
+            journal.info("the tenants are described anew")
+            self._describe(described)
 
     def on_peer_data(self, peer: NodeId, data: bytes) -> None:
         incoming = self._links_in.setdefault(peer, link.LinkIn())
         try:
             said, lost = incoming.receive(data)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             journal.warning("node %d said something that cannot be read", peer)
             return
         if lost:
@@ -308,16 +334,31 @@ class BrokerService:
         for number, (node, entry) in list(self._entries.items()):
             if node == peer:
                 del self._entries[number]
-                self.say(peer, link.RelayEnd(number, opened_here=True), 32)
+                self.say(peer, link.RelayEnd(number, opened_here=True, by_us=True), 32)
                 entry.end()
         for key, relay_exit in list(self._exits.items()):
             if key[0] == peer:
                 del self._exits[key]
                 self.say(peer, link.RelayEnd(key[1], opened_here=False), 32)
-                relay_exit.lost()
+                relay_exit.node_lost()
         for tenant in self.tenants.values():
+            tenant.slowed.begin_anew(peer)
             for prg in tenant.prgs:
                 prg.peer_changed(None)
+            for connection in tenant.connected():
+                if connection.slowing is not None:
+                    connection.slowing.begin_anew(peer)
+
+    def set_draining(self, draining: bool) -> None:
+        """Serve nobody here any more, or again; leaderships leave by themselves."""
+        self.draining = draining
+
+    def _send_relayed_away(self) -> None:
+        """End some of the connections that only pass through here: their clients dial elsewhere."""
+        for number, (node, entry) in list(self._entries.items())[:_SENT_AWAY_AT_ONCE]:
+            del self._entries[number]
+            self.say(node, link.RelayEnd(number, opened_here=True, by_us=True), 32)
+            entry.end(again=False)
 
     def _end_strays(self) -> None:
         """End relays to nodes that lead no more; while they live they end them themselves."""
@@ -351,7 +392,7 @@ class BrokerService:
         self._dirty[connection] = None
 
     def soon(self, call: Callable[[], None]) -> None:
-        asyncio.get_running_loop().call_soon(call)
+        asyncio.get_running_loop().call_soon(contained.run, "soon", "", call)
 
     def is_local(self, node: int | None) -> bool:
         return node == self._node.node_id
@@ -389,6 +430,13 @@ class BrokerService:
         if self.audit is not None:
             self.audit.refused(what, who=who, why=why, target=target, tenant=tenant)
 
+    def note_client(self, what: str, why: str, who: str, tenant: Tenant) -> None:
+        """Tell the audit log of a client that came or went, as its tenant's policy says."""
+        wanted = tenant.guard.description.policy.connection_audit
+        if self.audit is not None and wanted is not ConnectionAudit.OFF:
+            every = wanted is ConnectionAudit.ALL
+            self.audit.client_did(what, who=who, why=why, tenant=tenant.name, every=every)
+
     def note_act(self, what: str, outcome: str, *, target: str = "", tenant: str = "") -> None:
         """Tell the audit log what was done to clients because somebody in charge wants it."""
         if self.audit is not None:
@@ -397,6 +445,16 @@ class BrokerService:
                 who=who, what=what, outcome=outcome, at_ms=at_ms, object=target, tenant=tenant
             )
             self.audit.note(event)
+
+    def tell_full(self, prg: Prg, session: bytes) -> None:
+        """Tell people that publishers wait for a session's full queue (C24)."""
+        name = session.decode(errors="replace")
+        journal.warning(
+            "tenant %s: publishers wait for the full queue of session %s", prg.tenant.name, name
+        )
+        self.recent.note(session, "its queue is full, and publishers wait for it")
+        if self.on_full is not None:
+            self.on_full(prg, name)
 
     def note_end(self, client_id: bytes, why: str) -> None:
         journal.debug("client %r: %s", client_id, why)
@@ -418,7 +476,7 @@ class BrokerService:
         """Let another node serve a client that came here."""
         self._next_relay += 1
         number = self._next_relay
-        entry = RelayEntry(self, wire, prg, node, number)
+        entry = RelayEntry(self, wire, prg, node, number, data)
         self._entries[number] = (node, entry)
         said = link.RelayOpen(
             number,
@@ -430,6 +488,7 @@ class BrokerService:
             peer.not_after_ms,
             client_id,
             data,
+            peer.named_tenant,
         )
         self.say(node, said, len(data) + 128)
         return entry
@@ -476,10 +535,22 @@ class BrokerService:
                 if prg is not None and prg.leading:
                     items = [decode_item(item) for item in said.items]
                     prg.receive_items(said.origin, said.first, items, said.base)
+            case link.SlowDown():
+                self._on_slow_down(peer, said)
             case link.ItemsTaken():
                 prg = self._prg(said.tenant, said.origin)
                 if prg is not None and prg.leading:
                     prg.items_taken(said.prg, said.through)
+
+    def _on_slow_down(self, peer: int, said: link.SlowDown) -> None:
+        prg = self._prg(said.tenant, said.prg)
+        connection = None if prg is None else prg.connections.get(said.publisher)
+        if prg is not None and connection is not None:
+            prg.tenant.slowed.on_word(peer, said.subscriber, connection, slow=said.slow)
+
+    def knows_slow_down(self, node: int) -> bool:
+        """Say whether a node's build knows how to slow its publishers."""
+        return self._knows(node, CommandGate.SLOW_DOWN)
 
     def _knows(self, peer: int, gate: CommandGate) -> bool:
         """Say whether a node's build knows a word; without a control plane all are one build."""
@@ -538,10 +609,10 @@ class BrokerService:
             end.on_taken(said.taken)
         elif isinstance(end, RelayExit):
             del self._exits[peer, said.relay]
-            end.lost()
+            end.node_lost() if said.by_us else end.lost()
         else:
             del self._entries[said.relay]
-            end.end()
+            end.end(again=isinstance(said, link.RelayEnd) and said.again)
 
     def _on_relay_open(self, node: int, said: link.RelayOpen) -> None:
         peer = Peer(
@@ -551,6 +622,7 @@ class BrokerService:
             said.identity,
             said.server_name,
             said.not_after_ms,
+            said.named_tenant,
         )
         relay_exit = RelayExit(self, node, said.relay)
         self._exits[node, said.relay] = relay_exit

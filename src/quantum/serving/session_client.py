@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from clustor.runtime.containment import end_alone
 from quantum.broker import (
     PUBREC,
     Delivery,
@@ -16,10 +17,11 @@ from quantum.mqtt import ReasonCode
 from quantum.mqtt.hot import PUBCOMP as PUBCOMP_BYTE
 from quantum.mqtt.hot import PUBREL as PUBREL_BYTE
 from quantum.mqtt.hot import encode_ack
-from quantum.serving.client_wire import ClientWire
+from quantum.serving.client_wire import PLACE, ClientWire
 from quantum.serving.delivery import Outgoing
 from quantum.serving.outward import Outward, answer_stray_pubrec
 from quantum.serving.phase import Phase
+from quantum.serving.slowing import Slowing
 from quantum.tenancy.credits import WHOLE
 
 if TYPE_CHECKING:
@@ -34,14 +36,17 @@ class SessionClient(ClientWire):
     __slots__ = (
         "_ended",
         "attachment",
+        "by_us",
         "epoch",
         "expiry_seconds",
         "gracefully",
+        "moved_ms",
         "new_expiry_seconds",
         "operations",
         "outward",
         "prg",
         "queued_bytes",
+        "slowing",
         "tenant",
     )
 
@@ -61,8 +66,14 @@ class SessionClient(ClientWire):
         self._ended = False
         self.gracefully = False
         """Whether its will is not wanted."""
+        self.by_us = False
+        """Whether the connection ended and the client did not: its will waits (C23)."""
         self.queued_bytes = 0
         """What waits here for a client that does not keep up."""
+        self.moved_ms = 0
+        """When something of that last left, or began to wait."""
+        self.slowing: Slowing | None = None
+        """Whom it slows; None: it kept up so far."""
 
     @property
     def home(self) -> Tenant:
@@ -90,7 +101,10 @@ class SessionClient(ClientWire):
         def completed(reply: bytes | None) -> None:
             self.operations -= 1
             settled()
-            completion(reply)
+            try:
+                completion(reply)
+            except Exception as error:  # noqa: BLE001  # of this client, not of the partition
+                end_alone(PLACE, self, error)
             if self._ended and self.operations == 0:
                 self._detach()
 
@@ -105,6 +119,10 @@ class SessionClient(ClientWire):
         """The session of this connection is no more."""
         if self.epoch == epoch and self.phase is Phase.LIVE:
             self.disconnect(ReasonCode.ADMINISTRATIVE_ACTION, reason)
+
+    def broken_by_us(self) -> None:
+        """Note that the connection ends, and the client perhaps does not (C23)."""
+        self.by_us = True
 
     def end_session(self) -> None:
         """Leave the partition, when all that is on its way there is settled."""
@@ -129,6 +147,7 @@ class SessionClient(ClientWire):
             self.new_expiry_seconds,
             self.attachment,
             self.outward.unsent_from() if self.outward is not None else 0,
+            self.by_us,
         )
         settled = prg.unsettle(self.client_id)
         prg.propose(encode_command(command), lambda _reply: settled())
@@ -192,8 +211,19 @@ class SessionClient(ClientWire):
     def note_queued(self, queued_bytes: int) -> None:
         """Say how much waits here for the client."""
         if queued_bytes != self.queued_bytes:
+            if queued_bytes < self.queued_bytes or not self.queued_bytes:
+                self.moved_ms = self.service.tick_ms
             self.home.queued.add(queued_bytes - self.queued_bytes)
             self.queued_bytes = queued_bytes
+            if self.slowing is not None:
+                self.slowing.weigh(queued_bytes)
+
+    def slow_down(self, publisher: bytes) -> None:
+        """Let the client whose message waits here wait, too."""
+        if self.slowing is None:
+            self.slowing = Slowing(self)
+            self.slowing.weigh(self.queued_bytes)
+        self.slowing.slow_down(publisher)
 
     def count_dropped(self) -> None:
         self.service.dropped += 1

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from quantum.broker import ChannelItems, encode_command
 from quantum.broker.channels import item_weight
-from quantum.broker.items import Deliver, Item, encode_item
+from quantum.broker.items import Deliver, Forward, Item, encode_item
 from quantum.broker.message import Message, decode_record
 from quantum.broker.types import TRANSFER
 from quantum.serving.publishing import WINDOW_BYTES
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from quantum.serving.prg import Prg
 
 ITEMS_PER_TURN: Final = 4_096
+TELL_ITEMS: Final = 1_000
+TELL_BYTES: Final = 1 << 20
+TELL_TICKS: Final = 10
+"""100 ms: so long what the peer has may be kept, if nothing else is logged."""
 AGAIN_TICKS: Final = 50
 """Half a second without progress: what was sent is sent again."""
 
@@ -27,7 +31,16 @@ AGAIN_TICKS: Final = 50
 class StreamOut:
     """The stream from a partition that leads here to another one."""
 
-    __slots__ = ("_prg", "_sent", "_waited", "peer", "taken", "telling")
+    __slots__ = (
+        "_forwards",
+        "_prg",
+        "_sent",
+        "_untold_ticks",
+        "_waited",
+        "peer",
+        "taken",
+        "telling",
+    )
 
     def __init__(self, prg: Prg, peer: int) -> None:
         self._prg = prg
@@ -38,6 +51,38 @@ class StreamOut:
         """The peer has everything up to here, as it says."""
         self.telling = False
         """Whether a ChannelAcked is on its way into our log."""
+        self._untold_ticks = 0
+        self._forwards: deque[int] = deque()
+        """The places of publishes that were passed on: their clients wait for our log's word."""
+
+    def must_tell(self, *, rides: bool) -> bool:
+        """Say whether our log shall learn now how far the peer got.
+
+        It only lets go of what the peer has; an entry of its own for each batch would be a second
+        round of the quorum for every publish. So it rides on an entry that is made anyway, or
+        comes by itself when much, or some of it for long, is kept for nothing.
+        """
+        state = self._prg.broker.state
+        outbox = state.channels.to(self.peer)
+        untold = self.taken - outbox.acked_through
+        if untold <= 0 or self.telling:
+            return False
+        if rides or untold >= TELL_ITEMS or self._untold_ticks >= TELL_TICKS:
+            return True
+        if self._has_passed_on(outbox.acked_through):
+            return True
+        return outbox.weight > TELL_BYTES or state.move is not None
+
+    def _has_passed_on(self, acked_through: int) -> bool:
+        """Say whether a client waits for our log to know what the peer has."""
+        forwards = self._forwards
+        while forwards and forwards[0] <= acked_through:
+            forwards.popleft()
+        return bool(forwards) and forwards[0] <= self.taken
+
+    def tell(self) -> None:
+        """Note that it is on its way."""
+        self.telling, self._untold_ticks = True, 0
 
     def send(self) -> None:
         """Send what was not sent yet, if the peer has a leader."""
@@ -52,7 +97,14 @@ class StreamOut:
         if items and self._prg.tenant.send_items(
             self._prg.number, self.peer, self._sent + 1, items, base
         ):
+            self._note_forwards(items)
             self._sent += len(items)
+
+    def _note_forwards(self, items: list[Item]) -> None:
+        last = self._forwards[-1] if self._forwards else 0
+        for place, item in enumerate(items, self._sent + 1):
+            if type(item) is Forward and place > last:
+                self._forwards.append(place)
 
     def on_taken(self, through: int) -> None:
         if through > self.taken:
@@ -64,7 +116,12 @@ class StreamOut:
         self._waited = 0
 
     def on_tick(self) -> None:
-        """Begin again if nothing moved for a while."""
+        """Begin again if nothing moved for a while; count how long our log was not told."""
+        acked = self._prg.broker.state.channels.to(self.peer).acked_through
+        if self.taken > acked and not self.telling:
+            self._untold_ticks += 1
+            if self._untold_ticks >= TELL_TICKS:
+                self._prg.tenant.touch(self._prg)
         if self._sent > max(
             self.taken, self._prg.broker.state.channels.to(self.peer).acked_through
         ):

@@ -22,6 +22,7 @@ from quantum.mqtt import (
     has_too_many_levels,
     parse_shared,
 )
+from quantum.mqtt.topics import LEVELS_MAX
 from quantum.serving.system_topics import Numbers, answers
 
 if TYPE_CHECKING:
@@ -61,18 +62,25 @@ class SubscribePlan:
 
 
 def plan_subscribe(
-    packet: Subscribe, version: ProtocolVersion, access: ClientAccess | None, room: bool
+    packet: Subscribe,
+    version: ProtocolVersion,
+    access: ClientAccess | None,
+    room: bool,
+    *,
+    levels_max: int = LEVELS_MAX,
+    for_bridge: bool = False,
 ) -> SubscribePlan:
     """Read a SUBSCRIBE. Raises MalformedPacket for a shared filter that is none.
 
     `access` is what the client may do, None for everything; `room` says whether its tenant may
-    have more subscriptions.
+    have more subscriptions. A bridge (of MQTT 3.1.1, which has no words for it) gets nothing back
+    that it brought, and the retain flag as it was set.
     """
     identifiers = packet.properties.subscription_identifiers
     identifier = identifiers[0] if identifiers else 0
     plan = SubscribePlan(packet.packet_id, [], [])
     for line in packet.subscriptions:
-        if has_too_many_levels(line.topic_filter):
+        if has_too_many_levels(line.topic_filter, levels_max):
             plan.refused.append(ReasonCode.TOPIC_FILTER_INVALID)
         elif access is not None and not access.subscribe(line.topic_filter).allowed:
             plan.refused.append(ReasonCode.NOT_AUTHORIZED)
@@ -80,17 +88,19 @@ def plan_subscribe(
             plan.refused.append(ReasonCode.QUOTA_EXCEEDED)
         else:
             plan.refused.append(None)
-            plan.specs.append(_spec(line, identifier, version))
+            plan.specs.append(_spec(line, identifier, version, for_bridge=for_bridge))
     return plan
 
 
-def _spec(line: Subscription, identifier: int, version: ProtocolVersion) -> SubscriptionSpec:
+def _spec(
+    line: Subscription, identifier: int, version: ProtocolVersion, *, for_bridge: bool
+) -> SubscriptionSpec:
     shared = None if version is ProtocolVersion.V31 else parse_shared(line.topic_filter)
     return SubscriptionSpec(
         shared.topic_filter if shared else line.topic_filter,
         line.qos,
-        line.no_local,
-        line.retain_as_published,
+        line.no_local or (for_bridge and not shared),
+        line.retain_as_published or for_bridge,
         int(line.retain_handling),
         identifier,
         shared.share_name if shared else b"",
@@ -109,6 +119,10 @@ class UnsubscribePlan:
 
     def answer(self, reasons: list[int]) -> Unsuback:
         return Unsuback(self.packet_id, tuple(ReasonCode(reason) for reason in reasons))
+
+    def answer_refused(self) -> Unsuback:
+        """Answer a client that is too fast; of what UNSUBACK may say this is the nearest."""
+        return self.answer([ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR] * len(self.filters))
 
     def answer_unknown(self) -> Unsuback:
         """Answer a client that never subscribed to anything."""

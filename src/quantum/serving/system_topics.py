@@ -6,19 +6,16 @@ change is not published: subscribing again asks again.
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import Final, Protocol
 
+from clustor.runtime.build import build
 from quantum.routing.retained import RetainedIndex
 
 PREFIX: Final = b"$SYS/"
 
 
 def _version() -> bytes:
-    try:
-        return b"quantum " + version("quantum-mq").encode()
-    except PackageNotFoundError:  # run from a source tree
-        return b"quantum"
+    return b"quantum " + build().version.encode()
 
 
 class Numbers(Protocol):

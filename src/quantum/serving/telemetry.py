@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from clustor.printable import printable
 from clustor.telemetry import Family, Kind, by_label, counter, gauge, labels
 from quantum.broker.limiting import is_over_quota
 from quantum.mqtt import ReasonCode
@@ -80,7 +81,7 @@ class Recent:
     def note(self, client_id: bytes, what: str) -> None:
         """Remember something about a client, and forget who was not heard of for longest."""
         remarks = self._remarks.pop(client_id, None) or deque(maxlen=RECENT_EACH_MAX)
-        remarks.append(Remark(self._now_ms(), what))
+        remarks.append(Remark(self._now_ms(), printable(what)))
         self._remarks[client_id] = remarks
         if len(self._remarks) > RECENT_CLIENTS_MAX:
             self._remarks.popitem(last=False)
@@ -173,6 +174,8 @@ class BrokerTelemetry:
             came, text = lobby.counts.as_dict(), "What came to the door, and what became of it"
             yield by_label(Kind.COUNTER, "quantum.door_total", "what", came, text)
             yield gauge("quantum.half_open", lobby.half_open, "Connections without an answer yet")
+        text = "Tenants whose trust bundle cannot be used: none of their certificates is believed"
+        yield gauge("quantum.tenants_distrusted", service.distrusted, text)
         large = service.large
         yield gauge("quantum.large_packet_bytes", large.bytes, "Large packets on their way in")
         yield gauge("quantum.large_packets_waiting", large.waiting, "Clients that wait for room")
@@ -197,12 +200,16 @@ class BrokerTelemetry:
 
     def _tenants(self) -> Iterator[Family]:
         tenants = self._service.tenants
-        throttled = {name: tenant.throttled for name, tenant in tenants.items()}
-        if len(tenants) > TENANTS_MAX:
-            throttled = {"all": sum(throttled.values())}
+        throttled = _few({name: tenant.throttled for name, tenant in tenants.items()})
         text = "Times that clients were left unread"
         name = "quantum.tenant_throttle_events_total"
         yield by_label(Kind.COUNTER, name, "tenant", throttled, text)
+        held = _few({name: tenant.guard.connections for name, tenant in tenants.items()})
+        name, text = "quantum.tenant_connections", "Connections here, by tenant"
+        yield by_label(Kind.GAUGE, name, "tenant", held, text)
+        alerts = _few({name: len(tenant.guard.alerts) for name, tenant in tenants.items()})
+        name, text = "quantum.tenant_quota_alerts", "Quotas at 0.95 or more, by tenant"
+        yield by_label(Kind.GAUGE, name, "tenant", alerts, text)
         windows = [
             connection.outward.sight().window
             for tenant in tenants.values()
@@ -241,6 +248,11 @@ _GAUGES: Final = (
     ("partitions_over_quota", "over_quota", "Partitions that hold more than their part of a quota"),
     ("stores_full", "stores_full", "Partitions whose queues hold all that their tenant may have"),
 )
+
+
+def _few(by_tenant: dict[str, int]) -> dict[str, int]:
+    """Name no tenant where they are many: a scrape has few series whoever makes tenants."""
+    return by_tenant if len(by_tenant) <= TENANTS_MAX else {"all": sum(by_tenant.values())}
 
 
 def _by_qos(name: str, counts: list[int], text: str) -> Family:

@@ -14,8 +14,10 @@ from quantum.mqtt import PeerFault, ReasonCode
 from quantum.routing.ring import HashRing
 from quantum.serving import link
 from quantum.serving.backpressure import QUEUED_BYTES_MAX, Held, Level, TurnShare
+from quantum.serving.full_queues import FullQueues
 from quantum.serving.policy import TenantGuard
 from quantum.serving.publishing import Done, cuts
+from quantum.serving.slowing import SlowedElsewhere
 from quantum.serving.standing import Operation, Standing
 from quantum.tenancy import TenantDescription
 from quantum.types import ClientId, TenantId
@@ -40,6 +42,7 @@ class Links(Protocol):
     def touch(self, prg: Prg) -> None: ...
     def say(self, node: int, said: link.Said, size: int) -> None: ...
     def is_local(self, node: int | None) -> bool: ...
+    def knows_slow_down(self, node: int) -> bool: ...
     def soon(self, call: Callable[[], None]) -> None: ...
     def standing_of(self, prg: Prg) -> Standing | None: ...
     @property
@@ -69,10 +72,14 @@ class Tenant:
         """Topics that were published to lately, all well formed, and who owns them."""
         self._waiting: dict[int, list[Callable[[], None]]] = {}
         self.guard = TenantGuard(name, links.tick_ms)
+        self.full = FullQueues(self)
+        """Lasting sessions without room, and who waits for them."""
+        self.slowed = SlowedElsewhere(self)
+        """Publishers here that subscribers on other nodes slow."""
         self.queued = Level(QUEUED_BYTES_MAX, links.soon)
         """What the connections here hold for subscribers that do not keep up."""
         self.share: TurnShare | None = None
-        """What it may take of each turn; None while it is alone."""
+        """What it may take of each turn; None: nobody counts."""
         self._slow_since_ms: int | None = None
         self._resting: list[tuple[int, int, Held]] = []
         """A heap of connections that are too fast, and when they are read again."""
@@ -128,6 +135,10 @@ class Tenant:
         """Put another policy in force, for those who are connected too."""
         self.guard.change(description, self._links.tick_ms)
         self.guard.connects = connects
+        self.judge_again()
+
+    def judge_again(self) -> None:
+        """Let those who are connected go on under the rules that are in force now, or go."""
         for connection in self.connected():
             connection.policy_changed()
 
@@ -202,6 +213,7 @@ class Tenant:
         if self.rings:
             self.note_ring()
         now_ms = self._links.tick_ms
+        self.full.on_tick(now_ms)
         while self._resting and self._resting[0][0] <= now_ms:
             heappop(self._resting)[2].let_go()
         if not self.queued.is_high:
@@ -209,14 +221,30 @@ class Tenant:
             return
         if self._slow_since_ms is None:
             self._slow_since_ms = now_ms
-        if now_ms - self._slow_since_ms > _SLOW_MS_MAX or self.queued.is_far_too_high:
-            self._end_slowest()
+        if now_ms - self._slow_since_ms > _SLOW_MS_MAX:
+            self._end_stuck(now_ms)
 
-    def _end_slowest(self) -> None:
-        here = (connection for prg in self.prgs for connection in prg.connections.values())
-        slowest = max(here, key=lambda each: each.queued_bytes, default=None)
-        if slowest is not None and slowest.queued_bytes:
-            slowest.disconnect(ReasonCode.QUOTA_EXCEEDED, "the client does not keep up")
+    def _end_stuck(self, now_ms: int) -> None:
+        """End the one that holds most of it and takes nothing; who takes something is waited for.
+
+        Publishers that are faster than their subscribers are no reason to end a subscriber.
+        """
+        stuck = [
+            each
+            for each in self.connected()
+            if each.queued_bytes and now_ms - each.moved_ms > _SLOW_MS_MAX
+        ]
+        worst = max(stuck, key=lambda each: each.queued_bytes, default=None)
+        if worst is not None:
+            worst.disconnect(ReasonCode.QUOTA_EXCEEDED, "it took nothing while publishers waited")
+
+    def say_slow(
+        self, node: int, prg: int, publisher: bytes, subscriber: bytes, *, slow: bool
+    ) -> None:
+        """Tell another node that a publisher there is too fast for a subscriber here, or is not."""
+        if not self._links.is_local(node) and self._links.knows_slow_down(node):
+            said = link.SlowDown(self.life, prg, publisher, subscriber, slow)
+            self._links.say(node, said, len(publisher) + len(subscriber) + 32)
 
     def now_ms(self) -> int:
         return self._links.now_ms()

@@ -307,10 +307,15 @@ def standing_in(node: Node, control: ControlService) -> Callable[[Prg], Standing
             control.cache_state(),
             group.fallback.blocking,
             group.standing_clause(),
-            find_quarantine(control.cache, prg.group.partition_id, node.node_id),
+            find_quarantine(control.cache, prg.group.partition_id, node.node_id)
+            or _fence_words(group.leadership.fenced),
         )
 
     return standing
+
+
+def _fence_words(fence: str) -> str:
+    return f"DR fence {fence}" if fence else ""
 
 
 def keep_tenants(node: Node, service: BrokerService, filed: BrokerFile) -> TenantKeeper | None:
@@ -336,6 +341,8 @@ def keep_tenants(node: Node, service: BrokerService, filed: BrokerFile) -> Tenan
         keeper.look = control.on_cluster_changed
         service.keeper = keeper
         service.standing = standing_in(node, control)
+        if node.duties is not None:
+            node.duties.on_drain.append(service.set_draining)
     service.on_described = grew
     record_tenants(node, filed, settled)
     return keeper

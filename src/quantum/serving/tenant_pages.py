@@ -46,7 +46,7 @@ class TenantPages:
             return None
         name = unquote(parts.path.removeprefix(PREFIX + "/").removesuffix("/prgs"))
         wanted = parse_qs(parts.query).get("count", [""])[-1]
-        if not wanted.isdigit() or len(wanted) > 9:
+        if not (wanted.isascii() and wanted.isdigit()) or len(wanted) > 9:
             return 400, {"error": "count must be a number"}
         return self._grow(name, int(wanted))
 

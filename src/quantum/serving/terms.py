@@ -23,6 +23,8 @@ from quantum.serving.limits import MqttLimits
 _V5: Final = ProtocolVersion.V5
 _KEEP_ALIVE_UNCAPPED: Final = 65_535
 _RECEIVE_MAXIMUM_DEFAULT: Final = 65_535
+_PATIENCE_SECONDS_MIN: Final = 5
+_PATIENCE_SECONDS_UNKNOWN: Final = 60
 RESPONSE_PREFIX: Final = "response/"
 
 
@@ -36,6 +38,7 @@ class Terms:
     aliases_max: int  # topic aliases that the client takes
     packet_bytes_max: int  # what the client takes in one packet
     wants_reasons: bool  # whether it may be sent reason strings (§3.1.2.11.7)
+    is_bridge: bool = False  # whether another broker speaks, in MQTT 3.1.1 or 3.1
 
 
 def agree(connect: Connect, limits: MqttLimits) -> Terms:
@@ -48,6 +51,7 @@ def agree(connect: Connect, limits: MqttLimits) -> Terms:
         properties.topic_alias_maximum or 0,
         properties.maximum_packet_size or 0,
         properties.request_problem_information is not False,
+        connect.is_bridge,
     )
 
 
@@ -92,11 +96,16 @@ def _response_information(connect: Connect, client_id: bytes) -> str | None:
     return RESPONSE_PREFIX + client_id.decode()
 
 
-def refuse_will(will: Will) -> ReasonCode | None:
+def is_bridge_state(topic: bytes) -> bool:
+    """Say whether a bridge reports on itself there: it may, and nobody listens."""
+    return topic.startswith(b"$SYS/broker/connection/") and topic.endswith(b"/state")
+
+
+def refuse_will(will: Will, levels_max: int) -> ReasonCode | None:
     """Say why a will is not accepted, or None where it is."""
     if will.topic.startswith((b"$SYS", b"$share")):
         return ReasonCode.NOT_AUTHORIZED
-    if has_too_many_levels(will.topic):
+    if has_too_many_levels(will.topic, levels_max):
         return ReasonCode.TOPIC_NAME_INVALID
     if will.properties.payload_format_indicator == 1 and not is_text(will.payload):
         return ReasonCode.PAYLOAD_FORMAT_INVALID
@@ -107,7 +116,18 @@ def refuse_will(will: Will) -> ReasonCode | None:
     return None
 
 
-def will_spec(will: Will | None, client_id: bytes) -> WillSpec | None:
+def patience_seconds(keep_alive_seconds: int) -> int:
+    """Return how long a client may be away after a connection that we broke (C23).
+
+    It is one and a half of its keep-alive, as for a silent client; a new leader and a client that
+    looks for it need some seconds, and who sends no keep-alive has a minute.
+    """
+    if keep_alive_seconds == 0:
+        return _PATIENCE_SECONDS_UNKNOWN
+    return max(_PATIENCE_SECONDS_MIN, (3 * keep_alive_seconds + 1) // 2)
+
+
+def will_spec(will: Will | None, client_id: bytes, keep_alive_seconds: int) -> WillSpec | None:
     """Make the will as the log keeps it."""
     if will is None:
         return None
@@ -122,4 +142,5 @@ def will_spec(will: Will | None, client_id: bytes) -> WillSpec | None:
         0,
         0,
     )
-    return WillSpec(record, properties.will_delay_interval or 0)
+    patience = patience_seconds(keep_alive_seconds)
+    return WillSpec(record, properties.will_delay_interval or 0, patience)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -10,12 +11,21 @@ from typing import Final
 import msgspec
 
 from clustor.runtime.admin import AdminServer
-from clustor.runtime.cluster_file import CLUSTER_FILE, ClusterFile
+from clustor.runtime.cluster_file import (
+    CLUSTER_FILE,
+    DEVELOPMENT_SEGMENT_BYTES,
+    ClusterFile,
+    read_cluster_file,
+)
 from clustor.runtime.data_directory import open_data_directory
 from clustor.runtime.development import node_directory, prepare_cluster
+from clustor.runtime.disk_policy import DiskNumbers
+from clustor.runtime.errors import GroupStopped
+from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.main import serve_node
 from clustor.runtime.node import Node
 from clustor.runtime.pki import NodeId, cluster_id, utc_now
+from clustor.runtime.start_room import require_room
 from quantum.config import ListenAddress, Settings
 from quantum.serving.archiving import closing, start_archiving
 from quantum.serving.broker_file import (
@@ -28,6 +38,7 @@ from quantum.serving.broker_file import (
 from quantum.serving.feeding import Feeding
 from quantum.serving.limits import MqttLimits
 from quantum.serving.listeners import Door, Doors, Listeners
+from quantum.serving.listening import note_listening
 from quantum.serving.policy import TenantsFile
 from quantum.serving.service import BrokerService
 from quantum.serving.telemetry_why import show_broker
@@ -36,6 +47,10 @@ from quantum.serving.views import BrokerPages
 
 _ONE: Final = NodeId(1)
 MQTT_PORT: Final = 1883
+ADMIN_DEFAULT: Final = "127.0.0.1:9080"
+_OWN_GROUPS: Final = 2  # the key-value store's and the control plane's
+_EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104  # compared with, never bound
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _PORT_UNUSED: Final = 9_100  # one node has no peers; what is written down is not listened on
 
 journal = logging.getLogger("quantum.broker")
@@ -44,15 +59,36 @@ Say = Callable[[str], None]
 Attach = Callable[[Node, AdminServer], object]
 
 
-async def serve_alone(settings: Settings, say: Say, attach: Attach | None = None) -> None:
+async def serve_alone(
+    settings: Settings, say: Say, attach: Attach | None = None, *, command: str = "quantum"
+) -> None:
     """Serve until SIGTERM or Ctrl-C; `attach` adds pages of rooms above to the admin port.
+
+    `command` is what examples call: it can be pasted.
 
     Raises NodeError, EdgeError and what a replica refuses.
     """
+    _require_room(settings)
     cluster = _describe(settings)
     data = open_data_directory(node_directory(settings.data, _ONE), cluster.id, _ONE)
 
+    stop = asyncio.Event()
+    stopped: list[str] = []
+    """Groups that ended before all were ready; later ones leave the others to go on."""
+
+    def end_unready(group: HostedGroup, why: str) -> None:
+        stopped.append(f"group {group.partition_id}: {why}")
+        stop.set()
+
     async def extend(node: Node, admin: AdminServer, _file: Path) -> Callable[[], None]:
+        node.on_group_stopped = end_unready
+
+        def ready() -> None:
+            node.on_group_stopped = lambda _group, _why: None
+            doors = listeners.open.items()
+            note_listening(settings.data, {name: f"{at.host}:{at.port}" for name, (_, at) in doors})
+            _greet(say, settings, listeners, command)
+
         if attach is not None:
             attach(node, admin)
         service = BrokerService(node, mqtt_limits(settings))
@@ -72,10 +108,25 @@ async def serve_alone(settings: Settings, say: Say, attach: Attach | None = None
         if keeper is not None:
             listeners.follow(keeper)
         await listeners.start()
-        when_all_led(service, lambda: _greet(say, settings, listeners))
+        node.listeners = listeners.addresses
+        when_all_led(service, ready)
         return closing(listeners.stop_accepting, archiving)
 
-    await serve_node(cluster, _ONE, data, settings.data / CLUSTER_FILE, extend)
+    await serve_node(cluster, _ONE, data, settings.data / CLUSTER_FILE, extend, stop=stop)
+    if stopped:
+        raise GroupStopped("the broker could not start", cause=stopped[0])
+
+
+def _require_room(settings: Settings) -> None:
+    """Raise NoRoom before anything is made, or as the cluster that is there wants it."""
+    file = settings.data / CLUSTER_FILE
+    known = read_cluster_file(file) if file.exists() else None
+    require_room(
+        node_directory(settings.data, _ONE),
+        groups=_OWN_GROUPS + settings.tenant_prgs,
+        numbers=known.flow.disk if known is not None else DiskNumbers(),
+        segment_bytes=known.segment_bytes if known is not None else DEVELOPMENT_SEGMENT_BYTES,
+    )
 
 
 def _describe(settings: Settings) -> ClusterFile:
@@ -114,6 +165,8 @@ def mqtt_limits(settings: Settings) -> MqttLimits:
         topic_alias_maximum=settings.topic_alias_maximum,
         keep_alive_seconds_max=settings.keep_alive_seconds_max,
         session_expiry_seconds_max=settings.session_expiry_seconds_max,
+        session_expiry_seconds_default=settings.session_expiry_seconds_default,
+        topic_levels_max=settings.topic_levels_max,
         queue_bytes_max=settings.queue_bytes_max,
     )
 
@@ -138,7 +191,18 @@ def doors(settings: Settings) -> Doors:
         settings.connections_per_second,
         settings.first_packet_seconds,
         settings.half_open_max,
+        settings.half_open_source_percent,
+        settings.tls_records,
+        server_names=_server_names(settings),
     )
+
+
+def _server_names(settings: Settings) -> frozenset[str]:
+    """Return what clients may call this machine: what was said, and where it listens alone."""
+    names = {name for name in settings.server_name.split(",") if name}
+    if settings.mqtts is not None and settings.mqtts.host not in (*_EVERYWHERE, *_LOOPBACK):
+        names.add(settings.mqtts.host.lower())
+    return frozenset(names)
 
 
 def _door(address: ListenAddress | None) -> Door | None:
@@ -159,12 +223,16 @@ def when_all_led(service: BrokerService, then: Callable[[], None]) -> None:
     look()
 
 
-def _greet(say: Say, settings: Settings, listeners: Listeners) -> None:
+def _greet(say: Say, settings: Settings, listeners: Listeners, command: str) -> None:
     """Say where it listens, and what to try."""
     kinds = {"mqtt": "MQTT", "mqtts": "MQTTS", "ws": "WebSocket"}
     say("Quantum is ready (development mode: plaintext on loopback only)")
     for name, (_, door) in listeners.open.items():
         say(f"  {kinds.get(name, name):<10} {door.host}:{door.port}")
+    if settings.mqtts is not None and settings.mqtts.host in _EVERYWHERE:
+        known = ", ".join(("localhost", *sorted(_server_names(settings))))
+        more = "" if settings.server_name else "; --server-name adds what clients call this machine"
+        say(f"  {'':<10} its certificate is for {known}{more}")
     say(f"  {'admin':<10} {settings.admin}")
     say(f"  {'data':<10} {settings.data}")
     if "mqtt" in listeners.open:
@@ -173,4 +241,7 @@ def _greet(say: Say, settings: Settings, listeners: Listeners) -> None:
         say("Try it:")
         say(f"  mosquitto_sub -p {port} -t 'hello/#' -v")
         say(f"  mosquitto_pub -p {port} -q 1 -t hello/world -m 'fsynced before PUBACK'")
-        say(f"  quantum pub hello/world 'once, exactly' --qos 2{ours}")
+        say(f"  {command} pub hello/world 'once, exactly' --qos 2{ours}")
+    if settings.admin is not None:
+        at = "" if str(settings.admin) == ADMIN_DEFAULT else f" --admin {settings.admin}"
+        say(f"  {command} status{at}")

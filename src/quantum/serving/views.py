@@ -102,11 +102,18 @@ class BrokerPages:
 
     def _status(self) -> dict[str, Any]:
         service = self._service
+        room = service.node.disk_room
         return {
             "connections": service.connections,
             "dropped": service.dropped,
             "faults": service.faults,
             "partitions": [_partition(prg) for prg in self._prgs()],
+            "stopped": [
+                {"group": int(group.partition_id), "cause": group.replica.failed}
+                for group in service.node.groups.values()
+                if group.replica.failed is not None
+            ],
+            "disk": {"level": str(room.level), "free_bytes": room.free_bytes},
         }
 
     def _session(self, client: str) -> Answer:
@@ -182,6 +189,7 @@ def _partition(prg: Prg) -> dict[str, Any]:
         "group": int(prg.group.partition_id),
         "leader": prg.leader_node,
         "serves": prg.leading,
+        "state": "stopped" if prg.group.replica.failed is not None else "running",
         "sessions": len(state.sessions),
         "connected": len(prg.connections),
         "filters": len(state.filters),

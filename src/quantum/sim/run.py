@@ -6,6 +6,7 @@ import traceback
 from collections import Counter
 from dataclasses import replace
 
+from clustor.runtime.containment import contained
 from clustor.sim.judge import PromiseBroken
 from clustor.sim.run import SeedReport
 from clustor.sim.scenario import MS, SECOND, FaultKind, Scenario
@@ -60,10 +61,11 @@ def run_broker_scenario(
     report = SeedReport(scenario.seed, scenario=scenario, flags="--broker ")
     world: BrokerWorld | None = None
     try:
-        world = BrokerWorld(scenario, prgs, is_sickly=is_sickly)
-        world.run_until(scenario.duration)
-        _come_to_rest(world)
-        _judge(world)
+        with contained.raised():
+            world = BrokerWorld(scenario, prgs, is_sickly=is_sickly)
+            world.run_until(scenario.duration)
+            _come_to_rest(world)
+            _judge(world)
     except PromiseBroken as broken:
         report.violation, report.detail = str(broken), _where(broken)
     except Exception as error:  # noqa: BLE001  # code that raises breaks its promise too

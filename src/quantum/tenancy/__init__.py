@@ -33,7 +33,14 @@ from quantum.tenancy.errors import (
 )
 from quantum.tenancy.ladder import GRACE_MS, Usage
 from quantum.tenancy.namespace import Namespace, check_tenant_id
-from quantum.tenancy.policy import AclRefusal, SharedDistribution, TenantPolicy, TopicNames
+from quantum.tenancy.policy import (
+    AclRefusal,
+    ConnectionAudit,
+    SharedDistribution,
+    TenantPolicy,
+    TopicNames,
+    Wills,
+)
 from quantum.tenancy.quotas import (
     QUOTA_MAXIMA,
     Alert,
@@ -58,6 +65,7 @@ __all__ = [
     "ClientAccess",
     "CompiledAcl",
     "ConnectionAdmission",
+    "ConnectionAudit",
     "Decision",
     "Effect",
     "Ground",
@@ -89,6 +97,7 @@ __all__ = [
     "TopicNames",
     "Usage",
     "Verdict",
+    "Wills",
     "check_tenant_id",
     "compile_acl",
     "credit_hint",

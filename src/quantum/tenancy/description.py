@@ -16,7 +16,13 @@ from quantum.tenancy.acl import AclRule, Action, CompiledAcl, Effect, compile_ac
 from quantum.tenancy.buckets import RateLimit, Rates
 from quantum.tenancy.errors import InvalidQuota, InvalidRule, InvalidTenantId, InvalidTenants
 from quantum.tenancy.namespace import check_tenant_id
-from quantum.tenancy.policy import AclRefusal, SharedDistribution, TenantPolicy
+from quantum.tenancy.policy import (
+    AclRefusal,
+    ConnectionAudit,
+    SharedDistribution,
+    TenantPolicy,
+    Wills,
+)
 from quantum.tenancy.quotas import QUOTA_MAXIMA, Quotas
 from quantum.tenancy.types import Principal
 
@@ -49,6 +55,8 @@ class _TenantTable(msgspec.Struct, forbid_unknown_fields=True):
     mqtt: str | None = None
     acl_refusal: Literal["stay", "disconnect"] = "stay"
     shared_distribution: Literal["round_robin", "hash"] = "round_robin"
+    wills: Literal["continued", "standard"] = "continued"
+    connection_audit: Literal["sampled", "all", "off"] = "sampled"
     acl: list[Table] | None = None
     quotas: Table = {}
     rates: Table = {}
@@ -109,6 +117,8 @@ class _Reading:
             TenantPolicy(
                 acl_refusal=_REFUSALS[table.acl_refusal],
                 shared_distribution=SharedDistribution(table.shared_distribution),
+                wills=Wills(table.wills),
+                connection_audit=ConnectionAudit(table.connection_audit),
                 quotas=self._quotas(where, table.quotas),
                 rates=self._rates(f"{where}, rates", table.rates),
             ),

@@ -24,6 +24,23 @@ class SharedDistribution(StrEnum):
     HASH = "hash"
 
 
+class Wills(StrEnum):
+    """What becomes of the will when a client takes its own session over (C23)."""
+
+    CONTINUED = "continued"
+    """Nothing is said while the same proven identity goes on with its session."""
+    STANDARD = "standard"
+
+
+class ConnectionAudit(StrEnum):
+    """How many of the connections that came and went the audit log tells of."""
+
+    SAMPLED = "sampled"
+    """The first few of each while, and how many more there were."""
+    ALL = "all"
+    OFF = "off"
+
+
 class TopicNames(StrEnum):
     """How clients name topics (§11.1)."""
 
@@ -39,6 +56,8 @@ class TenantPolicy:
     acl_refusal: AclRefusal = AclRefusal.REASON_CODE
     shared_distribution: SharedDistribution = SharedDistribution.ROUND_ROBIN
     topic_names: TopicNames = TopicNames.LOCAL
+    wills: Wills = Wills.CONTINUED
+    connection_audit: ConnectionAudit = ConnectionAudit.SAMPLED
     in_flight_max: int = SLOTS_MAX
     quotas: Quotas = Quotas()
     rates: Rates = Rates()

@@ -32,7 +32,7 @@ _MAXIMA = {
     "sessions": 1_048_576,
     "offline_bytes_per_session": GIB,
     "offline_messages_per_session": 50_000,
-    "subscriptions_per_session": 256,
+    "subscriptions_per_session": 100_000,
     "wildcard_filter_levels": 1024,
 }
 
@@ -60,7 +60,7 @@ class Quotas:
     shared_groups: int = 50_000
     offline_bytes_per_session: int = 64 * MIB
     offline_messages_per_session: int = 1_000
-    subscriptions_per_session: int = 256
+    subscriptions_per_session: int = 10_000
     wildcard_filter_levels: int = 128
     """How deep a filter with wildcards may be: each of its levels is a node of the index."""
     retained_topics: int = 10_000_000

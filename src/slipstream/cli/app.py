@@ -36,6 +36,25 @@ DEFAULT_BACKEND = "nats://127.0.0.1:4222"
 PUTS_AT_ONCE = 64
 
 
+def _say_version(asked: bool) -> None:
+    if asked:
+        from clustor.runtime.build import build
+
+        typer.echo(f"slipstream {build()}")
+        raise typer.Exit
+
+
+@app.callback()
+def _tree(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Say what runs here.", callback=_say_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Watchable config: fold a bucket, resume where you were, pass folds on."""
+
+
 @app.command()
 def get(
     key: Key, bucket: Bucket, backend: Backend = DEFAULT_BACKEND, as_json: Json = False

@@ -1,4 +1,4 @@
-"""Reads: through the log, so that each sees every write acknowledged before it began."""
+"""Reads: linearizable, so that each sees every write acknowledged before it began."""
 
 from __future__ import annotations
 

@@ -48,6 +48,7 @@ from clustor.control import (
     ReportDekReady,
     ReportNode,
     ReportQuarantine,
+    ReportSilence,
     ReportWarmup,
     ReportZeroization,
     RetireKey,
@@ -122,16 +123,17 @@ _all: tuple[Command, ...] = (
     RegisterNode(
         node_id=9, identity=node_identity(9), zone="z0", address="node9:7000", capacity=100
     ),
-    IssueBootstrapToken(token_id="t1", secret_sha256=digest("secret"), ttl_ms=60_000),
+    IssueBootstrapToken(token_id="t1", secret_sha256=digest("a secret of the node"), ttl_ms=60_000),
     EnrollNode(
         token_id="t1",
-        secret_sha256=digest("secret"),
+        secret="a secret of the node",
         node_id=8,
         zone="z0",
         address="node8:7000",
         capacity=100,
     ),
     ReportNode(node_id=1, version="1.0", io_writer_mode=WriterMode.FIXED_URING, features=()),
+    ReportSilence(node_id=1),
     DrainNode(node_id=1, draining=True),
     RemoveNode(node_id=4),
     Plane.placing(2, 1, 2, 3),

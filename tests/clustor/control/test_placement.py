@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from base64 import b64encode
 
 import msgspec
 import pytest
@@ -341,17 +342,19 @@ def test_numbers_and_identities_of_nodes_are_their_own() -> None:
 
 def test_a_bootstrap_token_enrols_one_node_once() -> None:
     plane = settled_plane()
-    secret = digest("secret")
-    plane.done(IssueBootstrapToken(token_id="t", secret_sha256=secret, ttl_ms=1_000))
+    secret = "a secret of the node"
+    kept = digest(secret)
+    plane.done(IssueBootstrapToken(token_id="t", secret_sha256=kept, ttl_ms=1_000))
     enroll = EnrollNode(
-        token_id="t", secret_sha256=secret, node_id=7, zone="z1", address="n7:1", capacity=10
+        token_id="t", secret=secret, node_id=7, zone="z1", address="n7:1", capacity=10
     )
-    wrong = msgspec.structs.replace(enroll, secret_sha256=digest("guess"))
-    assert plane.refused(wrong, by="spiffe://test/new") is RefusalCode.UNAUTHORIZED
+    for shown in ("a guess at the secret", kept.hex(), b64encode(kept).decode()):
+        wrong = msgspec.structs.replace(enroll, secret=shown)  # what is kept is nothing to show
+        assert plane.refused(wrong, by="spiffe://test/new") is RefusalCode.UNAUTHORIZED
     plane.done(enroll, by="spiffe://test/new")
     second = msgspec.structs.replace(enroll, node_id=8)
     assert plane.refused(second, by="spiffe://test/other") is RefusalCode.UNAUTHORIZED
-    plane.done(IssueBootstrapToken(token_id="u", secret_sha256=secret, ttl_ms=1_000))
+    plane.done(IssueBootstrapToken(token_id="u", secret_sha256=kept, ttl_ms=1_000))
     plane.now_ms += 1_000
     late = msgspec.structs.replace(second, token_id="u")
     assert plane.refused(late, by="spiffe://test/other") is RefusalCode.UNAUTHORIZED

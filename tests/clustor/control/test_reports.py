@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clustor.control import (
-    REPORT_PERIOD_MS,
-    REPORT_STALE_MS,
+    SILENT_MS,
     NodeLoad,
     NodeReport,
     NodeSpec,
@@ -14,10 +13,12 @@ from clustor.control import (
     RefusalCode,
     RemoveNode,
     ReportNode,
+    ReportSilence,
     WriterMode,
     find,
     is_stale,
     key_of,
+    newly_silent,
     report_is_due,
     utilization_of,
 )
@@ -58,13 +59,19 @@ def test_the_bytes_that_older_nodes_send_are_still_a_report() -> None:
     )
 
 
-def test_a_report_stands_until_it_is_stale_and_goes_with_its_node() -> None:
+def test_a_report_stands_until_its_node_is_silent_and_goes_with_its_node() -> None:
     plane = settled_plane()
     say(plane, report(4))
     held = find(plane.machine.kv, NodeReport, 4)
     assert held is not None and held.load.utilization == 100_000
-    assert not is_stale(held, plane.now_ms + REPORT_STALE_MS)
-    assert is_stale(held, plane.now_ms + REPORT_STALE_MS + 1)
+    assert not is_stale(held)
+    plane.now_ms += 10 * SILENT_MS  # time alone makes nobody silent: a resting node writes nothing
+    plane.done(ReportSilence(node_id=4))
+    held = find(plane.machine.kv, NodeReport, 4)
+    assert held is not None and is_stale(held)
+    say(plane, report(4))
+    held = find(plane.machine.kv, NodeReport, 4)
+    assert held is not None and not is_stale(held)
     plane.done(RemoveNode(node_id=4))
     assert find(plane.machine.kv, NodeReport, 4) is None
 
@@ -83,26 +90,46 @@ def test_a_report_without_news_leaves_the_node_as_it_was() -> None:
 
 
 DUE = {
-    "just said": (report(1), 0, False),
-    "a period ago": (report(1), REPORT_PERIOD_MS, True),
-    "another version": (report(1, version="1.1"), 0, True),
-    "a little fuller": (report(1, 105_000), 0, False),
-    "much fuller": (report(1, 110_000), 0, True),
-    "much emptier": (report(1, 90_000), 0, True),
+    "just said": (report(1), False),
+    "another version": (report(1, version="1.1"), True),
+    "a little fuller": (report(1, 105_000), False),
+    "much fuller": (report(1, 110_000), True),
+    "much emptier": (report(1, 90_000), True),
+    "cannot be measured": (report(1, None), False),
 }
 
 
-@pytest.mark.parametrize(("wanted", "later_ms", "due"), DUE.values(), ids=DUE.keys())
-def test_when_a_report_is_due(wanted: ReportNode, later_ms: int, due: bool) -> None:
+@pytest.mark.parametrize(("wanted", "due"), DUE.values(), ids=DUE.keys())
+def test_when_a_report_is_due(wanted: ReportNode, due: bool) -> None:
     plane = settled_plane()
     say(plane, report(1))
-    assert report_is_due(plane.machine.kv, wanted, plane.now_ms + later_ms) is due
+    plane.now_ms += 100 * SILENT_MS
+    assert report_is_due(plane.machine.kv, wanted) is due
+
+
+def test_who_counts_as_silent_reports_again() -> None:
+    plane = settled_plane()
+    say(plane, report(1))
+    plane.done(ReportSilence(node_id=1))
+    assert report_is_due(plane.machine.kv, report(1))
+
+
+def test_a_leader_records_whom_it_hears_no_more_and_only_once() -> None:
+    plane = settled_plane()
+    for node_id in (1, 2):
+        say(plane, report(node_id))
+    store = plane.machine.kv
+    late = 1_000 + SILENT_MS + 1
+    assert newly_silent(store, {1: 500, 2: 900}, 1_000, late - 1) == []  # it listens since 1,000
+    assert newly_silent(store, {1: 5_000}, 1_000, late) == [ReportSilence(node_id=2)]
+    plane.done(ReportSilence(node_id=2))
+    assert newly_silent(store, {1: 5_000}, 1_000, late) == []
 
 
 def test_the_first_report_waits_for_the_node_to_be_registered() -> None:
     plane = settled_plane()
-    assert report_is_due(plane.machine.kv, report(1), plane.now_ms)
-    assert not report_is_due(plane.machine.kv, report(9), plane.now_ms)
+    assert report_is_due(plane.machine.kv, report(1))
+    assert not report_is_due(plane.machine.kv, report(9))
 
 
 @pytest.mark.parametrize(
@@ -134,7 +161,7 @@ def test_what_a_silent_node_said_does_not_count_and_its_silence_does() -> None:
     plane = settled_plane()
     for node_id in (2, 4):
         say(plane, report(node_id, 900_000))
-    plane.now_ms += REPORT_STALE_MS + 1
+        plane.done(ReportSilence(node_id=node_id))
     moved = plane.placing(1, 2, 3, 4, epoch=1)
     assert plane.refused(moved) is RefusalCode.NOT_SURVIVABLE  # one of three is heard
     say(plane, report(2, 900_000))

@@ -33,6 +33,7 @@ from clustor.replica import (
     Transfer,
 )
 from clustor.sim.disk import SimDisk
+from clustor.snapshot.cadence import CadenceProfile
 from tests.clustor.log.harness import SMALL as SMALL_LOG
 from tests.clustor.log.harness import new_keys
 
@@ -78,12 +79,15 @@ class Cluster:
         spares: int = 0,
         chunk_bytes: int = 256,
         io_writer_mode: IoWriterMode = IoWriterMode.BLOCKING,
+        cadence: CadenceProfile | None = None,
     ) -> None:
         self.rng = Random(seed)
         self.profile = profile
         self.log_config = log_config
         self.chunk_bytes = chunk_bytes
         self.io_writer_mode = io_writer_mode
+        self.cadence = cadence
+        self.deltas_allowed = cadence is not None
         self.node_inflight = NodeInflight()
         self.keys = new_keys()
         self.now_ms = 1_000
@@ -111,6 +115,7 @@ class Cluster:
             chunk_bytes=self.chunk_bytes,
             io_writer_mode=self.io_writer_mode,
             node_inflight=self.node_inflight,
+            cadence=self.cadence,
         )
 
     def create(self, node: Node) -> None:
@@ -124,10 +129,12 @@ class Cluster:
             bootstrap=self.bootstrap if node.id in self.bootstrap.voters else None,
             now_ms=self.now_ms,
         )
+        node.up.allow_deltas(allowed=self.deltas_allowed)
         self.turn(node)
 
     def open(self, node: Node) -> None:
         node.replica = Replica.open(self.settings(), node.disk, node.home, now_ms=self.now_ms)
+        node.up.allow_deltas(allowed=self.deltas_allowed)
         self.turn(node)
 
     def crash(self, node: Node) -> None:

@@ -18,10 +18,10 @@ from clustor.replica import (
     Replica,
     ReplicaDamaged,
     Standing,
-    fenced_replica,
     is_checksum_fault,
     plan_readmission,
     plan_rejoin_epoch,
+    quarantined_replica,
 )
 from clustor.replica.readmission import believed_leader
 from tests.clustor.replica.harness import PARTITION, Cluster, Node, put
@@ -94,7 +94,8 @@ def test_each_step_of_the_way_back(
 
 def test_a_fenced_replica_says_nothing_and_writes_nothing() -> None:
     cluster = Cluster(3)
-    replica = fenced_replica(
+    replica = quarantined_replica(
+        Replica,
         cluster.settings(),
         replica_id=C,
         partition_id=PARTITION,
@@ -169,7 +170,8 @@ class Repair:
         try:
             cluster.open(node)
         except (DataLost, ReplicaDamaged) as error:
-            node.replica = fenced_replica(
+            node.replica = quarantined_replica(
+                Replica,
                 cluster.settings(),
                 replica_id=node.id,
                 partition_id=PARTITION,

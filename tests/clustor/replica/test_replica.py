@@ -8,7 +8,10 @@ import pytest
 
 from clustor.kv import Found, Get, Key, KvMachine, Written, decode_reply, encode_command
 from clustor.log.steps import Sync, Write
+from clustor.raft import ReadKind
+from clustor.raft.election import CampaignClause
 from clustor.raft.errors import DataLost
+from clustor.raft.leadership import RefusedBecause
 from clustor.raft.messages import AppendEntries, DurabilityAck
 from clustor.raft.types import ReplicaId
 from clustor.replica import (
@@ -16,6 +19,7 @@ from clustor.replica import (
     NotLeader,
     ReadDenied,
     ReadReady,
+    Refused,
     ReplicaExists,
     RequestId,
     Unknown,
@@ -104,6 +108,70 @@ def test_a_read_is_granted_at_what_was_committed_before_it() -> None:
     follower.up.read(RequestId(3), cluster.now_ms + 1_000)
     cluster.turn(follower)
     assert isinstance(follower.reads[0], ReadDenied)
+
+
+def test_a_quorum_confirms_a_read_without_a_proof_and_without_an_entry() -> None:
+    """The control plane reads so: it is the one that would publish the proof."""
+    cluster = Cluster(3)
+    leader = cluster.leader()
+    cluster.run(100)
+    cluster.control_is_down = True
+    before = leader.up.group.core.log.last_index
+    leader.up.read(RequestId(2), cluster.now_ms + 1_000, ReadKind.QUORUM)
+    cluster.turn(leader)
+    assert leader.reads == [], "a quorum has not answered yet"
+    cluster.settle()
+    assert leader.reads == [ReadReady(RequestId(2), leader.up.applied_index)]
+    assert leader.up.group.core.log.last_index == before
+
+
+def test_under_a_fence_nothing_is_taken_and_nothing_is_acknowledged() -> None:
+    cluster = Cluster(3)
+    leader = cluster.leader()
+    cluster.run(100)
+    leader.outcomes.clear()
+    cluster.propose(leader, (1, put("a", "x")))
+    leader.up.set_fence("f1")  # it is in the log, and no quorum has it yet
+    cluster.run(200)
+    cluster.propose(leader, (2, put("a", "y")))
+    cluster.run(200)
+    assert leader.outcomes == [
+        Unknown([RequestId(1)]),
+        Refused([RequestId(2)], RefusedBecause.FENCED),
+    ]
+    leader.up.set_fence("")
+    leader.outcomes.clear()
+    cluster.propose(leader, (3, put("a", "z")))
+    cluster.run(200)
+    assert [type(each) for each in leader.outcomes] == [Applied]
+
+
+def test_a_wrong_clock_ends_a_lead_and_keeps_from_the_next() -> None:
+    cluster = Cluster(3)
+    first = cluster.leader()
+    first.up.group.clock_alarm(raised=True)
+    cluster.run(3_000)
+    assert not first.up.leads
+    assert first.up.group.election.campaign_clause() is CampaignClause.CLOCK_ALARM
+    assert cluster.leader() is not first
+    for node in cluster.nodes.values():
+        if node is not first:
+            node.up.group.clock_alarm(raised=True)
+    cluster.run(3_000)
+    assert not any(node.up.leads for node in cluster.nodes.values())
+    first.up.group.clock_alarm(raised=False)
+    assert cluster.leader() is first
+
+
+def test_a_leader_that_nobody_follows_confirms_nothing() -> None:
+    cluster = Cluster(3)
+    leader = cluster.leader()
+    cluster.run(100)
+    cluster.cut_off = {leader.id}
+    leader.up.read(RequestId(2), cluster.now_ms + 5_000, ReadKind.QUORUM)
+    cluster.turn(leader)
+    cluster.run(6_000)
+    assert [type(each) for each in leader.reads] == [ReadDenied]
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -11,17 +11,18 @@ from typing import Any, cast
 import msgspec
 
 from clustor.replica import Replica, ReplicaOutput
+from clustor.runtime.admin_http import Text
 from clustor.runtime.admission import Admission, FlowNumbers
 from clustor.runtime.hosted_group import HostedGroup, QuarantineView
-from clustor.runtime.http_head import Text
+from clustor.runtime.loop_watch import LoopWatch
 from clustor.runtime.node import Node
 from clustor.runtime.telemetry import NodeTelemetry
 from clustor.runtime.telemetry_spans import Spans
-from clustor.telemetry import CanaryNumbers, NodeMeters
+from clustor.telemetry import NodeMeters, ReadinessNumbers
 from tests.clustor.replica import harness
 from tests.clustor.replica.harness import PARTITION, TICK_MS, Cluster
 
-NUMBERS = CanaryNumbers(period_ms=500, pace_ms=10)
+NUMBERS = ReadinessNumbers(unsettled_ms_max=1_500)
 
 
 @dataclass(eq=False)
@@ -49,7 +50,9 @@ class StageNode:
     reaches: set[int] = field(default_factory=set)
     pki: Path = Path("/nowhere")
     control: None = None
+    loop_watch: LoopWatch = field(default_factory=LoopWatch)
     disk_checked: None = None
+    draining: bool = False
 
     @property
     def transport(self) -> Any:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -12,24 +13,35 @@ import pytest
 from clustor import wire as w
 from clustor.runtime.admin import AdminServer
 from clustor.runtime.admin_commands import AdminCommands, Answer
-from clustor.runtime.errors import PortTaken
-from clustor.runtime.http_head import (
+from clustor.runtime.admin_http import (
     BODY_BYTES_MAX,
     HEAD_BYTES_MAX,
     BadRequest,
     Head,
-    parse_head,
+    RequestReader,
+    check_origin,
 )
+from clustor.runtime.containment import contained
+from clustor.runtime.errors import PortTaken
 from clustor.runtime.transport import Address
 from tests.clustor.runtime.test_transport import free_address
 
-HOST = b"\r\nHost: x"
+HOST = b"\r\nHost: 127.0.0.1"
 JSON = b"\r\nContent-Type: application/json"
 
 
+def parse_head(data: bytes) -> Head:
+    """Read a head as it would come, whole, and hold it to what a plaintext port answers."""
+    reader = RequestReader()
+    reader.receive(data + b"\r\n\r\n")
+    assert reader.head is not None
+    check_origin(reader.head, "127.0.0.1", encrypted=False)
+    return reader.head
+
+
 def test_a_head_is_a_path_and_headers() -> None:
-    head = parse_head(b"GET /kv HTTP/1.1\r\nHost: a:1\r\nUpgrade:clustor-kv ")
-    assert head == Head("/kv", {"host": "a:1", "upgrade": "clustor-kv"})
+    head = parse_head(b"GET /kv HTTP/1.1\r\nHost: 127.0.0.1:1\r\nUpgrade:clustor-kv ")
+    assert head == Head("/kv", {"host": "127.0.0.1:1", "upgrade": "clustor-kv"})
 
 
 @pytest.mark.parametrize(
@@ -44,7 +56,7 @@ def test_a_head_is_a_path_and_headers() -> None:
         "a post without a length": (b"POST /reload HTTP/1.1" + HOST + JSON, 411),
         "a post of a strange length": (
             b"POST /reload HTTP/1.1" + HOST + JSON + b"\r\nContent-Length: +2",
-            411,
+            400,
         ),
         "a post that is too long": (
             b"POST /reload HTTP/1.1"
@@ -55,7 +67,7 @@ def test_a_head_is_a_path_and_headers() -> None:
         ),
         "a post of a length beyond all": (
             b"POST /reload HTTP/1.1" + HOST + JSON + b"\r\nContent-Length: " + b"9" * 5000,
-            413,
+            400,
         ),
         "a post that a web page could send": (
             b"POST /reload HTTP/1.1" + HOST + b"\r\nContent-Length: 2",
@@ -74,8 +86,18 @@ def test_a_head_is_a_path_and_headers() -> None:
         "a body": (b"GET /status HTTP/1.1" + HOST + b"\r\nContent-Length: 5", 400),
         "chunks": (b"GET /status HTTP/1.1" + HOST + b"\r\nTransfer-Encoding: chunked", 400),
         "a header without a colon": (b"GET /status HTTP/1.1" + HOST + b"\r\nnonsense", 400),
-        "a folded header": (b"GET /status HTTP/1.1" + HOST + b"\r\n folded: x", 400),
+        "a folded header": (b"GET /status HTTP/1.1" + HOST + b"\r\n folded: x", 421),
         "not ASCII": (b"GET /\xff HTTP/1.1" + HOST, 400),
+        "a tab in the path": (b"GET /\t/[ HTTP/1.1" + HOST, 400),
+        "a header of other letters": (b"GET /status HTTP/1.1" + HOST + b"\r\nx: \xe9", 400),
+        "a name that points here": (b"GET /status HTTP/1.1\r\nHost: evil.example:80", 421),
+        "an address elsewhere": (b"GET /status HTTP/1.1\r\nHost: 10.0.0.1", 421),
+        "a host that is none": (b"GET /status HTTP/1.1\r\nHost: [", 421),
+        "a page of another origin": (
+            b"GET /status HTTP/1.1" + HOST + b"\r\nOrigin: https://evil.example",
+            403,
+        ),
+        "a page without an origin": (b"GET /status HTTP/1.1" + HOST + b"\r\nOrigin: null", 403),
     }.values(),
 )
 def test_heads_that_are_not_answered(head: bytes, code: int) -> None:
@@ -121,7 +143,7 @@ async def ask(address: Address, request: bytes) -> bytes:
 
 async def test_status_is_json_and_the_connection_ends() -> None:
     async with server() as address:
-        answer = await ask(address, b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n")
+        answer = await ask(address, b"GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n")
         head, _, body = answer.partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200 OK\r\n")
         assert f"Content-Length: {len(body)}".encode() in head
@@ -132,7 +154,7 @@ async def test_the_wide_int_registry_is_exposed() -> None:
     """§8.2: nodes MUST expose it."""
     async with server() as address:
         answer = await ask(
-            address, b"GET /.well-known/wide-int-registry HTTP/1.1\r\nHost: x\r\n\r\n"
+            address, b"GET /.well-known/wide-int-registry HTTP/1.1\r\nHost: localhost\r\n\r\n"
         )
         assert answer.partition(b"\r\n\r\n")[2] == w.canonical(w.wide_int_registry())
 
@@ -140,18 +162,21 @@ async def test_the_wide_int_registry_is_exposed() -> None:
 @pytest.mark.parametrize(
     ("request_bytes", "status"),
     {
-        "no such page": (b"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n", b"404"),
+        "no such page": (b"GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n", b"404"),
         "not a request": (b"\r\n\r\n", b"400"),
-        "kv without upgrade": (b"GET /kv HTTP/1.1\r\nHost: x\r\n\r\n", b"426"),
+        "kv without upgrade": (b"GET /kv HTTP/1.1\r\nHost: localhost\r\n\r\n", b"426"),
         "kv in repair mode": (
-            b"GET /kv HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: clustor-kv\r\n\r\n",
+            b"GET /kv HTTP/1.1" + HOST + b"\r\nConnection: Upgrade\r\nUpgrade: clustor-kv\r\n\r\n",
             b"503",
         ),
         "a command in repair mode": (
             b"POST /reload HTTP/1.1" + HOST + JSON + b"\r\nContent-Length: 2\r\n\r\n{}",
             b"503",
         ),
-        "a method that no page has": (b"DELETE /status HTTP/1.1\r\nHost: x\r\n\r\n", b"405"),
+        "a method that no page has": (
+            b"DELETE /status HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            b"405",
+        ),
         "more than the body": (
             b"POST /reload HTTP/1.1" + HOST + JSON + b"\r\nContent-Length: 2\r\n\r\n{}{}",
             b"400",
@@ -193,6 +218,37 @@ async def test_a_command_ends_where_it_said() -> None:
     order = b"POST /reload HTTP/1.1" + HOST + JSON + b"\r\nContent-Length: 2\r\n\r\n{}{}"
     async with server(Echo()) as address:
         assert (await ask(address, order)).startswith(b"HTTP/1.1 400 ")
+
+
+class Slipping:
+    """Calls of which each falls over something on the way."""
+
+    async def post_later(self) -> Answer:
+        raise ZeroDivisionError("with a secret")
+
+    def post(self, _target: str, _body: bytes) -> Awaitable[Answer]:
+        return self.post_later()
+
+
+async def test_an_answer_that_falls_over_something_ends_its_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(contained, "raising", False)
+    monkeypatch.setattr(contained, "counts", {})
+    admin = AdminServer(dict, None, Echo())
+    admin.calls = Slipping()
+    address = free_address()
+    await admin.listen(address)
+    try:
+        order = b"POST /control/call HTTP/1.1" + HOST + JSON + b"\r\nContent-Length: 2\r\n\r\n{}"
+        with contextlib.suppress(ConnectionResetError):
+            assert await ask(address, order) == b""
+        assert contained.counts == {"admin": 1}
+        assert (await ask(address, b"GET /status HTTP/1.1" + HOST + b"\r\n\r\n")).startswith(
+            b"HTTP/1.1 200"
+        )
+    finally:
+        admin.close()
 
 
 async def test_a_taken_port_is_one_typed_error() -> None:

@@ -33,7 +33,6 @@ from clustor.runtime.rollover import begin_rollover, finish_rollover, switch_rol
 from clustor.security import AuditEvent
 from tests.clustor.runtime.test_transport import free_address
 
-NOW = utc_now()
 CLUSTER = cluster_id("test")
 NODE = NodeId(1)
 
@@ -55,7 +54,7 @@ class Place:
     def __init__(self, root: Path) -> None:
         self.root = root / "authority"
         self.pki = root / "node"
-        issue_node(create_authority(self.root, CLUSTER, NOW), NODE, self.pki, NOW)
+        issue_node(create_authority(self.root, CLUSTER, utc_now()), NODE, self.pki, utc_now())
         self.noted = Noted()
         self.server = AdminServer(lambda: {"node_id": 1}, None)
         self.door = AdminTrust(self.pki, self.server, self.noted)
@@ -75,7 +74,9 @@ class Place:
     def issue(self, name: str, lifetime: timedelta = timedelta(days=1)) -> Issued:
         names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(f"spiffe://test/{name}")]
         usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
-        return issue_certificate(self.authority, name, names, usages, now=NOW, lifetime=lifetime)
+        return issue_certificate(
+            self.authority, name, names, usages, now=utc_now(), lifetime=lifetime
+        )
 
     async def open(self, issued: Issued) -> Streams:
         """Connect, and begin a request without an end: the connection stays."""
@@ -113,7 +114,7 @@ class Place:
 
     def revoke(self, issued: Issued) -> None:
         certificate = x509.load_pem_x509_certificate(issued.certificate_pem)
-        revoke_certificate(self.authority, certificate, self.root / REVOCATION_FILE, NOW)
+        revoke_certificate(self.authority, certificate, self.root / REVOCATION_FILE, utc_now())
         self.publish()
 
 
@@ -150,11 +151,11 @@ async def test_two_authorities_are_believed_then_the_new_one_alone(tmp_path: Pat
     async with serving(tmp_path) as place:
         old = place.issue("old")
         place.revoke(place.issue("nobody"))  # lists are asked from here on
-        begin_rollover(place.root, CLUSTER, NOW)
+        begin_rollover(place.root, CLUSTER, utc_now())
         place.publish()
         stays = await place.open(old)
         switch_rollover(place.root, CLUSTER)
-        issue_node(place.authority, NODE, place.pki, NOW)
+        issue_node(place.authority, NODE, place.pki, utc_now())
         place.publish()
         new = place.issue("new")
         by_new, by_old = await place.open(new), await place.open(old)
@@ -172,7 +173,7 @@ async def test_two_authorities_are_believed_then_the_new_one_alone(tmp_path: Pat
 async def test_a_caller_goes_when_its_certificate_ends(tmp_path: Path) -> None:
     async with serving(tmp_path) as place:
         ends = utc_now() + timedelta(seconds=2)
-        streams = await place.open(place.issue("soon", ends - NOW))
+        streams = await place.open(place.issue("soon", ends - utc_now()))
         place.door.look()
         assert not place.noted.events
         await place.until_noted()

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from clustor.flow import CreditLimits, LagClass, LagNumbers, ThrottleReason
+from clustor.flow import SAMPLE_PERIOD_MS, CreditLimits, LagClass, LagNumbers, ThrottleReason
+from clustor.flow.credits import STRICT_ONLY_BACKPRESSURE_MS
 from clustor.raft.group_fsync import QUARANTINE_FLAG
 from clustor.raft.profiles import CONSISTENCY_PROFILE, Profile
 from clustor.replica import RequestId
@@ -204,3 +205,21 @@ def test_others_than_the_leader_refuse_nothing() -> None:
     follower.tick(stage.cluster.now_ms)
     assert all(follower.admit(1_000) for _ in range(100))
     assert follower.reason is None
+
+
+def test_a_leader_that_the_control_plane_left_alone_for_long_gives_half_the_credits() -> None:
+    stage = Stage()
+    stage.cluster.control_is_down = True
+    fallback = stage.leader.up.group.fallback
+    fallback.local_only_since_ms = stage.cluster.now_ms
+    stage.offer(1)
+    stage.cluster.turn(stage.leader)
+    stage.cluster.now_ms += SAMPLE_PERIOD_MS
+    stage.look()
+    assert stage.admission.verdict.credit_scale == 1.0
+    fallback.local_only_since_ms -= STRICT_ONLY_BACKPRESSURE_MS
+    stage.offer(1)
+    stage.cluster.turn(stage.leader)
+    stage.cluster.now_ms += SAMPLE_PERIOD_MS
+    stage.look()
+    assert stage.admission.verdict.credit_scale == 0.5

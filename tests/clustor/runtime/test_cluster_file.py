@@ -32,3 +32,25 @@ def test_a_cluster_is_never_less_patient_than_the_specification(tmp_path: Path) 
     path.write_bytes(encode_cluster_file(msgspec.structs.replace(PLAIN, patience=0)))
     with pytest.raises(DataDirectoryRefused):
         read_cluster_file(path)
+
+
+def test_snapshots_come_as_often_as_the_product_says_or_an_operator_promises() -> None:
+    cadence = PLAIN.cadence
+    assert cadence is not None
+    assert (cadence.full_emit_period_ms_target, cadence.delta_emit_period_ms_target) == (
+        300_000,
+        60_000,
+    )
+    assert (cadence.full_bound_ms, cadence.delta_bound_ms) == (600_000, 120_000)
+    promised = msgspec.structs.replace(PLAIN, snapshot_full_ms_max=400_000).cadence
+    assert promised is not None and promised.full_bound_ms == 400_000
+    assert msgspec.structs.replace(PLAIN, snapshot_full_ms=0).cadence is None
+
+
+@pytest.mark.parametrize("name", ["snapshot_full_ms", "snapshot_delta_ms", "snapshot_full_ms_max"])
+def test_a_period_beyond_the_hard_bound_is_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "cluster.json"
+    written = msgspec.json.decode(encode_cluster_file(PLAIN)) | {name: 700_000}
+    path.write_bytes(msgspec.json.encode(written))
+    with pytest.raises(DataDirectoryRefused, match="within 10 min"):
+        read_cluster_file(path)

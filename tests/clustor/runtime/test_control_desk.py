@@ -44,8 +44,20 @@ from clustor.log.types import (
     SegmentSeq,
     Term,
 )
+from clustor.raft import ReadKind, ReadRefusal
 from clustor.raft.types import DurabilityTuple
-from clustor.replica import Applied, NotLeader, Outcome, Refused, ReplicaOutput, RequestId, Unknown
+from clustor.replica import (
+    Applied,
+    NotLeader,
+    Outcome,
+    ReadDenied,
+    ReadOutcome,
+    ReadReady,
+    Refused,
+    ReplicaOutput,
+    RequestId,
+    Unknown,
+)
 from clustor.runtime.control_desk import FIRST_REQUEST, Desk
 from clustor.runtime.control_records import key_id_of
 from clustor.runtime.control_wire import (
@@ -77,8 +89,14 @@ class FakeReplica:
     leads: bool = True
     waiting: list[tuple[RequestId, bytes]] = field(default_factory=list)
 
+    asked: list[RequestId] = field(default_factory=list)
+
     def propose(self, request_id: RequestId, command: bytes) -> None:
         self.waiting.append((request_id, command))
+
+    def read(self, request_id: RequestId, deadline_ms: int, kind: ReadKind) -> None:
+        assert deadline_ms > 0 and kind is ReadKind.QUORUM
+        self.asked.append(request_id)
 
 
 @dataclass
@@ -171,6 +189,13 @@ class Lab:
         ids = [request_id for request_id, _ in waiting]
         self.hear(Applied(LogIndex(self.index), ids, replies))
 
+    def confirm(self) -> None:
+        """Let a quorum answer what was asked, and the desk hear of it."""
+        self.desk.prepare()
+        asked, self.group.replica.asked = self.group.replica.asked, []
+        ready: list[ReadOutcome] = [ReadReady(each, LogIndex(self.index)) for each in asked]
+        self.desk.on_output(ReplicaOutput(reads=ready))
+
     def hear(self, outcome: Outcome) -> None:
         self.desk.on_output(ReplicaOutput(replies=[outcome]))
 
@@ -251,21 +276,20 @@ def test_a_full_group_takes_no_calls() -> None:
 # Confirmations.
 
 
-def test_an_entry_confirms_only_those_that_asked_before_it_was_proposed() -> None:
+def test_a_round_confirms_only_those_that_asked_before_it_began_and_writes_nothing() -> None:
     lab = Lab()
     lab.found()
     lab.take(Asked(1, 0), peer=1)
     lab.take(Asked(2, 0), peer=2)
     lab.desk.prepare()
-    assert len(lab.group.replica.waiting) == 1  # one entry for both
+    (request_id,) = lab.group.replica.asked  # one round for both
+    lab.group.replica.asked.clear()
     lab.take(Asked(3, 0), peer=3)  # too late for it
-    request_id, command = lab.group.replica.waiting.pop()
-    replies = lab.machine.apply_batch(50, [command])
-    lab.index = 50
-    lab.hear(Applied(LogIndex(50), [request_id], replies))
+    lab.desk.on_output(ReplicaOutput(reads=[ReadReady(request_id, LogIndex(1))]))
+    assert lab.group.replica.waiting == []
     revision = lab.machine.kv.revision
     assert lab.answers == [(1, Confirmed(1, revision, 0)), (2, Confirmed(2, revision, 0))]
-    lab.commit()
+    lab.confirm()
     assert lab.answers[2:] == [(3, Confirmed(3, revision, 0))]
 
 
@@ -274,15 +298,15 @@ def test_a_young_confirmation_serves_those_that_say_so_with_its_age() -> None:
     lab.found()
     lab.take(Asked(1, 2_500))
     lab.desk.prepare()
-    lab.node.ms += 40  # the entry takes its time: it confirms the moment it was proposed
-    lab.commit()
+    lab.node.ms += 40  # the round takes its time: it confirms the moment it began
+    lab.confirm()
     lab.node.ms += 1_000
     lab.take(Asked(2, 2_500))
     assert lab.answers[-1] == (2, Confirmed(2, lab.machine.kv.revision, 1_040))
     lab.take(Asked(3, 500))
     lab.take(Asked(4, 0))
-    assert len(lab.answers) == 2  # an entry of their own must say it
-    lab.commit()
+    assert len(lab.answers) == 2  # a round of their own must say it
+    lab.confirm()
     assert [reply.number for _, reply in lab.answers[2:]] == [3, 4]
 
 
@@ -290,11 +314,23 @@ def test_a_question_that_lost_its_leader_is_not_confirmed() -> None:
     lab = Lab()
     lab.take(Asked(1, 0))
     lab.desk.prepare()
-    lab.hear(Unknown([RequestId(FIRST_REQUEST)]))
-    assert lab.answers == [(2, Answered(1, Standing.UNSETTLED))]
+    denied = ReadDenied(RequestId(FIRST_REQUEST), ReadRefusal.NOT_LEADER)
+    lab.desk.on_output(ReplicaOutput(reads=[denied]))
+    assert lab.answers == [(2, Answered(1, Standing.NOT_LEADER))]
     lab.node.ms += 1
     lab.take(Asked(2, 60_000))
     assert len(lab.answers) == 1  # nothing was confirmed yet
+
+
+def test_who_leads_knows_whom_it_heard_and_who_does_not_begins_anew() -> None:
+    lab = Lab()
+    assert lab.desk.heard() == ({}, 1_000, 1_000)
+    lab.node.ms = 2_000
+    lab.take(Asked(1, 0), peer=3)
+    lab.node.ms = 3_000
+    assert lab.desk.heard() == ({3: 2_000}, 1_000, 3_000)
+    lab.group.replica.leads = False
+    assert lab.desk.heard() == ({}, 3_000, 3_000)
 
 
 # Proofs.

@@ -42,6 +42,7 @@ def test_the_own_proof_is_published_per_term_and_then_rarely() -> None:
         if own.lets(proven(1, 6), latched=False, now_ms=ms)
     ]
     assert let == []
+    assert not own.lets(proven(1, 6), latched=False, now_ms=SELF_PERIOD_MS)  # its own trace
     assert own.lets(proven(1, 7), latched=False, now_ms=SELF_PERIOD_MS)
     assert own.lets(proven(2, 8), latched=False, now_ms=SELF_PERIOD_MS + 1)
     assert not own.lets(proven(2, 9), latched=False, now_ms=SELF_PERIOD_MS + 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import pytest
 from clustor.log.types import PartitionId
 from clustor.runtime.cluster_file import read_cluster_file
 from clustor.runtime.data_directory import (
+    LOCK_FILE,
     REJOIN_FILE,
+    holder_of,
     open_data_directory,
     permit_rejoin,
     withdraw_rejoin,
@@ -161,3 +164,14 @@ def test_a_permission_to_start_empty_holds_for_one_start(tmp_path: Path) -> None
     with pytest.raises(DataDirectoryRefused):
         data.take_rejoin()
     data.close()
+
+
+def test_who_has_a_directory_open_is_known_while_he_has_it(tmp_path: Path) -> None:
+    lock = tmp_path / "node" / LOCK_FILE
+    assert holder_of(lock) is None
+    opened = open_data_directory(tmp_path / "node", DEV, NodeId(1))
+    assert holder_of(lock) == os.getpid()
+    with pytest.raises(DataDirectoryInUse, match=f"process={os.getpid()}"):
+        open_data_directory(tmp_path / "node", DEV, NodeId(1))
+    opened.close()
+    assert holder_of(lock) is None  # whatever is written in it

@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
+from functools import cache
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -48,31 +49,43 @@ from tests.clustor.runtime.test_transport import World, both_connected, world
 from tests.clustor.runtime.waiting import until
 
 DEV = cluster_id("dev")
-NOW = utc_now()
-AUTHORITY, STRANGER = new_authority(DEV, NOW), new_authority(DEV, NOW, 2)
+
+
+@cache
+def authority(generation: int = 1) -> Authority:
+    return new_authority(DEV, utc_now(), generation)
+
+
+@cache
+def stranger() -> Authority:
+    return authority(2)
 
 
 def leaf(
-    by: Authority = AUTHORITY, usage: x509.ObjectIdentifier = ExtendedKeyUsageOID.CLIENT_AUTH
+    by: Authority | None = None, usage: x509.ObjectIdentifier = ExtendedKeyUsageOID.CLIENT_AUTH
 ) -> tuple[x509.Certificate, bytes]:
     names: list[x509.GeneralName] = [x509.UniformResourceIdentifier("spiffe://dev/node/1")]
-    made = issue_certificate(by, "leaf", names, [usage], now=NOW, lifetime=timedelta(days=30))
+    made = issue_certificate(
+        by or authority(), "leaf", names, [usage], now=utc_now(), lifetime=timedelta(days=30)
+    )
     return x509.load_pem_x509_certificate(made.certificate_pem), made.key_pem
 
 
 def test_an_answer_of_the_authority_is_believed() -> None:
     certificate, _ = leaf()
     good = read_answer(
-        answer_for(AUTHORITY, certificate, NOW),
-        [STRANGER.certificate] * 2 + [AUTHORITY.certificate],
+        answer_for(authority(), certificate, utc_now()),
+        [stranger().certificate] * 2 + [authority().certificate],
     )
-    assert good.subject == Subject(fingerprint_of(AUTHORITY.certificate), certificate.serial_number)
+    assert good.subject == Subject(
+        fingerprint_of(authority().certificate), certificate.serial_number
+    )
     assert not good.is_revoked
-    revoked = answer_for(AUTHORITY, certificate, NOW, revoked_at=NOW)
-    assert read_answer(revoked, [AUTHORITY.certificate]).is_revoked
+    revoked = answer_for(authority(), certificate, utc_now(), revoked_at=utc_now())
+    assert read_answer(revoked, [authority().certificate]).is_revoked
 
 
-def delegated(usage: x509.ObjectIdentifier, by: Authority = AUTHORITY) -> bytes:
+def delegated(usage: x509.ObjectIdentifier, by: Authority | None = None) -> bytes:
     """A response that somebody signed whom an authority may have let."""
     certificate, _ = leaf()
     responder, key_pem = leaf(by, usage)
@@ -80,8 +93,8 @@ def delegated(usage: x509.ObjectIdentifier, by: Authority = AUTHORITY) -> bytes:
     built = (
         ocsp.OCSPResponseBuilder()
         .add_response(
-            certificate, AUTHORITY.certificate, hashes.SHA256(), ocsp.OCSPCertStatus.GOOD,
-            NOW, NOW + timedelta(minutes=10), None, None,
+            certificate, authority().certificate, hashes.SHA256(), ocsp.OCSPCertStatus.GOOD,
+            utc_now(), utc_now() + timedelta(minutes=10), None, None,
         )
         .responder_id(ocsp.OCSPResponderEncoding.HASH, responder)
         .certificates([responder])
@@ -90,19 +103,19 @@ def delegated(usage: x509.ObjectIdentifier, by: Authority = AUTHORITY) -> bytes:
 
 
 def test_somebody_whom_the_authority_lets_may_sign() -> None:
-    told = read_answer(delegated(ExtendedKeyUsageOID.OCSP_SIGNING), [AUTHORITY.certificate])
+    told = read_answer(delegated(ExtendedKeyUsageOID.OCSP_SIGNING), [authority().certificate])
     assert not told.is_revoked
 
 
 def tampered() -> bytes:
-    good = bytearray(answer_for(AUTHORITY, leaf()[0], NOW))
+    good = bytearray(answer_for(authority(), leaf()[0], utc_now()))
     good[-1] ^= 1
     return bytes(good)
 
 
 UNBELIEVED = {
-    "another authority's": lambda: answer_for(STRANGER, leaf(STRANGER)[0], NOW),
-    "signed by another": lambda: delegated(ExtendedKeyUsageOID.OCSP_SIGNING, STRANGER),
+    "another authority's": lambda: answer_for(stranger(), leaf(stranger())[0], utc_now()),
+    "signed by another": lambda: delegated(ExtendedKeyUsageOID.OCSP_SIGNING, stranger()),
     "not for that use": lambda: delegated(ExtendedKeyUsageOID.CLIENT_AUTH),
     "tampered with": tampered,
     "no answer": lambda: ocsp.OCSPResponseBuilder.build_unsuccessful(
@@ -116,29 +129,30 @@ UNBELIEVED = {
 @pytest.mark.parametrize("make", UNBELIEVED.values(), ids=UNBELIEVED.keys())
 def test_what_is_not_believed(make: object) -> None:
     with pytest.raises(CertificateUnusable):
-        read_answer(make(), [AUTHORITY.certificate])  # type: ignore[operator]
+        read_answer(make(), [authority().certificate])  # type: ignore[operator]
 
 
 def test_answers_age_and_revocations_stay(tmp_path: Path) -> None:
-    clock = Clock()
-    cache = OcspCache(tmp_path, clock)
+    clock, now = Clock(), utc_now()
+    answers = OcspCache(tmp_path, clock)
     certificate, _ = leaf()
     good = read_answer(
-        answer_for(AUTHORITY, certificate, NOW - timedelta(seconds=100)), [AUTHORITY.certificate]
+        answer_for(authority(), certificate, now - timedelta(seconds=100)),
+        [authority().certificate],
     )
-    assert cache.age_ms(good.subject) is None
-    cache.learn(good, NOW)
-    assert 100_000 <= (cache.age_ms(good.subject) or 0) < 101_000
+    assert answers.age_ms(good.subject) is None
+    answers.learn(good, now)
+    assert 100_000 <= (answers.age_ms(good.subject) or 0) < 101_000
     clock.now_ms += 5_000
-    assert 105_000 <= (cache.newest_age_ms() or 0) < 106_000
-    older = answer_for(AUTHORITY, certificate, NOW - timedelta(seconds=200), revoked_at=NOW)
-    cache.learn(read_answer(older, [AUTHORITY.certificate]), NOW)
-    assert cache.is_revoked(good.subject)
-    assert 105_000 <= (cache.age_ms(good.subject) or 0) < 106_000
-    ended = answer_for(AUTHORITY, leaf()[0], NOW - timedelta(days=2), lifetime=timedelta(days=1))
-    late = read_answer(ended, [AUTHORITY.certificate])
-    cache.learn(late, NOW)
-    assert cache.age_ms(late.subject) is None
+    assert 105_000 <= (answers.newest_age_ms() or 0) < 106_000
+    older = answer_for(authority(), certificate, now - timedelta(seconds=200), revoked_at=now)
+    answers.learn(read_answer(older, [authority().certificate]), now)
+    assert answers.is_revoked(good.subject)
+    assert 105_000 <= (answers.age_ms(good.subject) or 0) < 106_000
+    ended = answer_for(authority(), leaf()[0], now - timedelta(days=2), lifetime=timedelta(days=1))
+    late = read_answer(ended, [authority().certificate])
+    answers.learn(late, now)
+    assert answers.age_ms(late.subject) is None
 
 
 # On real connections.
@@ -279,9 +293,9 @@ def is_asking(trust: NodeTrust) -> bool:
 def test_a_question_names_the_certificate_and_its_issuer() -> None:
     certificate, _ = leaf()
     asked = ocsp.load_der_ocsp_request(
-        request_for(AUTHORITY.certificate, certificate.serial_number)
+        request_for(authority().certificate, certificate.serial_number)
     )
     built = ocsp.OCSPRequestBuilder().add_certificate(
-        certificate, AUTHORITY.certificate, hashes.SHA256()
+        certificate, authority().certificate, hashes.SHA256()
     )
     assert asked.public_bytes(Encoding.DER) == built.build().public_bytes(Encoding.DER)

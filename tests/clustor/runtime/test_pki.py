@@ -37,17 +37,16 @@ from clustor.runtime.pki import (
 from clustor.runtime.tls import TlsPipe
 
 CLUSTER = ClusterId("dev")
-NOW = datetime.now(UTC)  # TLS compares with the wall clock, so the tests' certificates do
 
 
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
-    return create_authority(tmp_path / "ca", CLUSTER, NOW)
+    return create_authority(tmp_path / "ca", CLUSTER, datetime.now(UTC))
 
 
 def issued(authority: Authority, tmp_path: Path, node: int, **options: object) -> Path:
     directory = tmp_path / f"{authority.cluster_id}-{node}-{len(options)}"
-    issue_node(authority, NodeId(node), directory, NOW, **options)  # type: ignore[arg-type]  # a test's options
+    issue_node(authority, NodeId(node), directory, datetime.now(UTC), **options)  # type: ignore[arg-type]  # a test's options
     return directory
 
 
@@ -96,14 +95,14 @@ def test_a_peer_is_refused_for_another_node_or_cluster(
 def test_a_foreign_authority_is_refused_by_either_side(
     authority: Authority, tmp_path: Path
 ) -> None:
-    foreign = create_authority(tmp_path / "foreign", CLUSTER, NOW)
+    foreign = create_authority(tmp_path / "foreign", CLUSTER, datetime.now(UTC))
     ours, theirs = issued(authority, tmp_path, 1), tmp_path / "theirs"
-    issue_node(foreign, NodeId(2), theirs, NOW)
+    issue_node(foreign, NodeId(2), theirs, datetime.now(UTC))
     with pytest.raises(PeerUntrusted):
         talk(*pipes(ours, theirs))
     # A server whose certificate is believed, and a client whose is not.
     believing = tmp_path / "believing"
-    issue_node(foreign, NodeId(3), believing, NOW)
+    issue_node(foreign, NodeId(3), believing, datetime.now(UTC))
     (believing / "ca.pem").write_bytes((ours / "ca.pem").read_bytes())
     with pytest.raises(PeerUntrusted):
         talk(*pipes(believing, ours))
@@ -115,7 +114,7 @@ def test_a_certificate_past_its_end_is_refused(
 ) -> None:
     good = issued(authority, tmp_path, 1)
     expired = tmp_path / "expired"
-    issue_node(authority, NodeId(2), expired, NOW - timedelta(days=40))
+    issue_node(authority, NodeId(2), expired, datetime.now(UTC) - timedelta(days=40))
     with pytest.raises(PeerCertificateExpired):
         talk(*(pipes(expired, good) if side == "client" else pipes(good, expired)))
 
@@ -155,18 +154,18 @@ def test_an_authority_is_never_replaced_and_belongs_to_one_cluster(
     authority: Authority, tmp_path: Path
 ) -> None:
     with pytest.raises(CertificateUnusable):
-        create_authority(tmp_path / "ca", CLUSTER, NOW)
+        create_authority(tmp_path / "ca", CLUSTER, datetime.now(UTC))
     assert load_authority(tmp_path / "ca", CLUSTER).certificate == authority.certificate
     with pytest.raises(CertificateUnusable):
         load_authority(tmp_path / "ca", ClusterId("prod"))
 
 
 def test_certificates_are_renewed_before_they_end(authority: Authority, tmp_path: Path) -> None:
-    assert needs_certificate(tmp_path / "nothing", NOW)
+    assert needs_certificate(tmp_path / "nothing", datetime.now(UTC))
     directory = issued(authority, tmp_path, 1)
     assert own_identity(directory) == PeerIdentity(CLUSTER, NodeId(1))
-    assert not needs_certificate(directory, NOW)
-    assert needs_certificate(directory, NOW + timedelta(days=21))
+    assert not needs_certificate(directory, datetime.now(UTC))
+    assert needs_certificate(directory, datetime.now(UTC) + timedelta(days=21))
 
 
 def test_an_unusable_certificate_is_one_clear_sentence(tmp_path: Path) -> None:

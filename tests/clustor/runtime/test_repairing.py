@@ -22,7 +22,7 @@ from clustor.replica import (
     RepairPhase,
     Replica,
     ReplicaDamaged,
-    fenced_replica,
+    quarantined_replica,
 )
 from clustor.runtime.hosted_group import QuarantineView
 from clustor.runtime.node import Node as RealNode
@@ -80,7 +80,8 @@ class Group:
             cluster.open(node)
         except (DataLost, ReplicaDamaged) as error:
             self.damage = error
-            node.replica = fenced_replica(
+            node.replica = quarantined_replica(
+                Replica,
                 cluster.settings(),
                 replica_id=node.id,
                 partition_id=PARTITION,

@@ -34,6 +34,7 @@ from clustor.snapshot import (
     SnapshotVersionUnsupported,
     SourceLost,
     StoreChunk,
+    begin_chain_import,
     begin_import,
     encode_manifest,
     hex_digest,
@@ -161,6 +162,57 @@ def test_a_delta_needs_exactly_its_parent(peer: Peer) -> None:
     rival = resealed(peer.deltas[0], manifest_id=manifest_id(77), base_index=LogIndex(2000))
     with pytest.raises(SnapshotDeltaRetired):
         begin(replica, rival)
+
+
+def chain(replica: Replica, *manifests: Manifest) -> list[SnapshotImport]:
+    datas = [encode_manifest(each) for each in manifests]
+    return begin_chain_import(datas, catalog=replica.catalog, keys=KEYS, policy=POLICY)
+
+
+def test_a_whole_chain_is_staged_by_a_replica_that_has_none_of_it(peer: Peer) -> None:
+    ours = Replica()
+    ours.emit(request(9, 700), {"own": "state"})  # newer than the full one, older than the chain
+    imports = chain(ours, peer.full, *peer.deltas)
+    assert [each.manifest for each in imports] == [peer.full, *peer.deltas]
+
+
+BROKEN_CHAINS: dict[str, tuple[int, ...]] = {
+    "no full one": (1, 2),
+    "a link is missing": (0, 2),
+    "in another order": (0, 2, 1),
+    "one twice": (0, 1, 1),
+}
+
+
+@pytest.mark.parametrize("order", BROKEN_CHAINS.values(), ids=BROKEN_CHAINS.keys())
+def test_a_chain_with_a_broken_link_is_refused(peer: Peer, order: tuple[int, ...]) -> None:
+    offered = [peer.full, *peer.deltas]
+    with pytest.raises(SnapshotInvalidated):
+        chain(Replica(), *(offered[each] for each in order))
+
+
+def test_a_delta_on_somebody_elses_full_one_is_refused(peer: Peer) -> None:
+    other = Replica()
+    other.emit(request(7, 500), STATE)
+    stranger = other.emit(request(8, 1_000, DELTA), {"d": "other"})
+    with pytest.raises(SnapshotInvalidated):
+        chain(Replica(), peer.full, stranger)
+
+
+@pytest.mark.parametrize("nth", range(3))
+def test_every_manifest_of_a_chain_needs_a_signature_that_is_trusted(peer: Peer, nth: int) -> None:
+    stranger = Ed25519PrivateKey.from_private_bytes(b"x" * 32)
+    offered = [peer.full, *peer.deltas]
+    offered[nth] = seal_manifest(offered[nth], stranger)
+    with pytest.raises(ManifestSignatureInvalid):
+        chain(Replica(), *offered)
+
+
+def test_a_chain_that_ends_before_our_own_newest_is_superseded(peer: Peer) -> None:
+    ours = Replica()
+    ours.emit(request(9, 9_000), STATE)
+    with pytest.raises(SnapshotSuperseded):
+        chain(ours, peer.full, *peer.deltas)
 
 
 def test_a_chain_that_is_too_long_is_refused(peer: Peer) -> None:

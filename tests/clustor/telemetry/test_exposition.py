@@ -133,7 +133,7 @@ def test_a_scrape_of_ten_thousand_groups_is_short_and_small() -> None:
     for reading in groups:
         totals.add(reading)
     plain = encode_families(
-        [*schema_families("abc"), *meter_families(NodeMeters()), *totals.families()]
+        [*schema_families("abc", "0.1.0+abc"), *meter_families(NodeMeters()), *totals.families()]
     )
     took = time.process_time() - began
     began = time.process_time()

@@ -13,12 +13,12 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from clustor.runtime.pki import Authority, Issued, cluster_id, create_authority, issue_certificate
 
-NOW = datetime.now(UTC)
-
 
 @cache
 def authority() -> Authority:
-    return create_authority(Path(mkdtemp(prefix="admin-pki")), cluster_id("test"), NOW)
+    return create_authority(
+        Path(mkdtemp(prefix="admin-pki")), cluster_id("test"), datetime.now(UTC)
+    )
 
 
 def issue(*uris: str, by: Authority | None = None) -> Issued:
@@ -28,7 +28,7 @@ def issue(*uris: str, by: Authority | None = None) -> Issued:
         "a client",
         names or [x509.DNSName("nobody")],
         [ExtendedKeyUsageOID.CLIENT_AUTH],
-        now=NOW,
+        now=datetime.now(UTC),
         lifetime=timedelta(days=1),
     )
 

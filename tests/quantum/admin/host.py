@@ -19,8 +19,8 @@ from clustor.control import (
     encode_call,
 )
 from clustor.raft.control_plane import CacheState
+from clustor.runtime.admin_http import Request, Response
 from clustor.runtime.errors import ControlUnavailable
-from clustor.runtime.http_head import Request, Response
 from quantum.admin import Api, RefusalNote
 from tests.clustor.control.plane import Plane, settled_plane
 

@@ -16,8 +16,8 @@ import pytest
 from clustor.control import AuditRecord, scan
 from clustor.runtime import admin
 from clustor.runtime.admin import AdminServer
+from clustor.runtime.admin_http import BODY_BYTES_MAX, Request, Response
 from clustor.runtime.admin_trust import AdminTrust
-from clustor.runtime.http_head import BODY_BYTES_MAX, Request, Response
 from clustor.runtime.pki import (
     AUTHORITY_FILE,
     Issued,
@@ -25,12 +25,13 @@ from clustor.runtime.pki import (
     cluster_id,
     create_authority,
     issue_node,
+    utc_now,
 )
 from clustor.runtime.transport import Address
 from quantum.admin import AdminPages, ErrorBody
 from tests.clustor.control.plane import OBSERVER, OPERATOR, STRANGER, settled_plane
 from tests.clustor.runtime.test_transport import free_address
-from tests.quantum.admin.certificates import NOW, authority, der, issue, serial
+from tests.quantum.admin.certificates import authority, der, issue, serial
 from tests.quantum.admin.host import Host
 from tests.quantum.admin.serving import served
 
@@ -79,7 +80,7 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
-    issue_node(authority(), NodeId(1), tmp_path, NOW)
+    issue_node(authority(), NodeId(1), tmp_path, utc_now())
     host = Host(settled_plane())
     doors: list[AdminTrust] = []
 
@@ -135,7 +136,7 @@ def test_a_revoked_certificate_ends_there(place: Place) -> None:
 def test_a_certificate_of_another_authority_gets_no_connection(
     place: Place, tmp_path: Path
 ) -> None:
-    other = create_authority(tmp_path / "other", cluster_id("test"), NOW)
+    other = create_authority(tmp_path / "other", cluster_id("test"), utc_now())
     forged = issue(OPERATOR, by=other)
     with pytest.raises((ssl.SSLError, ConnectionError, http.client.RemoteDisconnected)):
         place.ask("GET", "/v1/nodes", by=forged)
@@ -154,7 +155,7 @@ def test_a_renewed_certificate_is_used_for_connections_to_come(
 
     before = shown()
     (tmp_path / "node.key").rename(tmp_path / "old.key")
-    issue_node(authority(), NodeId(1), tmp_path, NOW)
+    issue_node(authority(), NodeId(1), tmp_path, utc_now())
     fresh_key = (tmp_path / "node.key").read_bytes()
     (tmp_path / "node.key").write_bytes((tmp_path / "old.key").read_bytes())
     place.door.look()  # one file of the pair was replaced, not yet the other

@@ -95,8 +95,13 @@ class Desk:
         expiry: int = 100,
         window: int = 10,
         will: WillSpec | None = None,
+        identity: bytes = b"",
+        takes_over: bool = False,
+        standard_wills: bool = False,
     ) -> Attached:
-        reply = self.do(Attach(self.now_ms, client_id, clean, expiry, window, will))
+        attach = Attach(self.now_ms, client_id, clean, expiry, window, will, identity)
+        attach.takes_over, attach.standard_wills = takes_over, standard_wills
+        reply = self.do(attach)
         return msgspec.msgpack.decode(reply, type=Attached)
 
     def detach(
@@ -107,10 +112,12 @@ class Desk:
         expiry: int | None = None,
         attachment: int = 0,
         epoch: int | None = None,
+        by_us: bool = False,
     ) -> None:
         found = self.leader.state.sessions.get(client_id)
         epoch = epoch if epoch is not None else (found.epoch if found is not None else 0)
-        self.do(Detach(self.now_ms, client_id, epoch, gracefully, expiry, attachment))
+        detach = Detach(self.now_ms, client_id, epoch, gracefully, expiry, attachment, by_us=by_us)
+        self.do(detach)
 
     def subscribe(
         self, *specs: SubscriptionSpec, client_id: bytes = b"c", epoch: int | None = None

@@ -197,25 +197,13 @@ def test_a_session_that_ends_with_its_connection_says_its_will_at_once() -> None
     assert desk.payloads() == [b"last words"]
 
 
-def test_a_takeover_says_no_will() -> None:
+def test_a_new_leader_disconnects_everyone() -> None:
     desk = Desk()
-    listener(desk)
-    desk.attach(will=will())
-    desk.attach(will=will())
-    assert desk.payloads() == []
-    desk.attach(clean=True)
-    assert desk.payloads() == []
-
-
-def test_a_new_leader_disconnects_everyone_as_a_broken_network_does() -> None:
-    desk = Desk()
-    desk.attach(b"durable", will=will(b"far/will"))
+    desk.attach(b"durable")
     desk.attach(b"short", expiry=0)
     desk.do(LeaderStarted(desk.now_ms, 2))
     assert ended(desk) == [(b"short", "disconnected")]
     assert not desk.session(b"durable").connected
-    (item,) = desk.to_there()
-    assert isinstance(item, Forward) and decode_record(item.record)[0].payload == b"last words"
 
 
 def test_the_expiry_of_a_will_begins_when_it_is_said() -> None:

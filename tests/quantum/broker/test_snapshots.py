@@ -43,6 +43,20 @@ def test_a_log_and_a_snapshot_of_any_place_in_it_lead_to_the_same_state(seed: in
                 restored.restore(whole.snapshot())
 
 
+def test_a_frozen_state_has_the_digest_of_its_moment_whatever_comes_later() -> None:
+    desk = Desk()
+    desk.attach()
+    desk.subscribe(spec(b"#"))
+    desk.detach()
+    desk.leader.apply_batch(9, [_retained_messages()])
+    digest = desk.leader.digest()
+    pieces, digest_of = desk.leader.frozen()
+    desk.leader.apply_batch(10, [_retained_messages()])
+    twin = Broker(desk.leader.settings)
+    twin.restore(list(pieces))
+    assert digest_of() == twin.digest() == digest != desk.leader.digest()
+
+
 def test_a_snapshot_holds_no_second_copy_of_the_messages() -> None:
     desk = Desk()
     desk.attach()

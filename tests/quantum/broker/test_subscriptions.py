@@ -286,3 +286,18 @@ def test_the_next_page_is_asked_for_while_the_subscription_lasts() -> None:
         Targeted(b"c", epoch, record(b"far/8"), 1, retain=True, identifier=0, filter=b"far/#")
     )
     assert desk.effects == []
+
+
+def test_filters_that_fork_without_end_are_refused_and_others_are_not() -> None:
+    """What a publish costs is bounded, however many filters there are."""
+    desk = keeper(wild_forks_max=10)
+    levels = 8
+    for number in range(1 << levels):
+        path = [b"+" if number >> bit & 1 else b"a" for bit in range(levels)]
+        desk.subscribe(spec(b"/".join(path)))
+    trie = desk.leader.state.routes.trie
+    topic = b"/".join([b"a"] * levels)
+    assert trie.wild_forks == 10
+    assert trie.visits(topic) <= levels * (1 + levels + 10)
+    refused = desk.subscribe(spec(b"+/+/+/a/+/a/+/a"), spec(b"other/+/x"), spec(b"#"))
+    assert refused.reasons == [0x97, 2, 2]

@@ -22,6 +22,7 @@ from quantum.admin.identity import peer_of
 from quantum.cli import admin as command
 from quantum.cli.config import app as config_app
 from quantum.cli.exits import Exit
+from quantum.cli.naming import own_command
 from tests.clustor.control.plane import OPERATOR, settled_plane
 from tests.quantum.admin.host import Host
 from tests.quantum.admin.serving import served
@@ -73,7 +74,7 @@ def test_every_page_has_a_command_that_teaches_by_an_example(terminal: Terminal)
     for route in SAID:
         noun, verb = route.command_line.split()
         taught = tree.commands[noun].commands[verb].help
-        assert f"Example: quantum admin {route.command_line}" in taught
+        assert f"Example: {own_command()} admin {route.command_line}" in taught
         assert f"{route.method} {route.path}" in taught
     result = terminal.run("tenants", "set-quotas", "--help")
     assert result.exit_code == 0, result.output

@@ -24,6 +24,7 @@ from clustor.runtime.pki import (
 from clustor.runtime.revocation import read_revocations
 from quantum.cli import audit, cert
 from quantum.edge.tls_development import pki_directory, prepare_server
+from quantum.serving.listening import note_listening
 
 
 @pytest.fixture
@@ -111,8 +112,22 @@ def test_a_certificate_of_another_authority_is_not_revoked(data: Path, tmp_path:
     assert run("rotate", "--data", tmp_path / "nothing")[0] == 3
 
 
+def test_a_wrong_directory_gets_no_authority_of_its_own(tmp_path: Path) -> None:
+    code, output = run("issue", "lamp", "--data", tmp_path / "wrong")
+    assert code == 3
+    assert "there is no broker in" in output and "--new" in output
+    assert not (tmp_path / "wrong").exists()
+
+
+def test_the_line_to_try_names_the_port_where_the_broker_listens(data: Path) -> None:
+    assert "localhost -p 7013 " in run("issue", "lamp", "--data", data)[1]
+    note_listening(data, {"mqtt": "127.0.0.1:1883", "mqtts": "0.0.0.0:18883"})
+    shown = run("issue", "lamp", "--data", data)[1]
+    assert "localhost -p 18883 " in shown and "pub --port 18883 " in shown
+
+
 def test_certificates_before_the_first_start_do_not_stop_it(tmp_path: Path) -> None:
-    assert run("issue", "lamp", "--data", tmp_path / "new")[0] == 0
+    assert run("issue", "lamp", "--data", tmp_path / "new", "--new")[0] == 0
     prepare_cluster(
         tmp_path / "new", ClusterId("dev"), nodes=1, base_port=7000, groups=1, now=utc_now()
     )

@@ -113,3 +113,18 @@ def test_what_nodes_say_of_themselves_is_shown_with_its_age_where_it_counts_no_m
     lines = list(status_lines(found))
     assert "  reports  node 1 41% full  node 2 12% full, stale: 45 s" in lines
     assert max(map(len, lines)) <= WIDTH
+
+
+def test_a_node_that_does_not_answer_has_its_row_in_every_group_of_its() -> None:
+    ours = replica("Leader", voters=[1, 2, 9])
+    lines = list(status_lines(cluster(ours, replica("Follower"))))
+    (row,) = (line for line in lines if line.split()[:1] == ["9"])
+    assert row.endswith("does not answer")
+    others = list(status_lines(cluster(replica("Leader"), replica("Follower"))))
+    assert not [line for line in others if line.split()[:1] == ["9"]]
+
+
+def test_a_leader_that_has_stopped_leads_nothing() -> None:
+    stopped = replica("Leader", state="Failed", problem="the disk failed")
+    text = "\n".join(status_lines(cluster(stopped)))
+    assert "no leader" in text and "the disk failed" in text

@@ -282,3 +282,18 @@ def test_plaintext_is_for_loopback_in_development(host: str, development: bool, 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
 def test_loopback_is_loopback(host: str) -> None:
     require_loopback("mqtt", host, development=True)
+
+
+async def test_who_does_not_read_its_answers_is_not_read_either() -> None:
+    handlers = Handlers(lambda said: said)
+    async with listening(handlers, edge_limits=limits()) as (listener, connect):
+        reader, writer = await connect(limit=1 << 10)
+        writer.write(b"hello")
+        assert await reader.readexactly(5) == b"hello"
+        whole = 32 << 20  # more than the kernel and the reader hold: it stops by itself
+        writer.write(bytes(whole))
+        await until(lambda: listener.lobby.counts.left_unread > 0, "it is left unread")
+        taken = len(handlers.made[0].data)
+        assert taken < whole // 2
+        assert await reader.readexactly(whole) == bytes(whole)
+        assert len(handlers.made[0].data) == 5 + whole

@@ -30,7 +30,7 @@ from quantum.edge.tls_development import (
     revoke_client,
 )
 from tests.quantum.edge.recording import Clients, Handlers
-from tests.quantum.edge.test_tls import NOW, client_context, refused, serving
+from tests.quantum.edge.test_tls import client_context, refused, serving
 
 MQTT = TRUST_DOMAIN
 ACME = "acme.mqtt.example"
@@ -38,7 +38,10 @@ ACME = "acme.mqtt.example"
 
 async def test_a_revoked_client_is_refused_counted_and_told(tmp_path: Path) -> None:
     handlers = Handlers()
-    lamp, door = issue_client(tmp_path, "lamp", NOW), issue_client(tmp_path, "door", NOW)
+    lamp, door = (
+        issue_client(tmp_path, "lamp", utc_now()),
+        issue_client(tmp_path, "door", utc_now()),
+    )
     async with serving(tmp_path, handlers) as (listener, connect):
         told: list[object] = []
         listener.lobby.on_refusal = lambda _address, why: told.append(why)
@@ -46,7 +49,7 @@ async def test_a_revoked_client_is_refused_counted_and_told(tmp_path: Path) -> N
         reader, writer = await connect(ssl=context, server_hostname="localhost")
         writer.write(b"hello")
         assert await reader.readexactly(5) == b"HELLO"
-        revoke_client(tmp_path, lamp.certificate, NOW)
+        revoke_client(tmp_path, lamp.certificate, utc_now())
         listener.reload()
         await refused(connect, context)
         assert listener.lobby.counts.revoked == 2
@@ -63,13 +66,13 @@ async def test_a_revoked_client_is_refused_counted_and_told(tmp_path: Path) -> N
 
 
 async def test_a_renewed_listener_keeps_its_names_and_its_list(tmp_path: Path) -> None:
-    lamp = issue_client(tmp_path, "lamp", NOW)
+    lamp = issue_client(tmp_path, "lamp", utc_now())
     async with serving(tmp_path, Handlers()) as (listener, connect):
-        revoke_client(tmp_path, lamp.certificate, NOW)
-        renew_server(tmp_path, NOW)
+        revoke_client(tmp_path, lamp.certificate, utc_now())
+        renew_server(tmp_path, utc_now())
         listener.reload()
         await refused(connect, client_context(tmp_path, lamp))
-        again = issue_client(tmp_path, "lamp", NOW)
+        again = issue_client(tmp_path, "lamp", utc_now())
         reader, writer = await connect(
             ssl=client_context(tmp_path, again), server_hostname="localhost"
         )
@@ -95,11 +98,11 @@ async def spoken(
 
 async def test_what_a_client_says_while_it_is_shown_out_is_not_heard(tmp_path: Path) -> None:
     handlers = Handlers()
-    lamp = issue_client(tmp_path, "lamp", NOW)
+    lamp = issue_client(tmp_path, "lamp", utc_now())
     async with serving(tmp_path, handlers) as (listener, connect):
         reader, writer = await spoken(connect, client_context(tmp_path, lamp))
         handlers.made[0].says_goodbye = False  # it takes its time, as one on another node does
-        revoke_client(tmp_path, lamp.certificate, NOW)
+        revoke_client(tmp_path, lamp.certificate, utc_now())
         listener.reload()
         writer.write(b"one more thing")
         wire = handlers.made[0].wire
@@ -115,11 +118,11 @@ async def test_what_a_client_says_while_it_is_shown_out_is_not_heard(tmp_path: P
 
 async def test_who_does_not_go_by_himself_is_cut(tmp_path: Path) -> None:
     handlers = Handlers()
-    lamp = issue_client(tmp_path, "lamp", NOW)
+    lamp = issue_client(tmp_path, "lamp", utc_now())
     async with serving(tmp_path, handlers, close_seconds=0.05) as (listener, connect):
         reader, _ = await spoken(connect, client_context(tmp_path, lamp))
         handlers.made[0].says_goodbye = False
-        revoke_client(tmp_path, lamp.certificate, NOW)
+        revoke_client(tmp_path, lamp.certificate, utc_now())
         listener.reload()
         with suppress(ConnectionError):
             assert await rest(reader) == b""
@@ -129,7 +132,7 @@ async def test_who_does_not_go_by_himself_is_cut(tmp_path: Path) -> None:
 async def test_a_client_goes_when_its_certificate_ends(tmp_path: Path) -> None:
     handlers = Handlers()
     soon = issue_client(tmp_path, "soon", utc_now(), lifetime=timedelta(seconds=2))
-    later = issue_client(tmp_path, "later", NOW)
+    later = issue_client(tmp_path, "later", utc_now())
     async with serving(tmp_path, handlers) as (listener, connect):
         reader, _ = await spoken(connect, client_context(tmp_path, soon))
         quiet, writer = await spoken(connect, client_context(tmp_path, later))
@@ -147,25 +150,25 @@ async def test_a_client_goes_when_its_certificate_ends(tmp_path: Path) -> None:
 
 async def test_a_new_authority_is_believed_beside_the_old_and_then_alone(tmp_path: Path) -> None:
     handlers = Handlers()
-    before = issue_client(tmp_path, "old", NOW)
+    before = issue_client(tmp_path, "old", utc_now())
     old = client_context(tmp_path, before)
     async with serving(tmp_path, handlers) as (listener, connect):
         pki = pki_directory(tmp_path)
         told: list[object] = []
         listener.lobby.on_refusal = lambda _address, why: told.append(why)
-        revoke_client(tmp_path, issue_client(tmp_path, "gone", NOW).certificate, NOW)
+        revoke_client(tmp_path, issue_client(tmp_path, "gone", utc_now()).certificate, utc_now())
         listener.reload()  # lists are asked from here on
         first = await spoken(connect, old)
-        begin_rollover(pki, MQTT, NOW)
+        begin_rollover(pki, MQTT, utc_now())
         listener.reload()
         old_still = await spoken(connect, old)
         switch_rollover(pki, MQTT)
-        renew_server(tmp_path, NOW)
+        renew_server(tmp_path, utc_now())
         listener.reload()
-        new = client_context(tmp_path, issue_client(tmp_path, "new", NOW))
+        new = client_context(tmp_path, issue_client(tmp_path, "new", utc_now()))
         by_new = await spoken(connect, new)
         assert "expelled" not in str([each.events for each in handlers.made])
-        await spoken(connect, client_context(tmp_path, issue_client(tmp_path, "too", NOW)))
+        await spoken(connect, client_context(tmp_path, issue_client(tmp_path, "too", utc_now())))
         finish_rollover(pki, MQTT)
         listener.reload()
         for reader, _ in (first, old_still):
@@ -181,15 +184,15 @@ async def test_a_new_authority_is_believed_beside_the_old_and_then_alone(tmp_pat
 
 async def test_a_tenants_own_roots_count_below_its_own_names_alone(tmp_path: Path) -> None:
     handlers = Handlers()
-    common = client_context(tmp_path, issue_client(tmp_path, "common", NOW))
-    theirs = issue_client(tmp_path / "theirs", "device", NOW)
+    common = client_context(tmp_path, issue_client(tmp_path, "common", utc_now()))
+    theirs = issue_client(tmp_path / "theirs", "device", utc_now())
     own = client_context(tmp_path, theirs)
     for context in (common, own):
         context.check_hostname = False
     async with serving(tmp_path, handlers) as (listener, connect):
         told: list[object] = []
         listener.lobby.on_refusal = lambda _address, why: told.append(why)
-        revoke_client(tmp_path, issue_client(tmp_path, "gone", NOW).certificate, NOW)
+        revoke_client(tmp_path, issue_client(tmp_path, "gone", utc_now()).certificate, utc_now())
         listener.reload()  # a list that their authority has no part in
         before = await spoken(connect, common, ACME)
         root = (pki_directory(tmp_path / "theirs") / "ca.pem").read_text()
@@ -213,16 +216,29 @@ async def test_a_tenants_own_roots_count_below_its_own_names_alone(tmp_path: Pat
         await spoken(connect, common, ACME)
 
 
-async def test_roots_that_cannot_be_read_change_nothing(tmp_path: Path) -> None:
+async def test_roots_that_cannot_be_read_let_nobody_in(tmp_path: Path) -> None:
+    """Who was believed before them need not be believed now; other tenants notice nothing."""
+    context = client_context(tmp_path, issue_client(tmp_path, "a", utc_now()))
+    context.check_hostname = False
     async with serving(tmp_path, Handlers()) as (listener, connect):
+        before = await spoken(connect, context, ACME)
+        other, writer = await spoken(connect, context)
         with pytest.raises(CertificatesUnusable):
-            listener.trust_tenant("dev", TenantTrust(("-----BEGIN CERTIFICATE-----\nno\n",)))
-        await spoken(connect, client_context(tmp_path, issue_client(tmp_path, "a", NOW)))
+            listener.trust_tenant("acme", TenantTrust(("-----BEGIN CERTIFICATE-----\nno\n",)))
+        assert await rest(before[0]) == b"goodbye"
+        await refused(connect, context, ACME)
+        listener.reload()
+        await refused(connect, context, ACME)
+        await spoken(connect, context)
+        writer.write(b"me")
+        assert await other.readexactly(2) == b"ME"
+        listener.trust_tenant("acme", None)
+        await spoken(connect, context, ACME)
 
 
 async def test_a_tenant_without_roots_may_revoke_by_number(tmp_path: Path) -> None:
-    lamp = issue_client(tmp_path, "lamp", NOW)
-    door = client_context(tmp_path, issue_client(tmp_path, "door", NOW))
+    lamp = issue_client(tmp_path, "lamp", utc_now())
+    door = client_context(tmp_path, issue_client(tmp_path, "door", utc_now()))
     async with serving(tmp_path, Handlers()) as (listener, connect):
         reader, _ = await spoken(connect, client_context(tmp_path, lamp))
         stays, writer = await spoken(connect, door)

@@ -29,8 +29,6 @@ from quantum.edge.tls_development import (
 from quantum.edge.websocket import over_websocket
 from tests.quantum.edge.recording import HOST, Clients, Handlers, limits, rest_of
 
-NOW = utc_now()
-
 
 def tenant_of(server_name: str | None) -> str | None:
     return {"acme.mqtt.example": "acme", "localhost": "dev", None: "dev"}.get(server_name)
@@ -38,14 +36,19 @@ def tenant_of(server_name: str | None) -> str | None:
 
 @asynccontextmanager
 async def serving(
-    data: Path, handlers: Handlers, *, websocket: bool = False, close_seconds: float = 30.0
+    data: Path,
+    handlers: Handlers,
+    *,
+    websocket: bool = False,
+    close_seconds: float = 30.0,
+    own_records: bool = False,
 ) -> AsyncIterator[tuple[TlsListener, Clients]]:
     lobby = Lobby(limits(close_seconds=close_seconds))
     listener = TlsListener(
         "mqtts",
         lobby,
         over_websocket(handlers) if websocket else handlers,
-        certificates=prepare_server(data, NOW),
+        certificates=prepare_server(data, utc_now(), own_records=own_records),
         tenant_of=tenant_of,
     )
     await listener.start(HOST, 0)
@@ -76,7 +79,7 @@ async def refused(connect: Clients, context: ssl.SSLContext, name: str = "localh
 
 async def test_a_client_is_whom_its_certificate_names(tmp_path: Path) -> None:
     handlers = Handlers()
-    client = issue_client(tmp_path, "lamp-7", NOW)
+    client = issue_client(tmp_path, "lamp-7", utc_now())
     async with serving(tmp_path, handlers) as (_, connect):
         reader, writer = await connect(
             ssl=client_context(tmp_path, client), server_hostname="localhost"
@@ -95,7 +98,7 @@ async def test_a_client_is_whom_its_certificate_names(tmp_path: Path) -> None:
 
 async def test_the_server_name_says_whose_client_it_is(tmp_path: Path) -> None:
     handlers = Handlers()
-    context = client_context(tmp_path, issue_client(tmp_path, "lamp-7", NOW))
+    context = client_context(tmp_path, issue_client(tmp_path, "lamp-7", utc_now()))
     context.check_hostname = False
     async with serving(tmp_path, handlers) as (_, connect):
         for name in ("acme.mqtt.example", "localhost"):
@@ -108,7 +111,7 @@ async def test_the_server_name_says_whose_client_it_is(tmp_path: Path) -> None:
 async def test_much_travels_whole_and_the_end_is_told(tmp_path: Path) -> None:
     sent = bytes(range(256)) * 20_000
     handlers = Handlers(lambda data: data)
-    context = client_context(tmp_path, issue_client(tmp_path, "a", NOW))
+    context = client_context(tmp_path, issue_client(tmp_path, "a", utc_now()))
     async with serving(tmp_path, handlers) as (_, connect):
         reader, writer = await connect(ssl=context, server_hostname="localhost")
         writer.write(sent)
@@ -122,7 +125,7 @@ async def test_much_travels_whole_and_the_end_is_told(tmp_path: Path) -> None:
 
 async def test_who_leaves_politely_is_gone_at_once(tmp_path: Path) -> None:
     handlers = Handlers()
-    context = client_context(tmp_path, issue_client(tmp_path, "a", NOW))
+    context = client_context(tmp_path, issue_client(tmp_path, "a", utc_now()))
     async with serving(tmp_path, handlers) as (_, connect):
         reader, writer = await connect(ssl=context, server_hostname="localhost")
         writer.write(b"a")
@@ -132,24 +135,24 @@ async def test_who_leaves_politely_is_gone_at_once(tmp_path: Path) -> None:
 
 
 def stranger(tmp_path: Path) -> ClientFiles:
-    return issue_client(tmp_path / "elsewhere", "stranger", NOW)
+    return issue_client(tmp_path / "elsewhere", "stranger", utc_now())
 
 
 def expired(tmp_path: Path) -> ClientFiles:
-    then = NOW - timedelta(days=2)
+    then = utc_now() - timedelta(days=2)
     prepare_server(tmp_path, then)
     return issue_client(tmp_path, "late", then, lifetime=timedelta(days=1))
 
 
 def of_tomorrow(tmp_path: Path) -> ClientFiles:
-    prepare_server(tmp_path, NOW)
-    return issue_client(tmp_path, "early", NOW + timedelta(days=1))
+    prepare_server(tmp_path, utc_now())
+    return issue_client(tmp_path, "early", utc_now() + timedelta(days=1))
 
 
 def a_server(tmp_path: Path) -> ClientFiles:
-    prepare_server(tmp_path, NOW)
+    prepare_server(tmp_path, utc_now())
     pki = pki_directory(tmp_path)
-    return ClientFiles(pki / "server.pem", pki / "server.key", pki / "ca.pem", "", NOW)
+    return ClientFiles(pki / "server.pem", pki / "server.key", pki / "ca.pem", "", utc_now())
 
 
 def nobody(_tmp_path: Path) -> None:
@@ -186,9 +189,9 @@ async def test_who_is_not_believed_is_refused_in_one_line(
 async def test_a_certificate_without_a_name_is_refused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    prepare_server(tmp_path, NOW)
-    client = issue_client(tmp_path, "x", NOW)
-    _write_unnamed(pki_directory(tmp_path), client, NOW)
+    prepare_server(tmp_path, utc_now())
+    client = issue_client(tmp_path, "x", utc_now())
+    _write_unnamed(pki_directory(tmp_path), client, utc_now())
     handlers = Handlers()
     with caplog.at_level(logging.WARNING, "quantum.edge"):
         async with serving(tmp_path, handlers) as (_, connect):
@@ -221,7 +224,7 @@ async def test_a_name_of_no_tenant_is_refused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     handlers = Handlers()
-    context = client_context(tmp_path, issue_client(tmp_path, "a", NOW))
+    context = client_context(tmp_path, issue_client(tmp_path, "a", utc_now()))
     context.check_hostname = False
     with caplog.at_level(logging.WARNING, "quantum.edge"):
         async with serving(tmp_path, handlers) as (_, connect):
@@ -245,7 +248,7 @@ async def test_what_is_no_tls_is_refused(said: bytes, tmp_path: Path) -> None:
 
 
 async def test_older_tls_is_refused(tmp_path: Path) -> None:
-    context = client_context(tmp_path, issue_client(tmp_path, "a", NOW))
+    context = client_context(tmp_path, issue_client(tmp_path, "a", utc_now()))
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     async with serving(tmp_path, Handlers()) as (_, connect):
         with pytest.raises(ssl.SSLError):
@@ -254,7 +257,7 @@ async def test_older_tls_is_refused(tmp_path: Path) -> None:
 
 async def test_rubbish_inside_a_session_ends_that_session_alone(tmp_path: Path) -> None:
     handlers = Handlers()
-    context = client_context(tmp_path, issue_client(tmp_path, "a", NOW))
+    context = client_context(tmp_path, issue_client(tmp_path, "a", utc_now()))
     async with serving(tmp_path, handlers) as (_, connect):
         bystander = await connect(ssl=context, server_hostname="localhost")
         reader, writer = await connect(ssl=context, server_hostname="localhost")
@@ -269,13 +272,13 @@ async def test_rubbish_inside_a_session_ends_that_session_alone(tmp_path: Path) 
 
 async def test_new_certificates_serve_new_connections_and_drop_nobody(tmp_path: Path) -> None:
     handlers = Handlers()
-    context = client_context(tmp_path, issue_client(tmp_path, "a", NOW))
+    context = client_context(tmp_path, issue_client(tmp_path, "a", utc_now()))
     async with serving(tmp_path, handlers) as (listener, connect):
         old = await connect(ssl=context, server_hostname="localhost")
         (pki_directory(tmp_path) / "server.pem").unlink()
         with pytest.raises(CertificatesUnusable, match=r"server\.pem"):
             listener.reload()
-        prepare_server(tmp_path, NOW)
+        prepare_server(tmp_path, utc_now())
         listener.reload()
         new = await connect(ssl=context, server_hostname="localhost")
         for reader, writer in (old, new):
@@ -292,7 +295,7 @@ async def test_websocket_under_tls_keeps_the_identity(tmp_path: Path) -> None:
     from tests.quantum.edge.test_websocket import REQUEST, Client, binary
 
     handlers = Handlers()
-    context = client_context(tmp_path, issue_client(tmp_path, "page", NOW))
+    context = client_context(tmp_path, issue_client(tmp_path, "page", utc_now()))
     async with serving(tmp_path, handlers, websocket=True) as (_, connect):
         client = Client(*await connect(ssl=context, server_hostname="localhost"))
         await client.upgrade(REQUEST)
@@ -304,25 +307,25 @@ async def test_websocket_under_tls_keeps_the_identity(tmp_path: Path) -> None:
 
 
 def test_the_server_certificate_is_renewed_before_its_end(tmp_path: Path) -> None:
-    prepare_server(tmp_path, NOW)
+    prepare_server(tmp_path, utc_now())
     certificate = pki_directory(tmp_path) / "server.pem"
     first = certificate.read_bytes()
-    prepare_server(tmp_path, NOW + timedelta(days=19))
+    prepare_server(tmp_path, utc_now() + timedelta(days=19))
     assert certificate.read_bytes() == first
-    prepare_server(tmp_path, NOW + timedelta(days=21))
+    prepare_server(tmp_path, utc_now() + timedelta(days=21))
     assert certificate.read_bytes() != first
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "../x", "-a", "a" * 65, "a b"])
 def test_a_clients_name_is_a_plain_word(name: str, tmp_path: Path) -> None:
     with pytest.raises(CertificatesUnusable, match="letters, digits"):
-        issue_client(tmp_path, name, NOW)
+        issue_client(tmp_path, name, utc_now())
     assert not any(tmp_path.iterdir())
 
 
 def test_keys_are_for_their_owner_alone(tmp_path: Path) -> None:
-    client = issue_client(tmp_path, "a", NOW)
-    prepare_server(tmp_path, NOW)
+    client = issue_client(tmp_path, "a", utc_now())
+    prepare_server(tmp_path, utc_now())
     keys = [client.key, *pki_directory(tmp_path).glob("*.key")]
     assert len(keys) == 3
     assert {key.stat().st_mode & 0o777 for key in keys} == {0o600}
@@ -330,7 +333,7 @@ def test_keys_are_for_their_owner_alone(tmp_path: Path) -> None:
 
 async def test_the_handshake_may_come_byte_by_byte(tmp_path: Path) -> None:
     handlers = Handlers()
-    context = client_context(tmp_path, issue_client(tmp_path, "a", NOW))
+    context = client_context(tmp_path, issue_client(tmp_path, "a", utc_now()))
     async with serving(tmp_path, handlers) as (_, connect):
         reader, writer = await connect()
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -367,7 +370,7 @@ async def test_two_suites_are_agreed_on_and_no_other(
     tmp_path: Path, suites: str, agreed: str | None
 ) -> None:
     """Quantumqtt §9.2."""
-    client = issue_client(tmp_path, "lamp-7", NOW)
+    client = issue_client(tmp_path, "lamp-7", utc_now())
     async with serving(tmp_path, Handlers()) as (listener, _):
         asking = await asyncio.create_subprocess_exec(
             *("openssl", "s_client", "-connect", f"{HOST}:{listener.port}"),

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import shutil
+import socket
 import ssl
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from clustor.runtime.pki import utc_now
 from quantum.edge import tls_records
 from quantum.edge.errors import ClientRefused
 from quantum.edge.listener_tls import TlsConnection
@@ -20,12 +24,12 @@ from quantum.edge.tls_development import (
     pki_directory,
     prepare_server,
 )
-from quantum.edge.tls_hello import limits_records
+from quantum.edge.tls_hello import RecordBounds, limits_records
 from quantum.edge.tls_records import PLAIN_BYTES_MAX, SUITES, Keys, Suite, TlsRecords, expand_label
 from quantum.edge.tls_secrets import SecretsFile, read_secrets
 from quantum.edge.tls_session import TlsSession
 from tests.quantum.edge.recording import HOST, Handlers
-from tests.quantum.edge.test_tls import NOW, client_context, serving
+from tests.quantum.edge.test_tls import client_context, serving
 
 AES_128 = SUITES["TLS_AES_128_GCM_SHA256"]
 ALERT, HANDSHAKE, DATA = b"\x15", b"\x16", b"\x17"
@@ -208,32 +212,67 @@ class TestKeyUpdate:
         assert [len(each) > 23 for each in wires].count(True) == 19  # those that bring an update
 
 
+RANDOM = b"00" * 32
+CLIENT_LINE = b"CLIENT_TRAFFIC_SECRET_0 " + RANDOM + b" aaaa"
+SERVER_LINE = b"SERVER_TRAFFIC_SECRET_0 " + RANDOM + b" bbbb"
+OTHER_LINE = b"EXPORTER_SECRET " + RANDOM + b" cccc"
+TOLD = {
+    "both": ([SERVER_LINE, CLIENT_LINE], False),
+    "both and another": ([SERVER_LINE, OTHER_LINE, CLIENT_LINE], False),
+    "nothing": ([], True),
+    "one": ([CLIENT_LINE], True),
+    "one twice": ([CLIENT_LINE, SERVER_LINE, CLIENT_LINE], True),
+    "of another client": ([CLIENT_LINE, SERVER_LINE.replace(RANDOM, b"01" * 32)], True),
+    "of another client alone": ([OTHER_LINE.replace(RANDOM, b"01" * 32)], True),
+    "too short": ([CLIENT_LINE, SERVER_LINE[:-2]], True),
+    "half a byte": ([CLIENT_LINE, SERVER_LINE[:-1]], True),
+    "a word more": ([CLIENT_LINE, SERVER_LINE + b" 00"], True),
+    "a word less": ([CLIENT_LINE, SERVER_LINE.rsplit(b" ", 1)[0]], True),
+    "a torn line beside": ([CLIENT_LINE, SERVER_LINE, b"ECRET_7 00"], True),
+    "no text": ([CLIENT_LINE, SERVER_LINE, b"\xff\x00"], True),
+}
+
+
 class TestSecrets:
-    def test_both_must_be_there_and_of_one_client(self) -> None:
-        client, server = b"CLIENT_TRAFFIC_SECRET_0 01 aa", b"SERVER_TRAFFIC_SECRET_0 01 bb"
-        assert read_secrets([server, client]) == (b"\xaa", b"\xbb")
-        assert read_secrets([client]) is None
-        assert read_secrets([client, client]) is None
-        assert read_secrets([client, server.replace(b" 01 ", b" 02 ")]) is None
+    @pytest.mark.parametrize(("told", "stays"), TOLD.values(), ids=TOLD.keys())
+    def test_anything_but_one_line_of_each_stays_with_openssl(
+        self, told: list[bytes], stays: bool
+    ) -> None:
+        found = read_secrets(b"".join(line + b"\n" for line in told), bytes(32), 2)
+        assert found == (None if stays else (b"\xaa\xaa", b"\xbb\xbb"))
+
+    def test_a_line_without_its_end_stays_with_openssl(self) -> None:
+        assert read_secrets(CLIENT_LINE + b"\n" + SERVER_LINE, bytes(32), 2) is None
+
+    def test_what_is_told_is_read_whole(self) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        secrets = SecretsFile()
+        secrets.listen_to(context)
+        secrets.take()  # Python has a word before the first
+        with open(context.keylog_filename, "ab") as told:
+            told.write(b"x" * 100_000)
+        assert secrets.take() == b"x" * 100_000
+        assert secrets.take() == b""
 
     async def test_nothing_is_left_where_they_were_told(self, tmp_path: Path) -> None:
         handlers = Handlers()
-        client = issue_client(tmp_path, "lamp", NOW)
-        async with serving(tmp_path, handlers) as (listener, connect):
+        client = issue_client(tmp_path, "lamp", utc_now())
+        async with serving(tmp_path, handlers, own_records=True) as (listener, connect):
             context = client_context(tmp_path, client)
             reader, writer = await connect(ssl=context, server_hostname="localhost")
             writer.write(b"hello")
             assert await reader.readexactly(5) == b"HELLO"
-            assert listener.certificates.secrets.take() == []
+            secrets = listener.certificates.secrets
+            assert secrets is not None and secrets.take() == b""
             assert is_settled(handlers)
 
     async def test_without_them_openssl_goes_on(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(SecretsFile, "take", lambda _self: [])
+        monkeypatch.setattr(SecretsFile, "take", lambda _self: b"")
         handlers = Handlers()
-        client = issue_client(tmp_path, "lamp", NOW)
-        async with serving(tmp_path, handlers) as (_, connect):
+        client = issue_client(tmp_path, "lamp", utc_now())
+        async with serving(tmp_path, handlers, own_records=True) as (_, connect):
             context = client_context(tmp_path, client)
             reader, writer = await connect(ssl=context, server_hostname="localhost")
             writer.write(b"x" * 100_000)
@@ -249,11 +288,11 @@ def is_settled(handlers: Handlers) -> bool:
 
 def test_what_comes_with_the_end_of_the_handshake_is_not_lost(tmp_path: Path) -> None:
     """A client may send its first packets in one segment with its Finished."""
-    certificates = prepare_server(tmp_path, NOW)
-    context = client_context(tmp_path, issue_client(tmp_path, "lamp", NOW))
+    certificates = prepare_server(tmp_path, utc_now(), own_records=True)
+    context = client_context(tmp_path, issue_client(tmp_path, "lamp", utc_now()))
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = context.wrap_bio(to_client, to_server, server_hostname="localhost")
-    session = TlsSession(certificates.terms.context)
+    session = TlsSession(certificates.terms.context, certificates.secrets)
     with suppress(ssl.SSLWantReadError):
         client.do_handshake()
     session.shake_hands(to_server.read(), lambda _name: "dev", certificates)
@@ -265,6 +304,31 @@ def test_what_comes_with_the_end_of_the_handshake_is_not_lost(tmp_path: Path) ->
     session.settle()
     assert session.is_settled
     assert session.receive(b"") == (b"first" * 1000 + b"second", False)
+
+
+async def test_openssl_makes_the_records_unless_told_otherwise(tmp_path: Path) -> None:
+    handlers = Handlers()
+    client = issue_client(tmp_path, "lamp", utc_now())
+    async with serving(tmp_path, handlers) as (listener, connect):
+        context = client_context(tmp_path, client)
+        reader, writer = await connect(ssl=context, server_hostname="localhost")
+        writer.write(b"x" * 100_000)
+        assert await reader.readexactly(100_000) == b"X" * 100_000
+        assert not is_settled(handlers)
+        assert listener.certificates.secrets is None
+        assert listener.certificates.terms.context.keylog_filename is None
+
+
+def test_records_end_where_their_heads_say() -> None:
+    sizes = (0, 1, 5, 300, 2)
+    wire = b"".join(b"\x17\x03\x03" + n.to_bytes(2, "big") + bytes(n) for n in sizes)
+    ends = [sum(sizes[: n + 1]) + 5 * (n + 1) for n in range(len(sizes))]
+    for step in (1, 3, 256, len(wire)):
+        bounds = RecordBounds()
+        for at in range(0, len(wire), step):
+            bounds.feed(wire[at : at + step])
+            within = range(at + 1, min(at + step, len(wire)) + 1)
+            assert [n for n in within if bounds.is_bound(n)] == [n for n in ends if n in within]
 
 
 def client_hello(**extensions: bytes) -> bytes:
@@ -318,8 +382,8 @@ def s_client(port: int, data: Path, client: ClientFiles, *more: str) -> list[str
 async def test_who_wants_short_records_gets_them_from_openssl(tmp_path: Path) -> None:
     """RFC 6066 §4: a small device has no room for more."""
     handlers = Handlers(lambda said: said.upper() + b"x" * 5_000 + b"end\n")
-    client = issue_client(tmp_path, "lamp", NOW)
-    async with serving(tmp_path, handlers) as (listener, _):
+    client = issue_client(tmp_path, "lamp", utc_now())
+    async with serving(tmp_path, handlers, own_records=True) as (listener, _):
         process = await asyncio.create_subprocess_exec(
             *s_client(listener.port, tmp_path, client, "-maxfraglen", "512"),
             stdin=asyncio.subprocess.PIPE,
@@ -339,8 +403,8 @@ async def test_who_wants_short_records_gets_them_from_openssl(tmp_path: Path) ->
 async def test_openssl_understands_every_suite_and_changes_keys(suite: str, tmp_path: Path) -> None:
     """`k` lets s_client change its keys, `K` makes it ask for ours as well."""
     handlers = Handlers()
-    client = issue_client(tmp_path, "lamp", NOW)
-    async with serving(tmp_path, handlers) as (listener, _):
+    client = issue_client(tmp_path, "lamp", utc_now())
+    async with serving(tmp_path, handlers, own_records=True) as (listener, _):
         process = await asyncio.create_subprocess_exec(
             *s_client(listener.port, tmp_path, client, "-ciphersuites", suite),
             stdin=asyncio.subprocess.PIPE,
@@ -358,3 +422,105 @@ async def test_openssl_understands_every_suite_and_changes_keys(suite: str, tmp_
         process.stdin.close()
         await asyncio.wait_for(process.wait(), 10)
         assert b"word 4" in handlers.made[0].data
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl command")
+async def test_keys_that_change_at_openssl_are_told_to_no_other_handshake(tmp_path: Path) -> None:
+    handlers = Handlers()
+    client = issue_client(tmp_path, "lamp", utc_now())
+    async with serving(tmp_path, handlers, own_records=True) as (listener, connect):
+        process = await asyncio.create_subprocess_exec(
+            *s_client(listener.port, tmp_path, client, "-maxfraglen", "512"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        assert process.stdin is not None and process.stdout is not None
+        for number in range(18):
+            process.stdin.write(b"K\n")
+            await asyncio.wait_for(process.stdout.readuntil(b"KEYUPDATE"), 10)
+            process.stdin.write(f"word {number}\n".encode())
+            await asyncio.wait_for(process.stdout.readuntil(f"WORD {number}\n".encode()), 10)
+        assert not is_settled(handlers)
+        context = client_context(tmp_path, client)
+        reader, writer = await connect(ssl=context, server_hostname="localhost")
+        writer.write(b"hello")
+        assert await reader.readexactly(5) == b"HELLO"
+        assert listener.lobby.counts.refused == 0
+        process.stdin.close()
+        await asyncio.wait_for(process.wait(), 10)
+
+
+def test_little_is_kept_for_who_is_not_believed_yet(tmp_path: Path) -> None:
+    certificates = prepare_server(tmp_path, utc_now())
+    for said in (
+        b"\x16\x03\x01\x40\x00" + b"\x01\x01\xff\x00" + bytes(0x4000 - 4),
+        b"\x16\x03\x01\x00\x01\x01" + b"\x16\x03\x01\x00\x01\x00" * 30_000,
+    ):
+        session = TlsSession(certificates.terms.context)
+        with pytest.raises(ClientRefused):
+            session.shake_hands(said * 20, lambda _name: "dev", certificates)
+        assert not session.established
+
+
+async def shake_hands(sock: socket.socket, context: ssl.SSLContext) -> TlsRecords:
+    """Be a client that makes its own records behind the handshake, and reads none."""
+    loop = asyncio.get_running_loop()
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
+    is_over = False
+    while not is_over:
+        try:
+            client.do_handshake()
+            is_over = True
+        except ssl.SSLWantReadError:
+            pass
+        await loop.sock_sendall(sock, outgoing.read())
+        if not is_over:
+            incoming.write(await loop.sock_recv(sock, 1 << 16))
+    told = Path(context.keylog_filename).read_text().split()
+    named = [n for n, word in enumerate(told) if "TRAFFIC_SECRET" in word]
+    secrets = {told[n]: bytes.fromhex(told[n + 2]) for n in named}
+    cipher = client.cipher()
+    assert cipher is not None
+    return TlsRecords(
+        SUITES[cipher[0]],
+        read_secret=secrets["SERVER_TRAFFIC_SECRET_0"],
+        write_secret=secrets["CLIENT_TRAFFIC_SECRET_0"],
+    )
+
+
+def update_requested(client: TlsRecords) -> bytes:
+    """Change our keys, and ask for others in turn."""
+    write = client._write
+    content = b"\x18\x00\x00\x01\x01" + HANDSHAKE
+    header = b"\x17\x03\x03" + (len(content) + 16).to_bytes(2, "big")
+    said = header + write.cipher.encrypt(write.nonce(), content, header)
+    write.renew()
+    return said
+
+
+async def test_who_asks_for_keys_and_reads_none_is_not_read(tmp_path: Path) -> None:
+    handlers = Handlers(lambda _said: b"")
+    context = client_context(tmp_path, issue_client(tmp_path, "lamp", utc_now()))
+    context.keylog_filename = str(tmp_path / "keys")
+    async with serving(tmp_path, handlers, own_records=True) as (listener, _):
+        lobby = listener.lobby
+        lobby.limits = replace(lobby.limits, write_high_water_bytes=1024, unread_bytes_max=4096)
+        assert listener._server is not None
+        with socket.socket(fileno=os.dup(listener._server.sockets[0].fileno())) as door:
+            door.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # who comes inherits it
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.settimeout(0)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(sock, (HOST, listener.port))
+            client = await shake_hands(sock, context)
+            for _ in range(1_000):  # until it is left unread
+                piece = b"".join(update_requested(client) + client.send(b"x") for _ in range(100))
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(loop.sock_sendall(sock, piece), 10)
+                if lobby.counts.left_unread:
+                    break
+            assert lobby.counts.left_unread
+            assert is_settled(handlers)

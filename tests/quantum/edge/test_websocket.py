@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import pytest
 from websockets.frames import Frame, Opcode
 
+from clustor.runtime.containment import contained
 from quantum.edge import Listener
 from quantum.edge.websocket import WebSocketLimits, over_websocket
 from tests.quantum.edge.recording import Clients, Handlers, limits, listening, rest_of
@@ -269,3 +270,18 @@ async def test_rubbish_after_the_upgrade_hurts_nobody_else(seed: int) -> None:
         await rest_of(client.reader)
         bystander.writer.write(frame(Opcode.PING, b"me"))
         assert await bystander.frame() == (0x8A, b"me")
+
+
+async def test_a_head_with_nonsense_behind_it_is_refused_as_any_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The library had ended the connection for the nonsense before the head was answered."""
+    monkeypatch.setattr(contained, "raising", False)
+    before = dict(contained.counts)
+    async with serving(Handlers()) as (_, connect):
+        for head in (HEAD + MQTT, b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\n"):
+            reader, writer = await connect()
+            writer.write(head + b"\r\n" + b"\xff\xff\xff\xff")
+            await reader.read()
+            writer.close()
+    assert contained.counts == before

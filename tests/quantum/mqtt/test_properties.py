@@ -25,7 +25,9 @@ from quantum.mqtt import (
     encode_packet,
     encode_properties,
 )
+from quantum.mqtt.decode import FILTERS_PER_PACKET_MAX
 from quantum.mqtt.primitives import Cursor
+from quantum.mqtt.properties import USER_PROPERTIES_MAX
 from tests.quantum.mqtt.strategies import properties_in, sent_packets
 from tests.quantum.mqtt.vectors import wire
 
@@ -168,11 +170,26 @@ def test_a_property_value_says_only_what_is_there() -> None:
     )
 
 
-def test_many_user_properties_cost_what_they_weigh() -> None:
-    """Copying what was found once per pair would take a minute here."""
-    many = Properties(user_properties=(("", ""),) * 50_000)
+def test_so_many_user_properties_and_no_more() -> None:
+    """A million of them fit in 5 MB, and would hold everybody up for seconds."""
+    many = Properties(user_properties=(("", ""),) * USER_PROPERTIES_MAX)
     encoded = encode_properties(many, PropertyScope.PUBLISH)
     assert decode_properties(Cursor(encoded), PropertyScope.PUBLISH) == many
+    more = Properties(user_properties=(("", ""),) * (USER_PROPERTIES_MAX + 1))
+    encoded = encode_properties(more, PropertyScope.PUBLISH)
+    with pytest.raises(ProtocolViolation) as caught:
+        decode_properties(Cursor(encoded), PropertyScope.PUBLISH)
+    assert caught.value.reason_code is ReasonCode.QUOTA_EXCEEDED
+
+
+@pytest.mark.parametrize("first_byte", [0x82, 0xA2])
+def test_so_many_filters_in_one_packet_and_no_more(first_byte: int) -> None:
+    line = b"\0\1a\0" if first_byte == 0x82 else b"\0\1a"
+    most = b"\0\1" + line * FILTERS_PER_PACKET_MAX
+    decode_packet(first_byte, most, ProtocolVersion.V311, direction=Direction.TO_SERVER)
+    with pytest.raises(ProtocolViolation) as caught:
+        decode_packet(first_byte, most + line, ProtocolVersion.V311, direction=Direction.TO_SERVER)
+    assert caught.value.reason_code is ReasonCode.QUOTA_EXCEEDED
 
 
 @given(st.sampled_from(PropertyScope).flatmap(lambda s: st.tuples(st.just(s), properties_in(s))))

@@ -27,6 +27,16 @@ def twin(trie: SubscriptionTrie[int, int]) -> SubscriptionTrie[int, int]:
     return copy
 
 
+def forks_of(trie: SubscriptionTrie[int, int]) -> int:
+    """Count prefixes with a `+` that both `+` and a literal level follow."""
+    below: dict[tuple[bytes, ...], set[bool]] = {}
+    for topic_filter in trie.filters():
+        path = tuple(each for each in topic_filter.split(b"/") if each != b"#")
+        for depth in range(len(path)) if b"+" in topic_filter or b"#" in topic_filter else ():
+            below.setdefault(path[:depth], set()).add(path[depth] == b"+")
+    return sum(1 for prefix, kinds in below.items() if b"+" in prefix and len(kinds) == 2)
+
+
 class TrieMachine(RuleBasedStateMachine):
     """The trie, a cache over it that is told of changes or not, and the plain list of all.
 
@@ -44,7 +54,9 @@ class TrieMachine(RuleBasedStateMachine):
     @rule(topic_filter=filters, subscriber=subscribers, value=values, told=st.booleans())
     def add(self, topic_filter: bytes, subscriber: int, value: int, told: bool) -> None:
         index = self.cache if told else self.trie
+        forks = self.trie.forks_with(topic_filter)
         old = index.add(topic_filter, subscriber, value)
+        assert self.trie.wild_forks == forks
         assert old == self.plain.get((topic_filter, subscriber))
         assert self.follower.add(topic_filter, subscriber, value) == old
         self.plain[topic_filter, subscriber] = value
@@ -74,6 +86,8 @@ class TrieMachine(RuleBasedStateMachine):
         assert list(self.cache.match(topic)) == found
         assert list(self.cache.match(topic)) == found
         assert self.follower.match(topic) == found
+        levels = topic.count(b"/") + 1
+        assert self.trie.visits(topic) <= levels * (1 + levels + self.trie.wild_forks)
 
     @rule()
     def restart_follower(self) -> None:
@@ -88,6 +102,10 @@ class TrieMachine(RuleBasedStateMachine):
         assert list(self.follower.items()) == listed
         for (topic_filter, subscriber), value in self.plain.items():
             assert self.trie.get(topic_filter, subscriber) == value
+
+    @invariant()
+    def counts_the_forks_below_a_wildcard(self) -> None:
+        assert self.trie.wild_forks == self.follower.wild_forks == forks_of(self.trie)
 
     @invariant()
     def cache_stays_within_its_bound(self) -> None:
@@ -197,3 +215,31 @@ def test_a_change_behind_the_cache_s_back_drops_all_and_is_then_known() -> None:
     assert cache.match(b"a") == [(1, 1)]
     assert len(cache) == 1
     assert cache.match(b"a") is cache.match(b"a"), "kept, not asked for anew"
+
+
+LEVELS = 14
+WILD_FORKS_MAX = 100
+
+
+def test_filters_that_fork_everywhere_are_seen_before_they_cost() -> None:
+    """2^14 filters of `a` and `+`: without a bound one topic walks through all of them."""
+    trie: SubscriptionTrie[int, int] = SubscriptionTrie()
+    topic = b"/".join([b"a"] * LEVELS)
+    for number in range(1 << LEVELS):
+        levels = [b"+" if number >> bit & 1 else b"a" for bit in range(LEVELS)]
+        topic_filter = b"/".join([*levels, b"x"])
+        if trie.forks_with(topic_filter) <= max(WILD_FORKS_MAX, trie.wild_forks):
+            trie.add(topic_filter, 1, number)
+    assert trie.wild_forks == WILD_FORKS_MAX
+    assert LEVELS < trie.visits(topic) <= LEVELS * (1 + LEVELS + WILD_FORKS_MAX)
+
+
+def test_filters_that_part_at_a_name_fork_nowhere() -> None:
+    """A tree of devices, as users have it, is not what the bound is about."""
+    trie: SubscriptionTrie[int, int] = SubscriptionTrie()
+    for number in range(2_000):
+        for pattern in (b"site/+/device/%d/#", b"device/%d/+/state", b"device/%d/+/command/+"):
+            trie.add(pattern % number, number, 0)
+    trie.add(b"site/+/device/+/state", 1, 0)
+    assert trie.wild_forks == 1
+    assert trie.visits(b"site/7/device/9/state") <= 8

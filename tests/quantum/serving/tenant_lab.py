@@ -78,7 +78,7 @@ class TenantLab(Lab):
 
     def door(self, tenant: str, identity: str | None = None) -> Door:
         """Return where a tenant's clients come in, with whom their certificate names."""
-        return Door(self, tenant, identity)
+        return Door(self, tenant, identity, tenant)
 
 
 @dataclass
@@ -86,6 +86,7 @@ class Door:
     lab: TenantLab
     tenant: str
     identity: str | None = None
+    named_tenant: str | None = None
 
     def dial(self) -> TenantLine:
         return TenantLine(self)
@@ -111,7 +112,14 @@ class TenantLine(LabLine):
             self._is_open = True
             transport: Transport = "tcp" if self._door.identity is None else "tls"
             self.handler.opened(
-                self, Peer(transport, "lab", self._door.tenant, self._door.identity)
+                self,
+                Peer(
+                    transport,
+                    "lab",
+                    self._door.tenant,
+                    self._door.identity,
+                    named_tenant=self._door.named_tenant,
+                ),
             )
         if self.is_paused:
             self.unread += data

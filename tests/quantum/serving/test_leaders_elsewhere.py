@@ -57,8 +57,8 @@ def test_a_client_is_sent_on_as_soon_as_there_is_a_way(lab: FarLab) -> None:
     assert not line.is_closed
 
 
-def test_a_client_of_a_leader_that_is_silent_is_let_go_when_another_leads(lab: FarLab) -> None:
-    """It comes back, and finds its session where it is now."""
+def test_a_client_of_a_leader_that_is_silent_is_served_when_another_leads(lab: FarLab) -> None:
+    """It has no answer yet, and need not notice: its CONNECT is asked where its session is now."""
     lab.reachable.append(OTHER_NODE)
     line = lab.dial()
     line.send(CONNECT)
@@ -66,4 +66,27 @@ def test_a_client_of_a_leader_that_is_silent_is_let_go_when_another_leads(lab: F
     assert not line.is_closed, "the older leader may still say why"
     lab.advance(0.5)
     lab.advance(0.5)
-    assert line.is_closed
+    assert line.receive(4) == CONNACK and not line.is_closed
+
+
+def test_a_client_whose_link_breaks_before_its_answer_waits_for_the_next_leader(
+    lab: FarLab,
+) -> None:
+    lab.reachable.append(OTHER_NODE)
+    line = lab.dial()
+    line.send(CONNECT)
+    assert CONNECT in lab.sent[-1]
+    lab.reachable.clear()
+    lab.service.on_peer_lost(cast("Any", OTHER_NODE))
+    lab.settle()
+    assert not line.is_closed, "it was killed before it answered"
+    lab.lead_by(lab.node.node_id)
+    assert line.receive(4) == CONNACK
+
+
+def test_a_client_that_nobody_can_serve_in_time_is_closed_without_a_word(lab: FarLab) -> None:
+    """A refusal ends many clients for good; after none they come again."""
+    line = lab.dial()
+    line.send(CONNECT)
+    lab.advance(6)
+    assert line.is_closed and line.receive(1) == b""

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from quantum.mqtt import Connack, Connect, Pingreq, Pingresp, ProtocolVersion, ReasonCode
+from quantum.mqtt import (
+    NO_PROPERTIES,
+    Connack,
+    Connect,
+    Pingreq,
+    Pingresp,
+    Properties,
+    ProtocolVersion,
+    ReasonCode,
+)
 from quantum.mqtt.types import ClientId
 from tests.quantum.serving.client import V5, V31, V311, connect, dial, topic, unique
 from tests.quantum.serving.lab import Lab
@@ -28,12 +37,33 @@ def test_a_client_waits_for_a_leader(lab: Lab, version: ProtocolVersion) -> None
 
 @ALL
 def test_a_client_does_not_wait_for_ever(lab: Lab, version: ProtocolVersion) -> None:
-    """0x88 is legal in CONNACK, and in nothing else (C11); before MQTT 5 it is return code 3."""
+    """Nobody leads: it is closed without CONNACK, and so comes again; a refusal ends many."""
     lab.lead(leads=False)
     client = dial(lab, version)
     client.send(Connect(version, ClientId(unique("client"))))
     lab.advance(6)
-    client.expect_refusal(ReasonCode.SERVER_UNAVAILABLE)
+    assert client.receive() is None and getattr(client.line, "is_closed", True)
+
+
+@ALL
+def test_a_client_whose_leader_goes_before_its_answer_is_answered_by_the_next(
+    lab: Lab, version: ProtocolVersion
+) -> None:
+    client = dial(lab, version)
+    for replica in (group.replica for group in lab.node.groups):
+        replica.is_stuck = True
+    lasting = Properties(session_expiry_interval=60) if version is V5 else NO_PROPERTIES
+    name = ClientId(unique("client"))
+    client.send(Connect(version, name, clean_start=False, properties=lasting))
+    assert client.receive() is None, "its session is on its way into the log"
+    lab.lead(leads=False)
+    for replica in (group.replica for group in lab.node.groups):
+        replica.is_stuck = False
+    assert not getattr(client.line, "is_closed", True)
+    lab.lead(leads=True)
+    client.expect(Connack)
+    client.send(Pingreq())
+    client.expect(Pingresp)
 
 
 def test_who_sends_much_while_it_waits_is_left_unread() -> None:

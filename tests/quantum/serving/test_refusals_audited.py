@@ -14,6 +14,8 @@ from tests.quantum.serving.tenant_lab import TenantLab
 TENANTS: dict[str, dict[str, object]] = {
     "blue": {"acl": [{"effect": "allow", "pattern": "mine/#"}]},
     "red": {},
+    "green": {"connection_audit": "all"},
+    "gray": {"connection_audit": "off"},
 }
 
 
@@ -22,6 +24,10 @@ class Desk:
 
     def __init__(self) -> None:
         self.told: list[dict[str, Any]] = []
+        self.clients: list[tuple[str, str, str, bool]] = []
+
+    def client_did(self, what: str, *, who: str, why: str, tenant: str, every: bool) -> None:
+        self.clients.append((what, f"{tenant}/{who}", why, every))
 
     def refused(self, what: str, **facts: Any) -> None:
         self.told.append({"what": what, **facts})
@@ -65,3 +71,20 @@ def test_malformed_packets_are_told(lab: TenantLab, desk: Desk) -> None:
     client.send(b"\xc1\x00")
     client.expect_disconnect(ReasonCode.MALFORMED_PACKET)
     assert [each["what"] for each in desk.told] == ["MalformedPacket"]
+
+
+@pytest.mark.parametrize(("tenant", "every"), [("red", False), ("green", True)])
+def test_who_comes_and_goes_is_told_as_the_tenant_wants(
+    lab: TenantLab, desk: Desk, tenant: str, every: bool
+) -> None:
+    connect(lab.door(tenant, "alice"), client_id="a").leave()
+    connect(lab.door(tenant), client_id="b").cut()
+    lab.settle()
+    connect(lab.door("gray"), client_id="c").leave()
+    lab.settle()
+    assert desk.clients == [
+        ("ClientConnected", f"{tenant}/alice a", "Done", every),
+        ("ClientDisconnected", f"{tenant}/alice a", "Goodbye", every),
+        ("ClientConnected", f"{tenant}/- b", "Done", every),
+        ("ClientDisconnected", f"{tenant}/- b", "Lost", every),
+    ]

@@ -197,12 +197,13 @@ class TestDelay:
         lab.advance(100)
         watcher.expect_quiet()
 
-    def test_a_takeover_says_no_will(self, lab: Lab) -> None:
-        """quantumqtt §10.3: takeover suppresses the will"""
+    def test_mqtt_3_1_4_3_a_takeover_by_nobody_proven_says_the_will(self, lab: Lab) -> None:
+        """C23: quantumqtt §10.3 suppresses it for a proven identity only."""
         watcher = watching(lab, last := topic("will"))
         name = unique("client")
         connect(lab, client_id=name, will=will(last), session_expiry_interval=100)
         connect(lab, client_id=name, clean=False, session_expiry_interval=100)
+        assert watcher.take().payload == b"gone"
         lab.advance(100)
         watcher.expect_quiet()
 
@@ -211,5 +212,5 @@ class TestDelay:
         name = unique("client")
         connect(lab, client_id=name, will=will(last, b"old"))
         connect(lab, client_id=name, will=will(last, b"new")).cut()
-        assert watcher.take().payload == b"new"
+        assert [watcher.take().payload for _ in range(2)] == [b"old", b"new"]
         watcher.expect_quiet()

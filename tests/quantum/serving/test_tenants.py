@@ -51,7 +51,8 @@ GREEDY_FILTERS = [
 
 @pytest.fixture
 def lab() -> TenantLab:
-    return TenantLab({"blue": {}, "red": {}})
+    everything = [{"effect": "allow", "pattern": each} for each in ("#", "$SYS/#")]
+    return TenantLab({"blue": {"acl": everything}, "red": {"acl": everything}})
 
 
 class TestSeparation:

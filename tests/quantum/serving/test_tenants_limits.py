@@ -6,8 +6,17 @@ from typing import cast
 
 import pytest
 
-from quantum.mqtt import ProtocolVersion, Puback, Publish, ReasonCode, TopicName, encode_packet
-from quantum.mqtt.types import PacketId
+from quantum.mqtt import (
+    ProtocolVersion,
+    Puback,
+    Publish,
+    ReasonCode,
+    TopicName,
+    Unsuback,
+    Unsubscribe,
+    encode_packet,
+)
+from quantum.mqtt.types import PacketId, TopicFilter
 from quantum.serving import backpressure
 from quantum.serving.limits import MqttLimits
 from tests.quantum.serving.client import V5, V31, V311, Client, connect
@@ -162,6 +171,30 @@ class TestRates:
             reasons.append(reader.subscribe(b"t/%d" % len(reasons), 1))
         assert len(reasons) == 3 and not any(each.is_failure for each in reasons)
 
+    def test_unsubscribes_count_as_subscribes(self) -> None:
+        """Each costs the log as much."""
+        lab = TenantLab({"blue": {"rates": {"subscribes": {"per_second": 1, "burst": 2}}}})
+        reader = connect(lab.door("blue"))
+        count = 0
+        while not line_of(reader).is_paused and count < 10:
+            assert reader.unsubscribe(b"t/%d" % count) == (ReasonCode.NO_SUBSCRIPTION_EXISTED,)
+            count += 1
+        assert count == 3
+
+    @ALL
+    def test_too_many_unsubscribes_are_refused(self, version: ProtocolVersion) -> None:
+        """MQTT 5 has a word for each filter, before it there is none: the connection ends."""
+        lab = TenantLab({"blue": {"rates": {"subscribes": {"per_second": 1, "burst": 2}}}})
+        first, second = (connect(lab.door("blue"), version) for _ in range(2))
+        filters = tuple(TopicFilter(b"t/%d" % number) for number in range(100))
+        for client in (first, second):
+            client.send(Unsubscribe(PacketId(7), filters))
+        if version is V5:
+            codes = second.expect_answer(Unsuback).reason_codes
+            assert codes == (ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,) * 100
+        else:
+            second.expect_end()
+
 
 class TestNeighbours:
     """One tenant's flood takes its share of a turn, and no more."""
@@ -194,12 +227,15 @@ class TestNeighbours:
             lab.turn()
         assert all(line_of(writer).received for writer in flood)
 
-    def test_a_tenant_that_is_alone_has_whole_turns(self) -> None:
+    def test_a_tenant_that_is_alone_leaves_room_for_heartbeats_and_acks(self) -> None:
         lab = TenantLab({"blue": {}}, OPEN)
         flood = [connect(lab.door("blue")) for _ in range(20)]
         for writer in flood:
             line_of(writer).put(publishes(500, 200))
-            assert not line_of(writer).is_paused
+        paused = [line_of(writer).is_paused for writer in flood]
+        assert paused[0] is False and paused[-1] is True, "a turn takes 256 KiB and no more"
+        lab.tick(20)
+        assert [len(answers(writer)) for writer in flood] == [500] * 20
 
 
 class TestBackpressure:

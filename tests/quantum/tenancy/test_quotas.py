@@ -25,14 +25,14 @@ GROUPS = Resource.SHARED_GROUPS
 HOUR = 3_600_000
 
 
-def test_defaults_and_maxima_are_the_specification_s() -> None:
+def test_defaults_and_maxima_are_the_specification_s_but_for_filters() -> None:
     gib, tib = 1 << 30, 1 << 40
     assert Quotas() == Quotas(
-        1_048_576, 64 * gib, 128 * gib, 1_000_000, 50_000, 64 << 20, 1_000, 256, 128
+        1_048_576, 64 * gib, 128 * gib, 1_000_000, 50_000, 64 << 20, 1_000, 10_000, 128
     )
     assert (
         Quotas(
-            *(1_048_576, tib, 2 * tib, 10_000_000, 500_000, gib, 50_000, 256, 1024),
+            *(1_048_576, tib, 2 * tib, 10_000_000, 500_000, gib, 50_000, 100_000, 1024),
             *(100_000_000, 1_048_576),
         )
         == QUOTA_MAXIMA

@@ -20,6 +20,7 @@ from clustor.runtime.disk.errors import (
     RingBroken,
     SyncFailed,
 )
+from clustor.runtime.disk.loss import describe_loss
 from clustor.runtime.disk.partition import Partition
 from clustor.runtime.disk.storage import DirectoryStorage
 from clustor.runtime.disk.types import Completion, Disk, Downgrade, PlanToken, SyncDurations
@@ -46,6 +47,7 @@ __all__ = [
     "SyncDurations",
     "SyncFailed",
     "UringDisk",
+    "describe_loss",
     "detect",
     "open_disk",
     "open_mode",

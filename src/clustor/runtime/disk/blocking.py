@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import deque
 from contextlib import suppress
 from pathlib import Path
@@ -40,7 +41,8 @@ class BlockingDisk:
         self._partitions: dict[int, Partition] = {}
         self._numbers = 0
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._queue: SimpleQueue[tuple[Partition, Plan, PlanToken, int] | None] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[Partition, Plan, PlanToken, int, int] | None] = SimpleQueue()
+        self._began_ns = 0  # of the plan that the thread runs; 0: it has none
         self._done: deque[Completion] = deque()
         self._pace = Pace()
         self._untold = 0  # plans that the owner gave and has not heard of again
@@ -75,11 +77,12 @@ class BlockingDisk:
         """
         self._require_open()
         if alone and self.is_quick and is_small(plan):
-            completion = self._run(partition, plan, token, partition.failures_seen)
+            now_ns = time.monotonic_ns()
+            completion = self._run(partition, plan, token, partition.failures_seen, now_ns)
             self._tell(completion)
             return completion
         self._untold += 1
-        self._queue.put((partition, plan, token, partition.failures_seen))
+        self._queue.put((partition, plan, token, partition.failures_seen, time.monotonic_ns()))
         return None
 
     def _tell(self, completion: Completion) -> None:
@@ -101,6 +104,14 @@ class BlockingDisk:
             self._untold -= 1
             taken.append(completion)
         return taken
+
+    def look(self) -> None:
+        """Do nothing: the thread notes itself when something is over."""
+
+    def age_ns(self) -> int:
+        """Return for how long the device has had the oldest work that it has not done (C20)."""
+        began_ns = self._began_ns
+        return time.monotonic_ns() - began_ns if began_ns else 0
 
     def execute(self, partition: Partition, plan: Plan) -> SyncDurations:
         """Run a plan here and now, in the caller's thread; raise a DiskError when it fails."""
@@ -141,10 +152,13 @@ class BlockingDisk:
                 self._done.append(self._run(*submission))
                 os.eventfd_write(self._event, 1)
 
-    def _run(self, partition: Partition, plan: Plan, token: PlanToken, seen: int) -> Completion:
+    def _run(
+        self, partition: Partition, plan: Plan, token: PlanToken, seen: int, given_ns: int
+    ) -> Completion:
         durations: SyncDurations = ()
         error: DiskError | None = None
         with self._lock:
+            began_ns = self._began_ns = time.monotonic_ns()
             try:
                 if partition.failures != seen:
                     raise PlanAbandoned("an earlier plan failed", failures=partition.failures)
@@ -157,4 +171,6 @@ class BlockingDisk:
                 error = DiskError(
                     "the writer failed on a plan it does not understand", cause=repr(bug)
                 )
-        return Completion(partition, token, durations, error)
+            finally:
+                self._began_ns = 0
+        return Completion(partition, token, durations, error, queued_ns=began_ns - given_ns)

@@ -30,9 +30,7 @@ import errno
 import os
 import platform
 import re
-import threading
-from collections.abc import Callable, Sequence
-from queue import SimpleQueue
+from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from clustor.runtime.disk.mounts import filesystem_kind
@@ -76,50 +74,3 @@ def sync_all(directory: int, descriptors: Sequence[int], *, whole: bool) -> Sync
         except OSError as error:
             return nth, error.errno or errno.EIO
     return None
-
-
-class SyncThreads:
-    """Bulk syncs, each in a thread of its own: io_uring knows no such call, and the loop waits not.
-
-    Their owner is woken by its eventfd, and hears in its own thread what came of each.
-    """
-
-    def __init__(self, event: int) -> None:
-        self._event = event
-        self._running: set[threading.Thread] = set()
-        self._over: SimpleQueue[
-            tuple[threading.Thread, Callable[[SyncFailure], None], SyncFailure]
-        ] = SimpleQueue()
-
-    def __len__(self) -> int:
-        return len(self._running)
-
-    def start(
-        self, call: Callable[[], SyncFailure], on_over: Callable[[SyncFailure], None]
-    ) -> None:
-        """Run `call` beside the owner; `take` then gives its result to `on_over`."""
-
-        def work() -> None:
-            failure: SyncFailure = (0, errno.EIO)
-            try:
-                failure = call()
-            finally:  # an owner that hears nothing would wait for ever
-                self._over.put((thread, on_over, failure))
-                os.eventfd_write(self._event, 1)
-
-        thread = threading.Thread(target=work, name="disk-sync", daemon=True)
-        self._running.add(thread)
-        thread.start()
-
-    def take(self) -> None:
-        """Hand out the results of those that are over."""
-        while not self._over.empty():
-            thread, on_over, failure = self._over.get()
-            thread.join()
-            self._running.discard(thread)
-            on_over(failure)
-
-    def wait(self) -> None:
-        """Block until all that run are over; their results wait for `take`."""
-        for thread in self._running:
-            thread.join()

@@ -45,22 +45,26 @@ def detect(root: Path) -> Detection:
 
     Raises DiskError when not even blocking writes come back.
     """
-    downgrades: list[Downgrade] = []
-    for mode in (IoWriterMode.FIXED_URING, IoWriterMode.REGISTERED_URING):
-        try:
-            _try(mode, root)
-        except DiskError as error:
-            downgrades.append(Downgrade(mode, str(error)))
-        else:
-            return Detection(mode, tuple(downgrades))
-    _try(IoWriterMode.BLOCKING, root)
-    return Detection(IoWriterMode.BLOCKING, tuple(downgrades))
+    disk = open_disk(root)
+    disk.close()
+    return Detection(disk.mode, tuple(disk.downgrades))
 
 
 def open_disk(root: Path, *, best: IoWriterMode = IoWriterMode.FIXED_URING) -> Disk:
-    """Open the disk that holds `root` in the best mode that works, but none better than `best`."""
-    detection = detect(root)
-    return open_mode(max(detection.mode, best), detection.downgrades)
+    """Open the disk that holds `root` in the best mode that works, but none better than `best`.
+
+    What was tried is what is used: the kernel gives locked memory back late, so a second ring
+    could be refused where the first was not. Raises DiskError as `detect` does.
+    """
+    downgrades: list[Downgrade] = []
+    for mode in (IoWriterMode.FIXED_URING, IoWriterMode.REGISTERED_URING):
+        if mode < best:
+            continue
+        try:
+            return _tried(mode, root, tuple(downgrades))
+        except DiskError as error:
+            downgrades.append(Downgrade(mode, str(error)))
+    return _tried(IoWriterMode.BLOCKING, root, tuple(downgrades))
 
 
 def open_mode(mode: IoWriterMode, downgrades: tuple[Downgrade, ...] = ()) -> Disk:
@@ -78,25 +82,34 @@ def probe(root: Path) -> Filesystem:
     return Filesystem(status.st_blksize, kind, space.f_bavail * space.f_frsize)
 
 
-def _try(mode: IoWriterMode, root: Path) -> None:
+def _tried(mode: IoWriterMode, root: Path, downgrades: tuple[Downgrade, ...]) -> Disk:
+    """Open a disk, and return it if it proves to work."""
+    disk = open_mode(mode, downgrades)
+    try:
+        _try(disk, root)
+    except BaseException:
+        disk.close()
+        raise
+    return disk
+
+
+def _try(disk: Disk, root: Path) -> None:
     """Write, sync and read back through the ring or the thread, twice: cold, then warm."""
     content = bytes(range(256)) * 16
-    disk = open_mode(mode)
-    try:
-        partition = disk.open_partition(root)
-        disk.execute(partition, (Delete(PROBE_FILE), Create(PROBE_FILE)))
-        for turn in range(2):
-            data = content[turn:] + content[:turn]
-            disk.submit(partition, (Write(PROBE_FILE, 0, data), Sync(PROBE_FILE)), PlanToken(turn))
-            _await_completion(disk)
-            storage = DirectoryStorage(root)
-            found = storage.read(PROBE_FILE, 0, len(data) + 1)
-            storage.close()
-            if found != data or disk.mode != mode:
-                raise RingBroken("the probe did not read back what it wrote", mode=disk.mode.name)
-        disk.execute(partition, (Delete(PROBE_FILE), SyncDirectory("")))
-    finally:
-        disk.close()
+    mode = disk.mode
+    partition = disk.open_partition(root)
+    disk.execute(partition, (Delete(PROBE_FILE), Create(PROBE_FILE)))
+    for turn in range(2):
+        data = content[turn:] + content[:turn]
+        disk.submit(partition, (Write(PROBE_FILE, 0, data), Sync(PROBE_FILE)), PlanToken(turn))
+        _await_completion(disk)
+        storage = DirectoryStorage(root)
+        found = storage.read(PROBE_FILE, 0, len(data) + 1)
+        storage.close()
+        if found != data or disk.mode != mode:
+            raise RingBroken("the probe did not read back what it wrote", mode=disk.mode.name)
+    disk.execute(partition, (Delete(PROBE_FILE), SyncDirectory("")))
+    disk.close_partition(partition)
 
 
 def _await_completion(disk: Disk) -> None:

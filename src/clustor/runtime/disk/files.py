@@ -32,6 +32,10 @@ class OpenFile:
     """While it is not dirty: its length. A write that begins behind it leaves a gap to fill."""
     reach: int = UNKNOWN
     """Its length with all that was written to it; UNKNOWN where others may have changed it."""
+    reserved: int = 0
+    """Up to here the disk holds room for it, as far as we reserved it."""
+    reserve_to: int = 0
+    """So far room is reserved ahead of its writes, step by step; 0: it is not."""
     slot: int = NO_SLOT
     """Its place in the ring's table of registered files."""
 
@@ -55,6 +59,8 @@ class FileTable:
         self._limit = limit
         self._files: OrderedDict[FileKey, OpenFile] = OrderedDict()
         self.before_close: Callable[[OpenFile], None] = lambda _: None
+        self.close_descriptor: Callable[[int], None] = os.close
+        """To close a large file that was deleted frees all its blocks, and takes that long."""
 
     def __len__(self) -> int:
         return len(self._files)
@@ -92,7 +98,7 @@ class FileTable:
         file = self._files.pop(key, None)
         if file is not None:
             self.before_close(file)
-            os.close(file.descriptor)
+            self.close_descriptor(file.descriptor)
 
     def discard_partition(self, number: int) -> None:
         """Close all files of one partition."""

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn, assert_never
+from typing import Any, NamedTuple, NoReturn, assert_never
 
 from clustor.log.steps import (
     Create,
@@ -30,11 +30,26 @@ from clustor.runtime.disk.bulk import SyncFailure, sync_all, trusts_syncfs
 from clustor.runtime.disk.errors import FileFenced, PathRefused, plan_failed
 from clustor.runtime.disk.files import UNKNOWN, FileTable, OpenFile
 from clustor.runtime.disk.paths import Directories, parts_of
-from clustor.runtime.disk.reserve import reserve
+from clustor.runtime.disk.reserve import RESERVE_STEP_BYTES, reserve
 from clustor.runtime.disk.types import SyncDurations
 
+PATH_STEPS = (Create, Delete, MakeDirectory, Rename, SyncDirectory)
+"""Steps that need nothing but names: several of them can be run one behind the other elsewhere."""
 
-class _SyncRefused(Exception):
+
+class Halves(NamedTuple):
+    """A step as what may block, and what its owner notes when that is over.
+
+    `work` touches names below the partition's root and descriptors that it was given, so that any
+    thread may run it while its partition is busy with nothing else; `settle` takes its result in
+    the thread of the owner, to whom the table of open files belongs.
+    """
+
+    work: Callable[[], Any]
+    settle: Callable[[Any], None]
+
+
+class SyncRefused(Exception):  # a fact on its way to PlanFailed
     """The sync itself failed, not the way to the file."""
 
     def __init__(self, code: int, file: str | None = None) -> None:
@@ -95,11 +110,16 @@ class Partition:
     def run_step(self, number: int, step: Step) -> None:
         """Run one step; raise PlanFailed, and fence what it was about when it was a sync."""
         try:
-            self._run(step)
-        except _SyncRefused as refused:
-            self.fail(number, step, refused.code, sync=True, file=refused.file)
-        except OSError as error:
-            self.fail(number, step, error.errno or errno.EIO)
+            work, settle = self.halves(step)
+            settle(work())
+        except (OSError, SyncRefused) as error:
+            self.refuse(number, step, error)
+
+    def refuse(self, number: int, step: Step, error: OSError | SyncRefused) -> NoReturn:
+        """Raise what a step's error means for its plan."""
+        if isinstance(error, SyncRefused):
+            self.fail(number, step, error.code, sync=True, file=error.file)
+        self.fail(number, step, error.errno or errno.EIO)
 
     def fail(
         self, number: int, step: Step, code: int, *, sync: bool = False, file: str | None = None
@@ -124,15 +144,38 @@ class Partition:
 
     def write(self, name: str, offset: int, data: bytes) -> None:
         """Write all of `data`, however the kernel divides it."""
+        work, settle = self._write(name, offset, data)
+        settle(work())
+
+    def _write(self, name: str, offset: int, data: bytes) -> Halves:
         file = self.file(name)
         file.dirty = True
         reach, file.reach = file.reach, UNKNOWN  # until all bytes are there
-        written = os.pwrite(file.descriptor, data, offset)
-        while written < len(data):
-            rest = memoryview(data)[written:]
-            written += os.pwrite(file.descriptor, rest, offset + written)
-        if reach != UNKNOWN:
-            file.reach = max(reach, offset + written) if written else reach
+        if offset + len(data) > file.reserved:
+            self.make_room(file, offset + len(data))
+
+        def settle(written: int) -> None:
+            if reach != UNKNOWN:
+                file.reach = max(reach, offset + written) if written else reach
+
+        return Halves(lambda: _write_all(file.descriptor, offset, data), settle)
+
+    def make_room(self, file: OpenFile, end: int) -> None:
+        """Reserve the next step of a file that is to grow up to `end`, where it is a growing one.
+
+        Where there is no room for a whole step the write itself must tell whether it fits.
+        """
+        if not file.reserved < file.reserve_to:
+            return
+        target = min(max(end, file.reserved + RESERVE_STEP_BYTES), file.reserve_to)
+        try:
+            held = reserve(file.descriptor, target - file.reserved, file.reserved)
+        except OSError:
+            held = False
+        if held:
+            file.reserved = target
+        else:
+            file.reserve_to = 0
 
     def dirty_files(self, step: SyncFiles) -> list[tuple[str, OpenFile]]:
         """Return those of the step's files that have anything to sync."""
@@ -152,54 +195,73 @@ class Partition:
         self._table.discard_partition(self.number)
         self._directories.close()
 
-    def _run(self, step: Step) -> None:
+    def halves(self, step: Step) -> Halves:
+        """Divide a step into what may block and what is noted behind it."""
         match step:
             case Write():
-                self.write(step.file, step.offset, step.data)
+                return self._write(step.file, step.offset, step.data)
             case Sync():
                 file = self.file(step.file)
-                _sync(os.fdatasync, file.descriptor)
-                file.on_synced()
+                return Halves(
+                    lambda: _sync(os.fdatasync, file.descriptor), lambda _: file.on_synced()
+                )
             case SyncFiles():
-                self._sync_files(step)
+                return self._sync_files(step)
             case Create():
-                self._create(step)
+                return Halves(lambda: self._create(step), lambda made: self._created(step, made))
             case Truncate():
                 file = self.file(step.file)
                 file.dirty = True
                 file.reach = UNKNOWN
-                os.ftruncate(file.descriptor, step.size_bytes)
+                return Halves(lambda: os.ftruncate(file.descriptor, step.size_bytes), _nothing)
             case Rename():
-                self._rename(step)
+                return Halves(lambda: self._rename(step), lambda _: self._renamed(step))
             case Delete():
-                self._delete(step)
+                key = (self.number, step.file)
+                return Halves(lambda: self._delete(step), lambda _: self._table.discard(key))
             case SyncDirectory():
-                _sync(os.fsync, self._directories.open(step.directory))
+                return Halves(lambda: self._sync_directory(step), _nothing)
             case MakeDirectory():
-                self._make_directory(step)
+                return Halves(lambda: self._make_directory(step), _nothing)
             case _:
                 assert_never(step)
 
-    def _sync_files(self, step: SyncFiles) -> None:
-        files = self.dirty_files(step)
-        failed = self.sync_call(files)()
-        if failed is not None:
-            raise _SyncRefused(failed[1], files[failed[0]][0])
-        for _, file in files:
-            file.on_synced()
+    def _sync_directory(self, step: SyncDirectory) -> None:
+        _sync(os.fsync, self._directories.open(step.directory))
 
-    def _create(self, step: Create) -> None:
+    def _sync_files(self, step: SyncFiles) -> Halves:
+        files = self.dirty_files(step)
+
+        def settle(failed: SyncFailure) -> None:
+            if failed is not None:
+                raise SyncRefused(failed[1], files[failed[0]][0])
+            for _, file in files:
+                file.on_synced()
+
+        return Halves(self.sync_call(files), settle)
+
+    def _create(self, step: Create) -> tuple[int, int]:
+        """Return its descriptor, and how much room is reserved for it."""
         descriptor = self._directories.open_file(step.file, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        first = min(step.reserve_bytes, RESERVE_STEP_BYTES)
+        held = False
         try:
-            if step.reserve_bytes:
-                reserve(descriptor, step.reserve_bytes)
+            if first:
+                held = reserve(descriptor, first)
         except OSError:
             # Without its room the file is of no use, and would stop the plan's next attempt.
             os.close(descriptor)
             parent, name = self._directories.parent(step.file)
             os.unlink(name, dir_fd=parent)
             raise
-        self._table.add((self.number, step.file), OpenFile(descriptor, dirty=False))
+        return descriptor, first if held else 0
+
+    def _created(self, step: Create, made: tuple[int, int]) -> None:
+        descriptor, reserved = made
+        file = OpenFile(descriptor, dirty=False)
+        if reserved:
+            file.reserved, file.reserve_to = reserved, step.reserve_bytes
+        self._table.add((self.number, step.file), file)
 
     def _rename(self, step: Rename) -> None:
         source_parent, source = self._directories.parent(step.source)
@@ -210,6 +272,8 @@ class Partition:
         if not stat.S_ISREG(mode):
             raise PathRefused("not a regular file", path=step.source)
         os.rename(source, target, src_dir_fd=source_parent, dst_dir_fd=target_parent)
+
+    def _renamed(self, step: Rename) -> None:
         if step.source != step.target:
             self._table.move((self.number, step.source), (self.number, step.target))
 
@@ -217,7 +281,6 @@ class Partition:
         with suppress(FileNotFoundError):
             parent, name = self._directories.parent(step.file)
             os.unlink(name, dir_fd=parent)
-        self._table.discard((self.number, step.file))
 
     def _make_directory(self, step: MakeDirectory) -> None:
         made = ""
@@ -232,11 +295,23 @@ class Partition:
             made = f"{made}/{part}" if made else part
 
 
+def _nothing(_result: object) -> None:
+    """Nothing is noted behind this step."""
+
+
+def _write_all(descriptor: int, offset: int, data: bytes) -> int:
+    written = os.pwrite(descriptor, data, offset)
+    while written < len(data):
+        rest = memoryview(data)[written:]
+        written += os.pwrite(descriptor, rest, offset + written)
+    return written
+
+
 def _sync(call: Callable[[int], None], descriptor: int) -> None:
     try:
         call(descriptor)
     except OSError as error:
-        raise _SyncRefused(error.errno or errno.EIO) from error
+        raise SyncRefused(error.errno or errno.EIO) from error
 
 
 def _touched(step: Step) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import errno
 import mmap
+import resource
 import struct
 from contextlib import suppress
 from typing import Any
@@ -27,7 +28,8 @@ from clustor.runtime.disk.files import NO_SLOT, OpenFile
 
 ENTRIES = 256  # a power of two
 FILE_SLOTS = 512
-BUFFER_COUNT = 16
+BUFFER_COUNTS = (16, 4, 1)  # registered buffers are locked memory, which `ulimit -l` bounds
+BUFFER_COUNT = BUFFER_COUNTS[0]
 BUFFER_BYTES = 256 * 1024
 
 _SQE_BYTES = 64
@@ -46,6 +48,8 @@ class Ring:
     """
 
     def __init__(self, event: int, mode: IoWriterMode) -> None:
+        self.buffers_refused = ""
+        """Why fewer buffers are registered than wanted; empty: as many as wanted are."""
         self._ring = liburing.Ring()
         try:
             liburing.io_uring_queue_init(ENTRIES, self._ring)
@@ -62,8 +66,10 @@ class Ring:
             raise OSError(errno.EOPNOTSUPP, "the kernel lacks IORING_FEAT_CQE_SKIP")
         self._cqe = liburing.Cqe()
         liburing.io_uring_register_eventfd(self._ring, event)
-        liburing.io_uring_register_files_sparse(self._ring, FILE_SLOTS)
-        self._free_slots = list(range(FILE_SLOTS))
+        # The kernel registers no more files than a process may open.
+        slots = min(FILE_SLOTS, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        liburing.io_uring_register_files_sparse(self._ring, slots)
+        self._free_slots = list(range(slots))
         self._buffers: list[bytearray] = []
         self._free_buffers: list[int] = []
         if mode == IoWriterMode.FIXED_URING:
@@ -73,12 +79,31 @@ class Ring:
         self._tail = 0
 
     def _register_buffers(self) -> None:
-        self._buffers = [bytearray(BUFFER_BYTES) for _ in range(BUFFER_COUNT)]
-        # A bytearray with a view on it cannot be moved: the kernel holds its pages.
-        self._views = [memoryview(buffer) for buffer in self._buffers]
-        self._vector = liburing.Iovec(self._buffers)
-        liburing.io_uring_register_buffers(self._ring, self._vector)
-        self._free_buffers = list(range(BUFFER_COUNT))
+        """Register as many as this user may lock, on this one ring.
+
+        A ring that was given up for another would still count: the kernel returns locked memory
+        late.
+        """
+        for count in BUFFER_COUNTS:
+            buffers = [bytearray(BUFFER_BYTES) for _ in range(count)]
+            vector = liburing.Iovec(buffers)
+            try:
+                liburing.io_uring_register_buffers(self._ring, vector)
+            except OSError as error:
+                self.buffers_refused = f"no buffer can be locked: {error}"
+                continue
+            if count != BUFFER_COUNT:
+                self.buffers_refused = f"only {count} of {BUFFER_COUNT} buffers can be locked"
+            self._buffers, self._vector = buffers, vector
+            # A bytearray with a view on it cannot be moved: the kernel holds its pages.
+            self._views = [memoryview(buffer) for buffer in buffers]
+            self._free_buffers = list(range(count))
+            return
+
+    @property
+    def buffer_count(self) -> int:
+        """How many buffers are registered."""
+        return len(self._buffers)
 
     def close(self) -> None:
         """Give the ring back to the kernel; nothing may be under way."""

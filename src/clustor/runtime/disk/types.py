@@ -28,7 +28,12 @@ class Completion:
     partition: Partition
     token: PlanToken
     sync_durations: SyncDurations
+    """What the device took; neither what waited before it, nor that it was noticed late (C20)."""
     error: DiskError | None
+    queued_ns: int = 0
+    """How long it waited behind other plans before its first step began."""
+    seen_late_ns: int = 0
+    """How much of its time its owner was busy elsewhere, and may have added by looking late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,12 @@ class Disk(Protocol):
 
     def completions(self) -> list[Completion]:
         """Take the plans that are over, and reset the eventfd."""
+
+    def look(self) -> None:
+        """See what the kernel has done, so that later lateness is not the device's (C20)."""
+
+    def age_ns(self) -> int:
+        """Return for how long the device has had the oldest work that it has not done (C20)."""
 
     def execute(self, partition: Partition, plan: Plan) -> SyncDurations:
         """Run a plan here and now, in the caller's thread; raise a DiskError when it fails."""

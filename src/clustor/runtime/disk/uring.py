@@ -9,21 +9,25 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from clustor.log.steps import Plan, Sync, SyncFiles, Write
+from clustor.log.steps import Plan, Step, Sync, SyncFiles, Write
 from clustor.log.types import IoWriterMode
+from clustor.runtime.disk.beside import BlockingCalls, Closer, Ran, leading, run_all
 from clustor.runtime.disk.blocking import OPEN_FILES_MAX
-from clustor.runtime.disk.bulk import SyncFailure, SyncThreads
+from clustor.runtime.disk.bulk import SyncFailure
 from clustor.runtime.disk.errors import DiskClosed, DiskError, PlanAbandoned, RingBroken
 from clustor.runtime.disk.files import NO_SLOT, UNKNOWN, FileTable, OpenFile
 from clustor.runtime.disk.pace import Pace, is_small
-from clustor.runtime.disk.partition import Partition
+from clustor.runtime.disk.partition import Halves, Partition, SyncRefused
 from clustor.runtime.disk.ring import Ring
 from clustor.runtime.disk.types import Completion, Downgrade, PlanToken, SyncDurations
 
 CHAIN_STEPS_MAX = 64
 CHAINS_MAX = 256
 _MARK_BITS = 8
+LOOK_NS_MAX = 5_000_000
+"""An owner that works for longer than this before it looks at the ring has looked late."""
 
 _CHAINABLE = (Write, Sync)
 
@@ -47,16 +51,22 @@ class _Job:
     and its file."""
     buffers: list[int] = field(default_factory=list)
     began_ns: int = 0
+    """When the kernel was given the chain under way; 0: it has none."""
+    busy_ns: int = 0
+    """What its owner's thread had worked in all by then."""
     durations: list[int] = field(default_factory=list)
+    given_ns: int = 0
+    queued_ns: int = 0
+    seen_late_ns: int = 0
 
 
 class UringDisk:
     """Plans as chains of linked entries; one thread, the owner's, and no other.
 
     Plans of different partitions are under way together; those of one partition follow each
-    other. Writes and syncs go through the ring, syncs of many files through a thread, and the
-    other steps are run between two chains with blocking calls. A ring that breaks is replaced by
-    blocking calls in the owner's thread: plans that were under way fail and their files are
+    other. Writes and syncs go through the ring; every other step is run between two chains by
+    a thread, because each of them may wait for the filesystem's journal. A ring that breaks is
+    replaced by blocking calls in threads: plans that were under way fail and their files are
     fenced, as nobody knows whether the kernel still writes to them.
     """
 
@@ -75,19 +85,27 @@ class UringDisk:
             raise
         self.mode = mode
         self.downgrades = downgrades
+        if self._ring.buffers_refused:
+            self.downgrades += (Downgrade(mode, self._ring.buffers_refused),)
+            if not self._ring.buffer_count:
+                self.mode = IoWriterMode.REGISTERED_URING
         self._table = FileTable(open_files_max)
         self._table.before_close = self._unregister
+        self._closer = Closer()
+        self._table.close_descriptor = self._closer.close_descriptor
         self._partitions: dict[int, Partition] = {}
         self._numbers = 0
         self._chains: dict[int, _Job] = {}
         self._chain_number = 0
         self._ready: deque[_Job] = deque()
         """Jobs whose partition is free for them, in order."""
-        self._syncs = SyncThreads(self._event)
+        self._beside = BlockingCalls(self._event)
         self._lost: list[tuple[Ring, list[_Job]]] = []
         """Broken rings and what they had under way: the kernel may still read these bytes."""
         self._done: list[Completion] = []
         self._pace = Pace()
+        self._looked_busy_ns = 0
+        """What the owner's thread had worked in all when it last looked at the ring."""
         self._closed = False
 
     @property
@@ -118,6 +136,7 @@ class UringDisk:
         if alone and self.is_quick and is_small(plan):
             return self._run_here(partition, plan, token)
         job = _Job(partition, plan, token, partition.failures_seen)
+        job.given_ns = time.monotonic_ns()
         if partition.busy:
             partition.waiting.append(job)
             return None
@@ -156,6 +175,19 @@ class UringDisk:
                 completion.partition.failures_seen += 1
         return taken
 
+    def look(self) -> None:
+        """See what the kernel has done, so that later lateness is not the device's (C20)."""
+        if self._chains and not self._closed:
+            self._take_results()
+            if self._done:
+                os.eventfd_write(self._event, 1)
+
+    def age_ns(self) -> int:
+        """Return for how long the device has had the oldest work that it has not done (C20)."""
+        self.look()
+        began = [job.began_ns for job in self._chains.values()]
+        return time.monotonic_ns() - min(began) if began else 0
+
     def execute(self, partition: Partition, plan: Plan) -> SyncDurations:
         """Run a plan here and now with blocking calls; the partition must have none under way."""
         self._require_open()
@@ -176,15 +208,16 @@ class UringDisk:
         """Wait for what was submitted, and close every file."""
         if self._closed:
             return
-        while self._syncs or (self._chains and self._ring is not None):
-            if self._syncs:
-                self._syncs.wait()
+        while self._beside or (self._chains and self._ring is not None):
+            if self._beside:
+                self._beside.wait()
             elif self._ring is not None:
                 self._ring.wait()
             self._take_results()
         self._closed = True
         for partition in list(self._partitions.values()):
             self.close_partition(partition)
+        self._closer.close()
         if self._ring is not None:
             self._ring.close()
         os.close(self._event)
@@ -214,6 +247,7 @@ class UringDisk:
             self._start(self._ready.popleft())
 
     def _start(self, job: _Job) -> None:
+        job.queued_ns = time.monotonic_ns() - job.given_ns
         try:
             if job.partition.failures != job.failures_seen:
                 raise PlanAbandoned("an earlier plan failed", failures=job.partition.failures)
@@ -224,35 +258,77 @@ class UringDisk:
             self._advance(job)
 
     def _advance(self, job: _Job) -> None:
-        """Run the job's next steps until a chain is under way or the job is over."""
+        """Start the job's next steps, in a chain or beside this thread, or end the job."""
         try:
-            while job.position < len(job.plan):
-                step = job.plan[job.position]
-                chainable = type(step) is Write or type(step) is Sync
-                if chainable and self._begin_chain(job):
-                    return
-                if type(step) is SyncFiles and self._begin_bulk_sync(job, step):
-                    return
-                self._run_blocking(job)
+            if job.position == len(job.plan):
+                self._finish(job, None)
+                return
+            step = job.plan[job.position]
+            chainable = type(step) is Write or type(step) is Sync
+            if chainable and self._begin_chain(job):
+                return
+            if type(step) is SyncFiles and self._begin_bulk_sync(job, step):
+                return
+            self._begin_blocking(job)
+        except DiskError as error:
+            self._finish(job, error)
+
+    # Steps that block
+
+    def _begin_blocking(self, job: _Job) -> None:
+        """Run the next step in a thread, and those behind it that need nothing but names."""
+        steps = leading(job.plan, job.position)
+        try:
+            halves = [job.partition.halves(step) for step in steps]
+        except OSError as error:
+            job.partition.refuse(job.position, steps[0], error)
+        self._beside.start(
+            lambda: run_all(halves),
+            lambda ran: self._on_blocking_over(job, steps, halves, ran),
+            Ran([], OSError(errno.EIO, "the call broke"), []),
+        )
+
+    def _on_blocking_over(
+        self, job: _Job, steps: list[Step], halves: list[Halves], ran: Ran
+    ) -> None:
+        try:
+            for step, half, result, took in zip(
+                steps, halves, ran.results, ran.durations_ns, strict=False
+            ):
+                self._settle_step(job, step, half, result)
+                if type(step) is Sync:
+                    job.durations.append(took)
+                job.position += 1
+            if isinstance(ran.error, DiskError):
+                raise ran.error
+            if ran.error is not None:
+                job.partition.refuse(job.position, job.plan[job.position], ran.error)
         except DiskError as error:
             self._finish(job, error)
         else:
-            self._finish(job, None)
+            self._advance(job)
 
-    def _run_blocking(self, job: _Job) -> None:
-        step = job.plan[job.position]
-        begin = time.monotonic_ns()
-        job.partition.run_step(job.position, step)
-        if type(step) is Sync:
-            job.durations.append(time.monotonic_ns() - begin)
-        job.position += 1
+    def _settle_step(self, job: _Job, step: Step, half: Halves, result: Any) -> None:
+        try:
+            half.settle(result)
+        except (OSError, SyncRefused) as error:
+            job.partition.refuse(job.position, step, error)
 
     def _finish(self, job: _Job, error: DiskError | None) -> None:
         partition = job.partition
         if error is not None:
             partition.failures += 1
         self._pace.sample(job.durations)
-        self._done.append(Completion(partition, job.token, tuple(job.durations), error))
+        self._done.append(
+            Completion(
+                partition,
+                job.token,
+                tuple(job.durations),
+                error,
+                queued_ns=job.queued_ns,
+                seen_late_ns=job.seen_late_ns,
+            )
+        )
         if partition.waiting:
             self._ready.append(partition.waiting.popleft())
         else:
@@ -267,8 +343,10 @@ class UringDisk:
         except (OSError, DiskError):
             return False
         if files:
-            call = job.partition.sync_call(files)
-            self._syncs.start(call, lambda failure: self._on_bulk_synced(job, files, failure))
+            call, lost = job.partition.sync_call(files), (0, errno.EIO)
+            self._beside.start(
+                call, lambda failure: self._on_bulk_synced(job, files, failure), lost
+            )
         return bool(files)
 
     def _on_bulk_synced(
@@ -299,6 +377,7 @@ class UringDisk:
         try:
             self._add_entries(self._ring, job, mark)
             job.began_ns = time.monotonic_ns()
+            job.busy_ns = time.thread_time_ns()
             self._ring.submit()
         except RingBroken as broken:
             # Part of this chain may be with the kernel: its files are as doubtful as the others'.
@@ -326,6 +405,8 @@ class UringDisk:
                 break
             if not _fits_ring(step):
                 break
+            if step.offset + len(step.data) > file.reserved:
+                job.partition.make_room(file, step.offset + len(step.data))
             follower = plan[at + 1] if at + 1 < len(plan) else None
             synced = isinstance(follower, Sync) and follower.file == step.file
             # RWF_DSYNC covers only its own range: older bytes, and the end of the last page before
@@ -371,7 +452,9 @@ class UringDisk:
         if self._ring is not None:
             for mark, result in self._ring.take_results():
                 self._on_result(mark, result)
-        self._syncs.take()
+            if self._chains:
+                self._looked_busy_ns = time.thread_time_ns()
+        self._beside.take()
         self._pump()
 
     def _on_result(self, mark: int, result: int) -> None:
@@ -438,8 +521,20 @@ class UringDisk:
         """Divide the chain's time evenly: the kernel does not say when its parts ended."""
         syncs = sum(1 for at, folds, _ in job.links if folds or isinstance(job.plan[at], Sync))
         if syncs:
-            elapsed = time.monotonic_ns() - job.began_ns
-            job.durations.extend([elapsed // syncs] * syncs)
+            elapsed = time.monotonic_ns() - job.began_ns - self._looked_late_ns(job)
+            job.durations.extend([max(0, elapsed) // syncs] * syncs)
+
+    def _looked_late_ns(self, job: _Job) -> int:
+        """Return how long this thread worked on something else before it looked at the ring.
+
+        The kernel does not say when a chain ended. That it was not over at the last look is known,
+        and what this thread worked since then is no time that the device took (C20). A little of
+        it is always there, and left alone: the device worked meanwhile, too.
+        """
+        since = max(job.busy_ns, self._looked_busy_ns)
+        late = time.thread_time_ns() - since
+        job.seen_late_ns = max(job.seen_late_ns, late)
+        return late if late > LOOK_NS_MAX else 0
 
     # A broken ring
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import pickle
+import stat
 import struct
+import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, BinaryIO, Final, TypeVar
 
 from blake3 import blake3
 
@@ -32,9 +34,11 @@ class ResumingRunner:
     """A runner over another one, with a memory of what is done."""
 
     def __init__(self, below: Runner, path: Path) -> None:
+        """Raises BadResume for a file that others may have written, or may write."""
         self._below = below
-        self._path = path
-        self._done = _read(path)
+        self._file = _open(path)
+        weakref.finalize(self, self._file.close)
+        self._done = _read(self._file, path)
 
     def run(self, work: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
         names = [name_of(work, task) for task in tasks]
@@ -49,15 +53,24 @@ class ResumingRunner:
     def _keep(self, fresh: dict[bytes, bytes]) -> None:
         if not fresh:
             return
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        with os.fdopen(descriptor, "ab") as file:
-            if not file.tell():
-                file.write(_MAGIC)
-            for name, data in fresh.items():
-                file.write(_HEAD.pack(name, blake3(data).digest(), len(data)) + data)
-            file.flush()
-            os.fsync(file.fileno())
+        file = self._file
+        if not file.seek(0, os.SEEK_END):
+            file.write(_MAGIC)
+        for name, data in fresh.items():
+            file.write(_HEAD.pack(name, blake3(data).digest(), len(data)) + data)
+        file.flush()
+        os.fsync(file.fileno())
         self._done |= fresh
+
+    def close(self) -> None:
+        """Let go of the file; it stays for a later run."""
+        self._file.close()
+
+    def forget(self, path: Path) -> None:
+        """Remove the file, unless something else has its name by now."""
+        with suppress(FileNotFoundError):
+            if os.path.samestat(path.lstat(), os.fstat(self._file.fileno())):
+                path.unlink()
 
 
 @contextmanager
@@ -66,8 +79,12 @@ def resuming(below: Runner, path: Path | None) -> Iterator[Runner]:
     if path is None:
         yield below
         return
-    yield ResumingRunner(below, path)
-    path.unlink(missing_ok=True)
+    runner = ResumingRunner(below, path)
+    try:
+        yield runner
+        runner.forget(path)
+    finally:
+        runner.close()
 
 
 def name_of(work: Callable[[Any], Any], task: object) -> bytes:
@@ -77,16 +94,32 @@ def name_of(work: Callable[[Any], Any], task: object) -> bytes:
     return blake3(words.encode()).digest()
 
 
-def _read(path: Path) -> dict[bytes, bytes]:
-    """Read what is whole; an end that was cut off is done again. Raises BadResume."""
+def _open(path: Path) -> BinaryIO:
+    """Open the file once: what is judged is what is read, whatever its name is given to since.
+
+    What it holds is run when it is loaded, so nobody else may ever have been able to write it.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        status = path.stat()
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return {}
-    if status.st_uid != os.getuid() or status.st_mode & 0o022:
+        descriptor = os.open(path, flags, 0o600)
+    except OSError as error:
+        raise BadResume("cannot open this file", file=str(path), cause=error.strerror) from error
+    file = os.fdopen(descriptor, "r+b")
+    status = os.fstat(descriptor)
+    is_ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()
+    if not is_ours or status.st_mode & 0o022 or status.st_nlink > 1:
+        file.close()
         raise BadResume("others may have written this file", file=str(path))
+    return file
+
+
+def _read(file: BinaryIO, path: Path) -> dict[bytes, bytes]:
+    """Read what is whole; an end that was cut off is done again. Raises BadResume."""
+    data = file.read()
+    if not data:
+        return {}
     if not data.startswith(_MAGIC):
+        file.close()
         raise BadResume("this is no file of finished tasks", file=str(path))
     done: dict[bytes, bytes] = {}
     at = len(_MAGIC)
@@ -98,6 +131,5 @@ def _read(path: Path) -> dict[bytes, bytes]:
         done[name] = result
         at += _HEAD.size + length
     if at < len(data):  # so that what is appended can be read
-        with path.open("r+b") as file:
-            file.truncate(at)
+        file.truncate(at)
     return done

@@ -34,6 +34,7 @@ from clustor.runtime.disk import (
     PlanToken,
 )
 from clustor.runtime.disk.blocking import BlockingDisk
+from clustor.runtime.disk.reserve import RESERVE_STEP_BYTES
 from clustor.runtime.disk.ring import BUFFER_COUNT
 from clustor.runtime.disk.uring import CHAIN_STEPS_MAX, UringDisk
 from tests.clustor.runtime.disk.harness import (
@@ -238,6 +239,27 @@ def test_reservation_leaves_the_length_alone(disk: Disk, partition: Partition, r
     status = (root / "a").stat()
     assert status.st_size == 1
     assert status.st_blocks * 512 >= 1 << 20
+
+
+def test_room_is_reserved_step_by_step_ahead_of_the_writes(
+    disk: Disk, partition: Partition, root: Path
+) -> None:
+    """A new log of many groups takes little room; a long one has it before it needs it."""
+    succeed(disk, partition, (Create(A, reserve_bytes=64 << 20), Write(A, 0, b"x"), Sync(A)))
+    held = (root / "a").stat().st_blocks * 512
+    assert RESERVE_STEP_BYTES <= held < 2 * RESERVE_STEP_BYTES
+    succeed(disk, partition, (Write(A, RESERVE_STEP_BYTES - 1, b"xx"), Sync(A)))
+    status = (root / "a").stat()
+    assert status.st_size == RESERVE_STEP_BYTES + 1
+    assert 2 * RESERVE_STEP_BYTES <= status.st_blocks * 512 < 3 * RESERVE_STEP_BYTES
+
+
+def test_nothing_is_reserved_beyond_what_was_asked_for(
+    disk: Disk, partition: Partition, root: Path
+) -> None:
+    most = RESERVE_STEP_BYTES + 4096
+    succeed(disk, partition, (Create(A, reserve_bytes=most), Write(A, most - 1, b"xx"), Sync(A)))
+    assert (root / "a").stat().st_blocks * 512 <= most + (64 << 10)
 
 
 WRONG: dict[str, tuple[Step, type[OSError]]] = {

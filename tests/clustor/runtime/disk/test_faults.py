@@ -29,6 +29,7 @@ from clustor.runtime.disk import (
     open_disk,
     probe,
 )
+from clustor.runtime.disk import partition as reserving
 from tests.clustor.runtime.disk.harness import contents, opened, run, succeed, take
 
 WAL = FileName("wal")
@@ -154,9 +155,11 @@ def test_plans_behind_a_failed_one_are_not_run(
 
 
 def test_a_reservation_without_room_leaves_no_file(
-    disk: Disk, partition: Partition, root: Path
+    disk: Disk, partition: Partition, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = (Create(WAL, reserve_bytes=probe(root).free_bytes * 4),)
+    wanted = probe(root).free_bytes * 4
+    monkeypatch.setattr(reserving, "RESERVE_STEP_BYTES", wanted)
+    plan = (Create(WAL, reserve_bytes=wanted),)
     failure = run(disk, partition, plan).error
     assert isinstance(failure, PlanFailed)
     assert failure.errno in {errno.ENOSPC, errno.EFBIG}

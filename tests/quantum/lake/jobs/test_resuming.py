@@ -73,6 +73,24 @@ def test_a_file_that_others_may_have_written_is_not_believed(tmp_path: Path) -> 
         ResumingRunner(InlineRunner(), path)
 
 
+def test_what_was_judged_is_what_is_read_whatever_has_its_name_now(tmp_path: Path) -> None:
+    path, planted = tmp_path / "done", tmp_path / "planted"
+    ResumingRunner(InlineRunner(), path).run(partial(double, 1), [1])
+    ResumingRunner(InlineRunner(), planted).run(partial(double, 1), [2])
+    for link in (path.symlink_to, path.hardlink_to):
+        path.unlink()
+        link(planted)
+        with pytest.raises(BadResume):
+            ResumingRunner(InlineRunner(), path)
+    path.unlink()
+    with resuming(Dying(), path) as runner:
+        runner.run(partial(double, 1), [1])
+        path.unlink()
+        path.write_bytes(b"another's")
+        assert runner.run(partial(double, 1), [1, 2]) == [3, 5]
+    assert path.read_bytes() == b"another's"
+
+
 def test_the_file_goes_when_the_job_is_done(tmp_path: Path) -> None:
     path = tmp_path / "done"
     with resuming(Dying(), path) as runner:

@@ -6,6 +6,8 @@ it is repaired (clustor §9.4: the scope of a quarantine is one partition).
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from clustor.log.errors import ChecksumMismatch
 from clustor.log.types import LogId, LogState, PartitionId
 from clustor.raft.types import ReplicaId, ReplicaIdentity
@@ -13,8 +15,11 @@ from clustor.replica.opening import prepare_fenced
 from clustor.replica.replica import Replica
 from clustor.replica.settings import ReplicaSettings
 
+_R = TypeVar("_R", bound=Replica)
 
-def fenced_replica(
+
+def quarantined_replica(
+    kind: type[_R],
     settings: ReplicaSettings,
     *,
     replica_id: ReplicaId,
@@ -22,10 +27,10 @@ def fenced_replica(
     log_id: LogId,
     reason: str,
     now_ms: int,
-) -> Replica:
+) -> _R:
     """Return a replica that failed before it began. `log_id` is of no log: none is written."""
     identity = ReplicaIdentity(replica_id, partition_id, log_id, holds_data=True)
-    replica = Replica(settings, prepare_fenced(settings, identity), now_ms)
+    replica = kind(settings, prepare_fenced(settings, identity), now_ms)
     replica.log_damaged(reason)
     return replica
 

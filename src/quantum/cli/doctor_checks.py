@@ -1,0 +1,211 @@
+"""What the facts of nodes mean: findings with a sentence and what to do. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+DAY_MS: Final = 86_400_000
+CERTIFICATE_WARN_MS: Final = 7 * DAY_MS
+CERTIFICATE_ILL_MS: Final = DAY_MS
+SKEW_WARN_MS: Final = 500
+SKEW_ILL_MS: Final = 5_000
+DISK_WARN_SHARE: Final = 0.10
+SNAPSHOT_WARN_ENTRIES: Final = 5_000_000
+COPY_AGE_WARN_MS: Final = 60_000
+
+
+class Severity(StrEnum):
+    WARN = "warn"
+    ILL = "ill"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is not as it should be. `node` 0: the cluster as a whole."""
+
+    node: int
+    check: str
+    severity: Severity
+    what: str
+    todo: str
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """One node: its facts, when the question left and the answer came, what else it said."""
+
+    node: int
+    facts: dict[str, Any] | None  # None: it did not answer
+    asked_ms: int = 0
+    answered_ms: int = 0
+    ready: dict[str, Any] | None = None
+    control: dict[str, Any] | None = None
+    incidents: tuple[dict[str, Any], ...] = ()
+    unreachable: tuple[str, ...] = ()
+    """Listeners that take no connection."""
+
+
+CHECKS: Final = (
+    "answers",
+    "clocks",
+    "disks",
+    "certificates",
+    "versions",
+    "listeners",
+    "exposure",
+    "groups",
+    "snapshots",
+    "copies",
+    "readiness",
+    "alerts",
+    "gates",
+)
+
+
+def examine(nodes: list[Examined], now_ms: int) -> list[Finding]:
+    """Judge a cluster by what its nodes say; an empty list: nothing is wrong."""
+    found: list[Finding] = []
+    for each in nodes:
+        found += _of_node(each, now_ms)
+    found += _of_cluster([each for each in nodes if each.facts is not None])
+    return found
+
+
+def _of_node(each: Examined, now_ms: int) -> Iterator[Finding]:
+    node, facts = each.node, each.facts
+    if facts is None:
+        todo = "start it, or look at its journal; with a quorum of others nothing is lost meanwhile"
+        yield Finding(node, "answers", Severity.ILL, "it does not answer", todo)
+        return
+    yield from _clock(each, facts)
+    yield from _disk(node, facts["disk"])
+    yield from _certificates(node, facts["certificates"], now_ms)
+    yield from _listeners(node, facts["listeners"], each.unreachable)
+    yield from _groups(node, facts["groups"])
+    yield from _copy(node, each.control)
+    yield from _ready(node, each.ready)
+    for incident in each.incidents:
+        severity = Severity.ILL if incident.get("safety_critical") else Severity.WARN
+        what = f"{incident['class']} of groups {incident['partitions']}"
+        yield Finding(node, "alerts", severity, what, "ask `quantum why GROUP`")
+
+
+def _clock(each: Examined, facts: dict[str, Any]) -> Iterator[Finding]:
+    todo = "see to the time service of this machine (chrony, PTP)"
+    if facts["clock_alarm"]:
+        what = f"{facts['clock_alarm']}: it leads nothing"
+        yield Finding(each.node, "clocks", Severity.ILL, what, todo)
+    off_ms = _off_ms(each, facts)
+    if off_ms > SKEW_WARN_MS:
+        severity = Severity.ILL if off_ms > SKEW_ILL_MS else Severity.WARN
+        what = f"its clock is at least {off_ms} ms off this machine's"
+        yield Finding(each.node, "clocks", severity, what, todo)
+
+
+def _off_ms(each: Examined, facts: dict[str, Any]) -> int:
+    """Return by how much its clock must be wrong, whatever the way took."""
+    said_ms = int(facts["wall_ms"])
+    return max(each.asked_ms - said_ms, said_ms - each.answered_ms, 0)
+
+
+def _disk(node: int, disk: dict[str, Any]) -> Iterator[Finding]:
+    todo = "make room, move partitions away, or lower what is kept"
+    free, size = disk["free_bytes"], disk["bytes"]
+    if disk["level"] != "None":
+        yield Finding(node, "disks", Severity.ILL, f"the disk is {disk['level']}", todo)
+    elif size and free / size < DISK_WARN_SHARE:
+        what = f"{100 * free // size} % of the disk is free"
+        yield Finding(node, "disks", Severity.WARN, what, todo)
+    elif free is None:
+        what = "the disk does not say how full it is"
+        yield Finding(node, "disks", Severity.WARN, what, "look at the mount of its data")
+
+
+def _certificates(node: int, certificates: list[dict[str, Any]], now_ms: int) -> Iterator[Finding]:
+    for each in certificates:
+        left_ms = each["ends_ms"] - now_ms
+        if left_ms > CERTIFICATE_WARN_MS:
+            continue
+        severity = Severity.ILL if left_ms <= CERTIFICATE_ILL_MS else Severity.WARN
+        ends = "has ended" if left_ms <= 0 else f"ends in {left_ms // 3_600_000} h"
+        todo = "renew it: `quantum cert`, or `quantum keys tend` for an authority"
+        yield Finding(node, "certificates", severity, f"{each['file']} {ends}", todo)
+
+
+def _listeners(
+    node: int, listeners: list[dict[str, Any]], unreachable: tuple[str, ...]
+) -> Iterator[Finding]:
+    for each in listeners:
+        name = f"{each['kind']} on {each['address']}"
+        if not each["tls"] and not each["loopback"]:
+            todo = "bind it to loopback, or turn TLS on"
+            yield Finding(node, "exposure", Severity.ILL, f"{name} is plaintext", todo)
+        if each["address"] in unreachable:
+            todo = "look at firewalls, and at its journal"
+            yield Finding(node, "listeners", Severity.ILL, f"{name} takes no connection", todo)
+
+
+def _groups(node: int, groups: list[dict[str, Any]]) -> Iterator[Finding]:
+    for each in groups:
+        name = f"group {each['partition_id']}"
+        why = f"ask `quantum why {each['partition_id']}`"
+        if each["failed"]:
+            yield Finding(node, "groups", Severity.ILL, f"{name} stopped: {each['failed']}", why)
+        elif not each["has_leader"]:
+            yield Finding(node, "groups", Severity.ILL, f"{name} has no leader it knows of", why)
+        if each["fence"]:
+            todo = "promote the standby, or lift the fence: `quantum admin fences lift`"
+            what = f"{name} is fenced by {each['fence']}"
+            yield Finding(node, "groups", Severity.WARN, what, todo)
+        if each["lag_class"] == "Structural":
+            what = f"{name}: a follower is {each['lag_bytes_max']} bytes behind"
+            yield Finding(node, "groups", Severity.ILL, what, why)
+        if each["entries_since_snapshot"] > SNAPSHOT_WARN_ENTRIES:
+            what = f"{name}: {each['entries_since_snapshot']} entries since its snapshot"
+            yield Finding(node, "snapshots", Severity.WARN, what, why)
+
+
+def _copy(node: int, control: dict[str, Any] | None) -> Iterator[Finding]:
+    if control is None:
+        return
+    state, age_ms = control["cache_state"], control["cache_age_ms"]
+    if state in ("Stale", "Expired"):
+        what, todo = f"its copy of the control plane is {state}", "see that a quorum of it runs"
+        yield Finding(node, "copies", Severity.ILL, what, todo)
+    elif age_ms is not None and age_ms > COPY_AGE_WARN_MS:
+        what = f"its copy of the control plane is {age_ms} ms old"
+        yield Finding(node, "copies", Severity.WARN, what, "see that a quorum of it runs")
+
+
+def _ready(node: int, ready: dict[str, Any] | None) -> Iterator[Finding]:
+    if ready is None or ready.get("ready"):
+        return
+    reasons = ", ".join(f"{count} x {why}" for why, count in ready.get("reasons", {}).items())
+    what = f"it is not ready: {reasons or ready.get('mode', 'unknown')}"
+    todo = "a drained or starting node is no case; else ask `quantum why GROUP`"
+    severity = Severity.WARN if ready.get("mode") != "Serving" else Severity.ILL
+    yield Finding(node, "readiness", severity, what, todo)
+
+
+def _of_cluster(nodes: list[Examined]) -> Iterator[Finding]:
+    facts = [each.facts for each in nodes if each.facts is not None]
+    versions = sorted({each["version"] for each in facts})
+    if len(versions) > 1:
+        what = f"nodes run different versions: {', '.join(versions)}"
+        yield Finding(0, "versions", Severity.WARN, what, "finish the upgrade")
+    if len({str(sorted(each["gates"].items())) for each in facts}) > 1:
+        what = "nodes see different feature gates"
+        yield Finding(0, "gates", Severity.WARN, what, "wait a moment; else look at their copies")
+    led: dict[int, int] = {}
+    for each in facts:
+        for group in each["groups"]:
+            led[group["partition_id"]] = led.get(group["partition_id"], 0) + group["leads"]
+    for partition in sorted(number for number, leaders in led.items() if not leaders):
+        what = f"nobody leads group {partition}"
+        yield Finding(0, "groups", Severity.ILL, what, f"ask `quantum why {partition}`")

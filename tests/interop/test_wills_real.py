@@ -1,0 +1,166 @@
+"""Wills on real nodes: who takes over, who comes back after a node was killed, who stays away."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from clustor.runtime.pki import utc_now
+from quantum.cli.admin_client import fetch
+from quantum.edge.tls_development import issue_client
+from tests.interop.cluster_process import ClusterProcess, is_so
+from tests.quantum.serving.client import Client, Dialer, Line, SocketLine, connect, will
+
+LASTS = 600
+NODES = (1, 2, 3)
+GONE = (AssertionError, OSError)
+
+
+@dataclass
+class Door:
+    """A node's plaintext listener."""
+
+    port: int
+
+    def dial(self) -> Line:
+        return SocketLine(self.port)
+
+
+@dataclass
+class TlsDoor:
+    """A node's TLS listener, for a client that shows a certificate."""
+
+    port: int
+    context: ssl.SSLContext
+
+    def dial(self) -> Line:
+        line = SocketLine(self.port)
+        line._socket = self.context.wrap_socket(line._socket, server_hostname="localhost")
+        return line
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
+    data = tmp_path_factory.mktemp("wills") / "var"
+    with ClusterProcess(data, tenant_prgs=1, patience=4) as running:
+        running.until(lambda: server(running) is not None, "the partition is served")
+        yield running
+
+
+def server(cluster: ClusterProcess, but: int = 0) -> int | None:
+    """Name the node that serves the only partition."""
+    for node in NODES:
+        if node == but:
+            continue
+        with contextlib.suppress(Exception):
+            _, page = fetch(cluster.admin(node), "/broker/status")
+            if any(each["serves"] for each in page["partitions"]):
+                return node
+    return None
+
+
+def door(cluster: ClusterProcess, node: int) -> Door:
+    return Door(cluster.base_port + 10 * node + 2)
+
+
+def tls_door(cluster: ClusterProcess, node: int, name: str) -> TlsDoor:
+    files = issue_client(cluster.data, name, utc_now())
+    context = ssl.create_default_context(cafile=files.authority)
+    context.load_cert_chain(files.certificate, files.key)
+    return TlsDoor(cluster.base_port + 10 * node + 3, context)
+
+
+def come(cluster: ClusterProcess, at: Dialer, name: str, *, clean: bool = False) -> Client:
+    """Connect with a will, as soon as somebody serves."""
+    found: list[Client] = []
+
+    def connected() -> bool:
+        with contextlib.suppress(*GONE):
+            found.append(
+                connect(
+                    at,
+                    client_id=name,
+                    clean=clean,
+                    keep_alive=2,
+                    will=will(b"wills/" + name.encode(), b"gone", 1),
+                    session_expiry_interval=0 if clean else LASTS,
+                )
+            )
+            return not found[-1].connack.reason_code.is_failure
+        return False
+
+    cluster.until(lambda: is_so(connected), f"{name} is connected")
+    return found[-1]
+
+
+def watch(cluster: ClusterProcess, at: Dialer, name: str) -> Client:
+    watcher = come(cluster, at, name)
+    watcher.subscribe(b"wills/#", 1)
+    return watcher
+
+
+def heard_until_the_end(cluster: ClusterProcess, at: Dialer, name: str) -> list[bytes]:
+    """Say something behind everything that was said; return which wills came before it."""
+    watcher = come(cluster, at, name)
+    watcher.publish(b"wills/end", b"", 1)
+    heard: list[bytes] = []
+    while (message := watcher.take()).topic != b"wills/end":
+        heard.append(bytes(message.topic))
+    watcher.leave()
+    return heard
+
+
+def test_a_takeover_is_quiet_for_a_proven_identity_alone(cluster: ClusterProcess) -> None:
+    leader = server(cluster)
+    assert leader is not None
+    plain, shown = door(cluster, leader), tls_door(cluster, leader, "proven")
+    watch(cluster, plain, "w1").leave()
+    clients = [come(cluster, shown, "proven"), come(cluster, shown, "proven")]
+    clients += [come(cluster, plain, "nobody"), come(cluster, plain, "nobody")]
+    heard = heard_until_the_end(cluster, plain, "w1")
+    assert heard == [b"wills/nobody"]
+    for client in clients:
+        client.leave() if client in (clients[1], clients[3]) else client.cut()
+
+
+def test_a_killed_leader_is_no_end_of_its_clients(cluster: ClusterProcess) -> None:
+    """Clients that come back in their own time are alive; who stays away is dead, once."""
+    leader = server(cluster)
+    assert leader is not None
+    near = door(cluster, leader)
+    watch(cluster, near, "w2").leave()
+    names = ["clean-returns", "lasting-returns", "clean-stays", "lasting-stays"]
+    clients = [come(cluster, near, name, clean=name.startswith("clean")) for name in names]
+    cluster.kill(leader)
+    for client in clients:
+        client.cut()
+    cluster.until(lambda: server(cluster, but=leader) is not None, "another node serves")
+    far = door(cluster, server(cluster, but=leader) or 0)
+    back = [come(cluster, far, name, clean=name.startswith("clean")) for name in names[:2]]
+    watcher = come(cluster, far, "w2")
+    said = sorted(bytes(watcher.take().topic) for _ in range(2))
+    assert said == [b"wills/clean-stays", b"wills/lasting-stays"]
+    watcher.leave()
+    for client in back:  # alive, and their next will is their own
+        client.leave()
+    assert heard_until_the_end(cluster, far, "w2") == []
+
+
+def test_a_killed_node_on_the_way_is_no_end_of_its_clients(cluster: ClusterProcess) -> None:
+    leader = server(cluster)
+    assert leader is not None
+    way = next(node for node in NODES if node != leader and cluster.status(node) is not None)
+    plain = door(cluster, leader)
+    watch(cluster, plain, "w3").leave()
+    client = come(cluster, door(cluster, way), "relayed")
+    cluster.kill(way)
+    client.cut()
+    killed = time.monotonic()
+    come(cluster, plain, "relayed").leave()
+    assert time.monotonic() - killed < 60
+    assert heard_until_the_end(cluster, plain, "w3") == []

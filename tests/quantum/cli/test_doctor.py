@@ -1,0 +1,115 @@
+"""What the doctor says of facts: each thing that may be wrong, and nothing of a healthy cluster."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from quantum.cli.doctor_checks import CHECKS, DAY_MS, Examined, Severity, examine
+
+NOW_MS = 1_700_000_000_000
+GROUP: dict[str, Any] = {
+    "partition_id": 1,
+    "leads": True,
+    "has_leader": True,
+    "failed": "",
+    "fence": "",
+    "lag_bytes_max": 0,
+    "lag_class": "None",
+    "entries_since_snapshot": 10,
+    "strict_fallback": "Healthy",
+}
+FACTS: dict[str, Any] = {
+    "node_id": 1,
+    "version": "1.0",
+    "mode": "Serving",
+    "wall_ms": NOW_MS,
+    "clock_alarm": "",
+    "disk": {"level": "None", "bytes": 1_000, "free_bytes": 500, "writer": "FIXED_URING"},
+    "certificates": [{"file": "node.pem", "ends_ms": NOW_MS + 30 * DAY_MS}],
+    "listeners": [{"kind": "mqtt", "address": "127.0.0.1:1", "tls": False, "loopback": True}],
+    "groups": [GROUP],
+    "gates": {},
+}
+READY = {"ready": True, "mode": "Serving", "reasons": {}}
+CONTROL = {"cache_state": "Fresh", "cache_age_ms": 1_000}
+
+
+def node(number: int = 1, **changes: Any) -> Examined:
+    facts = copy.deepcopy(FACTS) | {"node_id": number} | changes
+    return Examined(number, facts, NOW_MS - 5, NOW_MS + 5, READY, CONTROL)
+
+
+def group(**changes: Any) -> list[dict[str, Any]]:
+    return [GROUP | changes]
+
+
+def disk(**changes: Any) -> dict[str, Any]:
+    return {**FACTS["disk"], **changes}
+
+
+def listener(**changes: Any) -> list[dict[str, Any]]:
+    return [FACTS["listeners"][0] | changes]
+
+
+def certificate(left_ms: int) -> list[dict[str, Any]]:
+    return [{"file": "node.pem", "ends_ms": NOW_MS + left_ms}]
+
+
+def test_of_a_healthy_cluster_nothing_is_said() -> None:
+    follower = group(leads=False)
+    assert examine([node(1), node(2, groups=follower), node(3, groups=follower)], NOW_MS) == []
+
+
+ILL, WARN = Severity.ILL, Severity.WARN
+WRONG = {
+    "no answer": (Examined(1, None), "answers", ILL),
+    "an alarm of its clock": (node(clock_alarm="the time of day jumped"), "clocks", ILL),
+    "a clock that is off": (node(wall_ms=NOW_MS + 1_000), "clocks", WARN),
+    "a clock that is far behind": (node(wall_ms=NOW_MS - 10_000), "clocks", ILL),
+    "a disk that is full": (node(disk=disk(level="DiskHard")), "disks", ILL),
+    "a disk that is nearly full": (node(disk=disk(free_bytes=50)), "disks", WARN),
+    "a certificate that ends": (node(certificates=certificate(3 * DAY_MS)), "certificates", WARN),
+    "a certificate that ended": (node(certificates=certificate(-1)), "certificates", ILL),
+    "plaintext for everybody": (node(listeners=listener(loopback=False)), "exposure", ILL),
+    "a group that stopped": (node(groups=group(failed="the disk failed")), "groups", ILL),
+    "a fence": (node(groups=group(fence="f1")), "groups", WARN),
+    "a lag": (node(groups=group(lag_class="Structural")), "groups", ILL),
+    "an old snapshot": (node(groups=group(entries_since_snapshot=10**7)), "snapshots", WARN),
+}
+
+
+@pytest.mark.parametrize(("examined", "check", "severity"), WRONG.values(), ids=WRONG.keys())
+def test_what_is_wrong_is_said_with_what_to_do(
+    examined: Examined, check: str, severity: Severity
+) -> None:
+    found = examine([examined], NOW_MS)
+    assert [(each.check, each.severity) for each in found] == [(check, severity)]
+    assert all(each.what and each.todo and each.check in CHECKS for each in found)
+
+
+def test_nodes_are_compared_with_each_other() -> None:
+    two = [node(1), node(2, version="1.1", gates={"GroupFsync": "Enabled"}, groups=[])]
+    assert {each.check for each in examine(two, NOW_MS)} == {"versions", "gates"}
+
+
+def test_a_group_that_nobody_leads_is_the_clusters_illness() -> None:
+    found = examine([node(1, groups=group(leads=False))], NOW_MS)
+    assert [(each.node, each.what) for each in found] == [(0, "nobody leads group 1")]
+
+
+def test_pages_beside_the_facts_are_judged_too() -> None:
+    sick = Examined(
+        1,
+        FACTS,
+        NOW_MS,
+        NOW_MS,
+        {"ready": False, "mode": "Serving", "reasons": {"NoLeader": 2}},
+        {"cache_state": "Expired", "cache_age_ms": None},
+        ({"class": "LogDamaged", "partitions": [4], "safety_critical": True},),
+        ("127.0.0.1:1",),
+    )
+    found = {each.check: each.severity for each in examine([sick], NOW_MS)}
+    assert found == dict.fromkeys(("listeners", "copies", "readiness", "alerts"), ILL)
