@@ -45,7 +45,7 @@ class Group:
         self.partition_id = PARTITION
         self.quarantine: QuarantineView | None = None
         self.damage: Exception | None = None
-        self.paused = False
+        self.paused = self.is_recorded = False
         self.rolled_back = ""
 
     @property
