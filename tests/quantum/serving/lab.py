@@ -35,6 +35,7 @@ class LabReplica:
         self.machine = machine
         self.leads = True
         self.leader_id: int | None = NODE
+        self.failed: str | None = None
         self.group = SimpleNamespace(core=SimpleNamespace(hard=SimpleNamespace(term=1)))
         self._index = 0
         self._proposed: list[tuple[int, bytes]] = []
