@@ -66,6 +66,7 @@ TABLE = {
     "RemoveNode": OPERATOR_ONLY,
     "ReportDekReady": "Node",
     "ReportNode": "Node",
+    "ReportSilence": "Operator",
     "ReportQuarantine": "Operator Node",
     "ReportWarmup": "Node",
     "ReportZeroization": "Node",
