@@ -45,7 +45,9 @@ COMMANDS: Final[dict[str, Command]] = {
         "doctor", "doctor", "Examine a node, or a whole cluster, from outside, and say what to do."
     ),
     "scrub": Command(
-        "scrub", "scrub", "Read a node's logs again now, and say whether their bytes are sound."
+        "scrub",
+        "scrub",
+        "Read every log again now, past the page cache, and authenticate every byte of it.",
     ),
     "tenants": Command("tenants", "app", "Look at tenants' rings, or let one grow."),
     "topics": Command("broker", "topics", "List the filters that clients subscribe to."),

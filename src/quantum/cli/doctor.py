@@ -35,7 +35,9 @@ def doctor(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Examine a node, or with --cluster all of them: clocks, disks, certificates, versions,
+    """Examine a node, or a whole cluster, from outside, and say what to do.
+
+    It looks at one node, or with --cluster at all of them: clocks, disks, certificates, versions,
     listeners, plaintext exposure, groups, snapshots, copies of the control plane, alerts, gates.
 
     Exit code 0: nothing must be done (warnings may be there). 1: something is ill. 12: no node
