@@ -9,7 +9,6 @@ import select
 import shutil
 import socket
 import ssl
-import struct
 import subprocess
 import threading
 import time
@@ -31,6 +30,7 @@ from tests.interop.machine import slowness
 from tests.interop.test_half_open import Port, metric, rss_bytes
 from tests.interop.test_mqtt_tenants import TlsLine
 from tests.quantum.edge.odd_certificates import ODDITIES, odd_certificate
+from tests.quantum.edge.raw_hello import hello
 from tests.quantum.serving.client import V5, V311, SocketLine, connect
 
 DEADLINE_SECONDS = 60.0
@@ -167,20 +167,6 @@ def test_a_certificate_that_nobody_can_read_is_refused(broker: BrokerProcess, na
     assert metric(broker, 'quantum_door_total{what="refused"}') == before + 1
 
 
-def hello(server_name: bytes = b"acme.example", padding: int = 0) -> bytes:
-    """A ClientHello that OpenSSL reads, with any server name in it."""
-    names = struct.pack("!HBH", len(server_name) + 3, 0, len(server_name)) + server_name
-    extensions = [(0, names), (43, b"\x02\x03\x04"), (10, b"\0\2\0\x1d"), (13, b"\0\4\4\3\x08\x04")]
-    extensions.append((51, struct.pack("!HHH", 36, 0x1D, 32) + bytes(31) + b"\x09"))
-    extensions.append((21, bytes(padding)))
-    body = b"".join(struct.pack("!HH", kind, len(each)) + each for kind, each in extensions)
-    said = b"\x03\x03" + bytes(32) + b"\0" + b"\0\2\x13\x02" + b"\1\0"
-    said += struct.pack("!H", len(body)) + body
-    message = b"\x01" + len(said).to_bytes(3, "big") + said
-    pieces = [message[at : at + 16_000] for at in range(0, len(message), 16_000)]
-    return b"".join(b"\x16\x03\x01" + struct.pack("!H", len(each)) + each for each in pieces)
-
-
 def test_nobody_writes_lines_into_the_log(broker: BrokerProcess) -> None:
     forged = b"x\n2031-01-01 00:00:00,000 FORGED all is well\x1b[2J"
     with undisturbed(broker):
@@ -308,7 +294,16 @@ def test_filters_that_fork_everywhere_are_bounded(broker: BrokerProcess) -> None
 
 
 def test_who_does_not_read_is_not_read(broker: BrokerProcess) -> None:
-    """21 MiB of PINGREQ from a client that takes no answer."""
+    """21 MiB of PINGREQ from a client that takes no answer.
+
+    What one read costs while it is taken apart is not the question: a client that reads its
+    answers has cost that before.
+    """
+    polite = connect(Port(broker.mqtt))
+    for _ in range(8):
+        polite.send(b"\xc0\x00" * (128 << 10))
+        assert len(polite.line.receive(256 << 10)) == 256 << 10
+    polite.cut()
     client = connect(Port(broker.mqtt))
     assert isinstance(client.line, SocketLine)
     line = client.line._socket

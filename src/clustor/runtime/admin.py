@@ -27,7 +27,7 @@ from clustor.runtime.admin_http import (
 )
 from clustor.runtime.admin_ports import Api, Calls, Later, Pages, StatusOf
 from clustor.runtime.connection_gate import ConnectionGate, GateLimits
-from clustor.runtime.containment import contained, guarded
+from clustor.runtime.containment import contained, end_alone, guarded
 from clustor.runtime.errors import CertificateUnreadable, PeerRefused, PortTaken
 from clustor.runtime.kv_service import KvService
 from clustor.runtime.kv_stream import StreamViolation, take_requests
@@ -220,10 +220,18 @@ class AdminConnection(asyncio.Protocol):
             answer.close()
 
     def _begin(self, work: Coroutine[None, None, None]) -> bool:
-        self._answering = self._server.begin(work)
+        self._answering = self._server.begin(self._until_answered(work))
         if not self._answering:
+            work.close()
             self._refuse(503, "too many requests at once")
         return self._answering
+
+    async def _until_answered(self, work: Coroutine[None, None, None]) -> None:
+        """See an answer through: an error on the way ends the connection that waits for it."""
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001
+            end_alone(PLACE, self, error)
 
     async def _answer_call(self, later: Awaitable[Answer]) -> None:
         self.finish(*(await later))
@@ -256,7 +264,8 @@ class AdminConnection(asyncio.Protocol):
             target, body = request.target, request.body
             later = self._server.calls.post(target, body) if self._server.calls else None
             if later is not None:
-                self._begin(self._answer_call(later))
+                if not self._begin(self._answer_call(later)) and asyncio.iscoroutine(later):
+                    later.close()
                 return
             answer = self._server.pages.post(target) if self._server.pages else None
             self.finish(*(answer or commands.carry_out(target, body)))

@@ -73,7 +73,7 @@ LATE_SECONDS: Final = 0.020
 GROUP_TICK_MS_MAX: Final = 50
 """Groups that were not ticked for longer than this are told that the node did not run."""
 _READS_MIN: Final = 2
-_READS_MAX: Final = 8
+_READS_MAX: Final = 4
 TURN_NS_MAX: Final = 5_000_000
 """What one turn may take before the sockets have theirs again."""
 TURN_BYTES_MAX: Final = 256 << 10
@@ -126,7 +126,7 @@ class Node:
         self._ticks = 0
         self._ticking: asyncio.TimerHandle | None = None
         self._ticked = self._tick_due = time.monotonic()
-        self._groups_ticked_ms = 0
+        self._groups_ticked_ms = [0, 0]  # of those that follow, and of those that lead
         self._rereading = False
         self._lateness_due_ms = 0
         self.loop_watch = LoopWatch()
@@ -241,7 +241,7 @@ class Node:
                 self.transport.connect(entry.id, entry.peer)
         self._touch_all()
         self._ticked = self._tick_due = time.monotonic()
-        self._groups_ticked_ms = self.now_ms()
+        self._groups_ticked_ms = [self.now_ms()] * 2
         self._tick()
 
     def _open_group(
@@ -424,9 +424,12 @@ class Node:
         self._watch_disk(now_ms)
         self._ticks += 1
         if late > LATE_SECONDS:
+            self._tick_groups(leading=True)  # their heartbeats are late as it is
             self._read_first()
-        elif self._ticks % GROUP_TICKS == 0 and not self._rereading:
-            self._tick_groups()
+        elif self._ticks % GROUP_TICKS == 0:
+            self._tick_groups(leading=True)
+            if not self._rereading:
+                self._tick_groups(leading=False)
         for service in self._services:
             contained.run("service tick", type(service).__name__, service.on_tick)
         if self.duties is not None:
@@ -441,8 +444,8 @@ class Node:
             self.watch.on_tick(now_ms)
 
     def _read_first(self) -> None:
-        """Let a late tick of the groups wait until the sockets were read: a leader that spoke in
-        time must not be judged by when we listen (C19).
+        """Let a late tick of those who follow wait until the sockets were read: a leader that
+        spoke in time must not be judged by when we listen (C19).
         """
         if not self._rereading:
             self._rereading = True
@@ -456,17 +459,19 @@ class Node:
             self._loop.call_soon(self._read_on, reads_left - 1, received)
             return
         self._rereading = False
-        self._tick_groups()
+        self._tick_groups(leading=False)
+        self.turn_soon()
 
-    def _tick_groups(self) -> None:
-        """Tick all at once: their heartbeats share a frame."""
+    def _tick_groups(self, *, leading: bool) -> None:
+        """Tick all that lead, or all others, at once: their heartbeats share a frame."""
         now_ms = self.now_ms()
-        gap_ms, self._groups_ticked_ms = now_ms - self._groups_ticked_ms, now_ms
+        gap_ms = now_ms - self._groups_ticked_ms[leading]
+        self._groups_ticked_ms[leading] = now_ms
         expected_ms = int(GROUP_TICKS * TICK_SECONDS * 1000)
         missed_ms = gap_ms - expected_ms if gap_ms > GROUP_TICK_MS_MAX else 0
         age_ms = self.disk.age_ns() // 1_000_000
         for group in self.groups.values():
-            if not group.paused:
+            if not group.paused and group.replica.leads is leading:
                 group.answer_for(partial(self._tick_group, group, now_ms, missed_ms, age_ms))
         if now_ms >= self._lateness_due_ms:
             self._lateness_due_ms = now_ms + _LATENESS_MS

@@ -61,10 +61,15 @@ class StandingTold(msgspec.Struct, frozen=True, tag="told", array_like=True):
 
 
 class Readmit(msgspec.Struct, frozen=True, tag="readmit", array_like=True):
-    """Remove me from this group, or take me in again: you lead it."""
+    """Remove me from this group, or take me in again: you lead it.
+
+    `routing_epoch` is the group's as the answer was that this follows from: one that comes late,
+    after another change, must not undo it.
+    """
 
     partition_id: int
     kind: Literal["add", "remove"]
+    routing_epoch: int
 
 
 RepairMessage: TypeAlias = StandingAsked | StandingTold | Readmit

@@ -17,7 +17,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
@@ -48,6 +48,7 @@ from clustor.replica import (
     plan_rejoin_epoch,
 )
 from clustor.replica.readmission import believed_leader
+from clustor.runtime.containment import contained
 from clustor.runtime.control_orders import placement_for
 from clustor.runtime.control_records import CONTROL_PARTITION
 from clustor.runtime.errors import ControlUnavailable
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
 REPAIR_SERVICE: Final = 1_000_000_001
 _LOOK_TICKS: Final = 25
 _REPORT_AGAIN_MS: Final = 5_000
+_ROUND_MS_MAX: Final = 2_000
 _CAUSE: Final = QuarantineCause.INTEGRITY
 
 journal = logging.getLogger("clustor.node")
@@ -85,6 +87,9 @@ class _Repair:
         self.group = group
         self.health = PartitionHealth()
         self.round = 0
+        self.asked = 0
+        """How many peers were asked in this round, and when it ends at the latest."""
+        self.round_ends_ms = 0
         self.standings: dict[ReplicaId, Standing] = {}
         self.reported = False
         self.report_due_ms = 0
@@ -190,7 +195,9 @@ class RepairService:
             self._rejoin(repair)
         elif replica.ready:
             self._readmit(repair)
-        self._ask_peers(repair)
+        heard = len(repair.standings) >= repair.asked
+        if heard or self._node.now_ms() >= repair.round_ends_ms:
+            self._ask_peers(repair)
 
     def _beside(self, repair: _Repair, work: Coroutine[Any, Any, None]) -> None:
         repair.is_busy = True
@@ -211,7 +218,7 @@ class RepairService:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:  # the quarantine stays, and nobody is told that it is over
-            journal.error("a step of a repair failed", exc_info=error)
+            contained.caught("duty", "a step of a repair", error)
 
     async def _read_again(self, repair: _Repair) -> None:
         group = repair.group
@@ -262,7 +269,7 @@ class RepairService:
     def _rejoin(self, repair: _Repair) -> None:
         group, me = repair.group, ReplicaId(self._node.node_id)
         epoch = plan_rejoin_epoch(repair.standings, me)
-        if epoch is None or not group.idle:
+        if epoch is None or not group.idle or group.is_recorded:
             return
         try:
             replica = group.rejoined(epoch, self._node.now_ms())
@@ -272,6 +279,7 @@ class RepairService:
         journal.warning("group %d: begins anew, without a vote", group.partition_id)
         self._node.replace_replica(group, replica)
         repair.standings.clear()
+        repair.asked = 0
 
     # Out of the group, and in again.
 
@@ -292,15 +300,21 @@ class RepairService:
         )
         if step is ReadmissionStep.REMOVE:
             self._enter(group, record, RepairPhase.REMOVING)
-            self._tell(NodeId(number), Readmit(int(group.partition_id), "remove"))
+            self._order(group, "remove", number, leader)
         elif step is ReadmissionStep.ADD:
             self._enter(group, record, RepairPhase.REMOVED)
-            self._tell(NodeId(number), Readmit(int(group.partition_id), "add"))
+            self._order(group, "add", number, leader)
         elif step is ReadmissionStep.DONE:
             words = f"rebuilt from node {number} through index {durable}; old files in set-aside/"
             self._beside(repair, self._finish(repair, words))
         elif step is ReadmissionStep.GONE:
             self._beside(repair, self._finish(repair, "the group has removed this replica"))
+
+    def _order(
+        self, group: HostedGroup, kind: Literal["add", "remove"], to: ReplicaId, leader: Standing
+    ) -> None:
+        epoch = int(leader.routing_epoch)
+        self._tell(NodeId(to), Readmit(int(group.partition_id), kind, epoch))
 
     def _enter(
         self, group: HostedGroup, record: QuarantineRecord, phase: RepairPhase
@@ -337,8 +351,11 @@ class RepairService:
         self._round += 1
         repair.round = self._round
         repair.standings.clear()
+        repair.round_ends_ms = self._node.now_ms() + _ROUND_MS_MAX
         asked = StandingAsked(int(repair.group.partition_id), repair.round)
-        for peer in self._node.transport.connected():
+        peers = list(self._node.transport.connected())
+        repair.asked = len(peers)
+        for peer in peers:
             self._tell(peer, asked)
 
     def _tell(self, peer: NodeId, message: StandingAsked | StandingTold | Readmit) -> None:
@@ -366,6 +383,8 @@ class RepairService:
 
     def _on_readmit(self, peer: NodeId, group: HostedGroup, message: Readmit) -> None:
         """Order what a peer asks for itself; with a control plane only if that knows of it."""
+        if message.routing_epoch != group.replica.group.core.hard.routing_epoch:
+            return
         partition, control = group.partition_id, self._node.control
         reason = f"node {peer} repairs its replica"
         kind = message.kind

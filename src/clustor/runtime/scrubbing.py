@@ -26,6 +26,7 @@ from clustor.log.types import PartitionId, SegmentSeq
 from clustor.replica import Replica, ReplicaDamaged
 from clustor.runtime.admin_commands import Answer
 from clustor.runtime.boot_record import Booted, boot_record_of, write_boot_record
+from clustor.runtime.containment import contained
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.scrub_reading import read_piece, read_rest, scrub_thread
 from clustor.telemetry import Family, counter, gauge
@@ -78,7 +79,7 @@ class Scrubber:
         self.faults = 0
 
     def start(self) -> None:
-        self._task = self._loop.create_task(self._run())
+        self._task = self._loop.create_task(contained.lasting("duty", self._run))
 
     def close(self) -> None:
         """Stop; what was read does not have to be read again, because a start reads everything."""
@@ -207,13 +208,18 @@ class Scrubber:
     async def _record(self, booted: Booted) -> None:
         """Write down what a start found; a disk that takes it not is no reason to stop."""
         await self._yield()
+        group = booted.group
+        if not group.replica.ready:
+            return  # it stopped meanwhile: what is damaged is left as it is
+        group.is_recorded = True
         try:
             record = await self._loop.run_in_executor(self._thread, write_boot_record, booted)
+            self._boots[group.partition_id] = record
         except OSError as error:
-            number = booted.group.partition_id
+            number = group.partition_id
             journal.warning("group %d: its boot record is not written: %s", number, error)
-            return
-        self._boots[booted.group.partition_id] = record
+        finally:
+            group.is_recorded = False
 
     # Reading.
 

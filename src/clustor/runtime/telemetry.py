@@ -178,6 +178,10 @@ class NodeTelemetry:
         if kind is not None:
             self._alert(kind, group, {name: str(value) for name, value in note.facts})
 
+    def alert(self, kind: IncidentClass, group: HostedGroup, facts: dict[str, str]) -> None:
+        """Take an alert of a service above."""
+        self._alert(kind, group, facts)
+
     def _alert(self, kind: IncidentClass, group: HostedGroup, facts: dict[str, str]) -> None:
         partition = int(group.partition_id)
         verdict = self.incidents.alert(

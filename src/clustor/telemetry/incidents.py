@@ -42,6 +42,7 @@ class IncidentClass(StrEnum):
     MEMBERSHIP_ROLLED_BACK = "MembershipRolledBack"
     IO_WRITER_DOWNGRADED = "IoWriterDowngraded"
     LEASE_GAP_EXCEEDED = "LeaseGapExceeded"
+    QUEUE_FULL = "QueueFull"  # of a session, and publishers wait for it
 
 
 SAFETY_CRITICAL: Final = frozenset(

@@ -37,8 +37,8 @@ def doctor(
 ) -> None:
     """Examine a node, or a whole cluster, from outside, and say what to do.
 
-    It looks at one node, or with --cluster at all of them: clocks, disks, certificates, versions,
-    listeners, plaintext exposure, groups, snapshots, copies of the control plane, alerts, gates.
+    It looks at clocks, disks, certificates, versions, listeners, plaintext exposure, groups,
+    snapshots, copies of the control plane, readiness, alerts and gates.
 
     Exit code 0: nothing must be done (warnings may be there). 1: something is ill. 12: no node
     answered.

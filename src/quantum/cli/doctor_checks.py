@@ -110,8 +110,8 @@ def _clock(each: Examined, facts: dict[str, Any]) -> Iterator[Finding]:
 
 def _off_ms(each: Examined, facts: dict[str, Any]) -> int:
     """Return by how much its clock must be wrong, whatever the way took."""
-    its_ms = int(facts["wall_ms"])
-    return max(each.asked_ms - its_ms, its_ms - each.answered_ms, 0)
+    said_ms = int(facts["wall_ms"])
+    return max(each.asked_ms - said_ms, said_ms - each.answered_ms, 0)
 
 
 def _disk(node: int, disk: dict[str, Any]) -> Iterator[Finding]:

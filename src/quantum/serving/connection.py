@@ -78,6 +78,7 @@ class Connection(SessionClient):
         "_permit",
         "_relay",
         "entered",
+        "passes_full",
         "reader",
         "talk",
     )
@@ -100,6 +101,8 @@ class Connection(SessionClient):
         self._auth_epoch: int | None = None  # of the token it came by (quantumqtt §10.4)
         self.entered = False
         """Whether it is counted among its tenant's connections."""
+        self.passes_full = False
+        """Whether its next publish goes on although a queue is full: it waited long enough."""
         self._incomplete = (0, 0)
         """How many reads brought whole packets, and since when none did while one is not whole."""
         self._is_large = False  # a large packet is on its way, or waits for that
@@ -224,6 +227,8 @@ class Connection(SessionClient):
                 rows, end = scan(buffer, start, reader.packet_bytes_max, self.is_v5)
                 if self.prg is not None and self.prg.closed:
                     rows, end = self._open_rows(self.prg, buffer, rows, end)
+                if self.home.full.is_any:
+                    rows, end = self.home.full.open_rows(self, buffer, rows, end)
                 if end - start > _FILTER_BYTES_PER_TURN:
                     rows, end = self._bounded_rows(buffer, rows, end)
                 reader.consume(end)
@@ -274,6 +279,13 @@ class Connection(SessionClient):
         elif self._is_large:
             self._is_large = False
             large.end(self, self.service.tick_ms)
+
+    @property
+    def block_ms_max(self) -> int | None:
+        """How long it may be left unread for a full queue (C24); None: for as long as it takes."""
+        if self.is_v5:
+            return self.limits.block_ms_max
+        return self._keep_alive_ms or None
 
     @property
     def is_held(self) -> bool:

@@ -18,5 +18,6 @@ class MqttLimits:
     session_expiry_seconds_max: int = 604_800
     in_flight_max: int = 1_024  # the tenant's policy, towards a client, whatever it allows (C13)
     queue_bytes_max: int = 64 << 20  # of a connection that keeps its own queue
+    block_ms_max: int = 10_000  # how long a publish waits for a full queue before it is refused
     topic_levels_max: int = 128  # of a topic or filter
     connect_wait_ms: int = 5_000  # how long a CONNECT waits for a leader

@@ -126,6 +126,8 @@ class BrokerService:
         """Says how a partition stands with the control plane; None where there is none."""
         self.keeper: Follower | None = None
         """What follows the control plane's word on tenants; None: the files are all there is."""
+        self.on_full: Callable[[Prg, str], None] | None = None
+        """Told of every session whose full queue holds publishers up."""
         self.on_hosted: Callable[[Prg], None] | None = None
         """Told of every partition that is hosted from then on."""
         self.distrusted = 0
@@ -443,6 +445,16 @@ class BrokerService:
                 who=who, what=what, outcome=outcome, at_ms=at_ms, object=target, tenant=tenant
             )
             self.audit.note(event)
+
+    def tell_full(self, prg: Prg, session: bytes) -> None:
+        """Tell people that publishers wait for a session's full queue (C24)."""
+        name = session.decode(errors="replace")
+        journal.warning(
+            "tenant %s: publishers wait for the full queue of session %s", prg.tenant.name, name
+        )
+        self.recent.note(session, "its queue is full, and publishers wait for it")
+        if self.on_full is not None:
+            self.on_full(prg, name)
 
     def note_end(self, client_id: bytes, why: str) -> None:
         journal.debug("client %r: %s", client_id, why)

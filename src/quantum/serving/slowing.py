@@ -65,6 +65,10 @@ class Slowing:
             self._elsewhere[prg.number, publisher] = prg.leader_node
             self._say(prg.number, publisher, prg.leader_node, slow=True)
 
+    def holds(self, connection: Connection) -> bool:
+        """Say whether a publisher is left unread because of this subscriber."""
+        return self._level.holds(connection)
+
     def begin_anew(self, node: int) -> None:
         """What was said to a node may be lost: say it again when there is a reason."""
         self._elsewhere = {key: at for key, at in self._elsewhere.items() if at != node}

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from clustor.runtime.telemetry import NodeTelemetry
 from clustor.runtime.telemetry_why import GroupWhy
-from clustor.telemetry import Question
+from clustor.telemetry import IncidentClass, Question
 from quantum.serving.standing import decide_exchange
 from quantum.serving.telemetry import BrokerTelemetry, Remark
 from quantum.tenancy import Rate
@@ -110,6 +110,10 @@ class ClientFacts:
     rates: list[tuple[str, str, int]] = field(default_factory=list)
     backlogs: list[int] = field(default_factory=list)
     is_held_by_queues: bool = False
+    held_by_full: str = ""
+    """The lasting session whose full queue it waits for (C24)."""
+    slowed_by: str = ""
+    """The subscriber that it is too fast for."""
     is_held_by_share: bool = False
     stalled: int = 0
     credit_sentence: str = ""
@@ -189,6 +193,14 @@ def _slow(facts: ClientFacts) -> list[Cause]:
     for partition in facts.backlogs:
         words = f"it is left unread until partition {partition} has logged what waits there"
         causes.append(Cause(ClientClause.BACKLOG, words, "look at the group's disk and quorum"))
+    if facts.held_by_full:
+        words = f"it is left unread: the queue of session {facts.held_by_full} is full"
+        remedy = f"connect {facts.held_by_full}, end its session, or raise the queue's bounds"
+        causes.append(Cause(ClientClause.QUEUE_FULL, words, remedy))
+    if facts.slowed_by:
+        words = f"it is left unread until {facts.slowed_by} has read what waits for it"
+        remedy = f"look why {facts.slowed_by} is slower than its publishers"
+        causes.append(Cause(ClientClause.SLOW_SUBSCRIBERS, words, remedy))
     if facts.is_held_by_queues:
         words = "it is left unread until its tenant's slow subscribers have caught up"
         causes.append(Cause(ClientClause.SLOW_SUBSCRIBERS, words, "look for slow subscribers"))
@@ -231,7 +243,7 @@ def _queue_full(facts: ClientFacts) -> list[Cause]:
         return []
     words = (
         f"its queue is full ({facts.queued} messages, {facts.queue_max} may be): "
-        "publishes to what it subscribes to are refused with 0x97"
+        "publishes to what it subscribes to wait, and are refused with 0x97 at last"
     )
     return [Cause(ClientClause.QUEUE_FULL, words, "let it read, or raise the queue's bounds")]
 
@@ -391,6 +403,8 @@ class ClientWhy:
             ]
         facts.backlogs = [each.number for each in tenant.prgs if each.backlog.holds(connection)]
         facts.is_held_by_queues = tenant.queued.holds(connection)
+        facts.held_by_full = _shown(tenant.full.held_up_by(connection))
+        facts.slowed_by = _shown(_slowed_by(tenant, connection))
         facts.is_held_by_share = tenant.share is not None and tenant.share.holds(connection)
 
     @staticmethod
@@ -413,8 +427,25 @@ class ClientWhy:
                 facts.forwards.append((number, len(forwards), waited_ms, state))
 
 
+def _shown(name: bytes | None) -> str:
+    return "" if name is None else name.decode(errors="replace")
+
+
+def _slowed_by(tenant: Tenant, connection: Connection) -> bytes | None:
+    """Name the subscriber that a publisher waits for, here or on another node."""
+    here = (
+        each.client_id
+        for each in tenant.connected()
+        if each.slowing is not None and each.slowing.holds(connection)
+    )
+    return next(here, None) or tenant.slowed.slowed_by(connection)
+
+
 def show_broker(service: BrokerService, watch: object) -> None:
     """Let a node's telemetry show the broker's series and explain its clients too."""
     if isinstance(watch, NodeTelemetry):
         watch.sources.append(BrokerTelemetry(service).families)
+        service.on_full = lambda prg, session: watch.alert(
+            IncidentClass.QUEUE_FULL, prg.group, {"tenant": prg.tenant.name, "session": session}
+        )
         watch.more.append(ClientWhy(service, watch.whys).get)

@@ -14,6 +14,7 @@ from quantum.mqtt import PeerFault, ReasonCode
 from quantum.routing.ring import HashRing
 from quantum.serving import link
 from quantum.serving.backpressure import QUEUED_BYTES_MAX, Held, Level, TurnShare
+from quantum.serving.full_queues import FullQueues
 from quantum.serving.policy import TenantGuard
 from quantum.serving.publishing import Done, cuts
 from quantum.serving.slowing import SlowedElsewhere
@@ -71,6 +72,8 @@ class Tenant:
         """Topics that were published to lately, all well formed, and who owns them."""
         self._waiting: dict[int, list[Callable[[], None]]] = {}
         self.guard = TenantGuard(name, links.tick_ms)
+        self.full = FullQueues(self)
+        """Lasting sessions without room, and who waits for them."""
         self.slowed = SlowedElsewhere(self)
         """Publishers here that subscribers on other nodes slow."""
         self.queued = Level(QUEUED_BYTES_MAX, links.soon)
@@ -210,6 +213,7 @@ class Tenant:
         if self.rings:
             self.note_ring()
         now_ms = self._links.tick_ms
+        self.full.on_tick(now_ms)
         while self._resting and self._resting[0][0] <= now_ms:
             heappop(self._resting)[2].let_go()
         if not self.queued.is_high:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clustor.kv import (
+    ClientId,
     Command,
     Key,
     KvMachine,
@@ -64,6 +65,24 @@ def test_what_a_restored_copy_does_next_is_what_the_original_does() -> None:
         assert machine.apply(index, put(index)) == copy.apply(index, put(index))
     assert machine.digest() == copy.digest()
     assert b"".join(machine.snapshot()) == b"".join(copy.snapshot())
+
+
+def test_clients_that_were_forgotten_meanwhile_are_forgotten_in_the_copy() -> None:
+    def ask(number: int) -> bytes:
+        client = ClientId(b"c%d" % number)
+        return encode_command(Put(Key(b"k"), b"v", client_id=client, sequence=1))
+
+    machine, copy = KvMachine(STORE, LIMITS), KvMachine(STORE, LIMITS)
+    for index in range(1, 6):
+        machine.apply(index, ask(index))
+    copy.restore(machine.snapshot())
+    machine.mark(5)
+    for index in range(6, 11):  # seven are remembered: the first three go
+        machine.apply(index, ask(index))
+    pieces = machine.delta(5)
+    assert pieces is not None
+    copy.restore_delta(pieces)
+    assert b"".join(copy.snapshot()) == b"".join(machine.snapshot())
 
 
 def test_a_delta_of_another_state_is_refused_and_changes_nothing() -> None:

@@ -64,6 +64,24 @@ def test_time_makes_full_ones_and_deltas_due_and_the_log_stays() -> None:
     assert {node.up.machine.digest() for node in cluster.nodes.values()} == {digest}
 
 
+def test_a_restart_goes_on_with_its_chain() -> None:
+    cluster = Cluster(3, cadence=CADENCE)
+    for turn in range(12):
+        write(cluster, 10 * turn)
+        cluster.run(100)
+    before = {node.id: node.up.catalog.newest for node in cluster.nodes.values()}
+    restart_all(cluster)
+    write(cluster, 500)
+    cluster.run(600)
+    grown = 0
+    for node in cluster.nodes.values():
+        older = before[node.id]
+        assert older is not None
+        parents = {each.manifest.parent for each in node.up.catalog.snapshots}
+        grown += older.manifest.manifest_id in parents
+    assert grown > 0, "the next snapshot is a delta of what the restart restored"
+
+
 def test_a_group_at_rest_emits_nothing() -> None:
     cluster = Cluster(3, cadence=CADENCE)
     write(cluster, 0)

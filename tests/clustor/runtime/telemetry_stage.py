@@ -52,6 +52,7 @@ class StageNode:
     control: None = None
     loop_watch: LoopWatch = field(default_factory=LoopWatch)
     disk_checked: None = None
+    draining: bool = False
 
     @property
     def transport(self) -> Any:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -20,6 +21,7 @@ from clustor.runtime.admin_http import (
     RequestReader,
     check_origin,
 )
+from clustor.runtime.containment import contained
 from clustor.runtime.errors import PortTaken
 from clustor.runtime.transport import Address
 from tests.clustor.runtime.test_transport import free_address
@@ -216,6 +218,37 @@ async def test_a_command_ends_where_it_said() -> None:
     order = b"POST /reload HTTP/1.1" + HOST + JSON + b"\r\nContent-Length: 2\r\n\r\n{}{}"
     async with server(Echo()) as address:
         assert (await ask(address, order)).startswith(b"HTTP/1.1 400 ")
+
+
+class Slipping:
+    """Calls of which each falls over something on the way."""
+
+    async def post_later(self) -> Answer:
+        raise ZeroDivisionError("with a secret")
+
+    def post(self, _target: str, _body: bytes) -> Awaitable[Answer]:
+        return self.post_later()
+
+
+async def test_an_answer_that_falls_over_something_ends_its_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(contained, "raising", False)
+    monkeypatch.setattr(contained, "counts", {})
+    admin = AdminServer(dict, None, Echo())
+    admin.calls = Slipping()
+    address = free_address()
+    await admin.listen(address)
+    try:
+        order = b"POST /control/call HTTP/1.1" + HOST + JSON + b"\r\nContent-Length: 2\r\n\r\n{}"
+        with contextlib.suppress(ConnectionResetError):
+            assert await ask(address, order) == b""
+        assert contained.counts == {"admin": 1}
+        assert (await ask(address, b"GET /status HTTP/1.1" + HOST + b"\r\n\r\n")).startswith(
+            b"HTTP/1.1 200"
+        )
+    finally:
+        admin.close()
 
 
 async def test_a_taken_port_is_one_typed_error() -> None:

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from clustor.kv.events import EventHistory
+from clustor.kv.types import Record, Revision
 from clustor.log.ledger_writer import LedgerWriter
 from clustor.log.steps import Plan, Sync, Write
 from clustor.log.types import LogIndex
@@ -223,10 +225,21 @@ def _compaction_runs_ahead(patch: Patch) -> None:
     patch.setattr(Snapshots, "advance", advance)
 
 
+def _deltas_leave_out_deletions(patch: Patch) -> None:
+    """What was deleted since the snapshot before comes back with a chain that is restored."""
+    original = EventHistory.after
+
+    def after(self: EventHistory, revision: Revision) -> list[Record] | None:
+        events = original(self, revision)
+        return None if events is None else [each for each in events if not each.is_delete]
+
+    patch.setattr(EventHistory, "after", after)
+
+
 def _reads_ask_nobody(patch: Patch) -> None:
     """A leader answers reads without asking a quorum whether it still leads."""
 
-    def clause(waiting: Any, view: Any) -> FailedClause:
+    def clause(waiting: Any, view: Any, **_: bool) -> FailedClause:
         if waiting.index is None or view.wal_committed_index < waiting.index:
             return FailedClause.INDEX_INEQUALITY
         return FailedClause.NONE
@@ -301,6 +314,7 @@ MUTATIONS = (
     Mutation("a start forgets the last entry", _start_forgets_the_last_entry),
     Mutation("a snapshot is installed unauthorised", _install_without_authorisation),
     Mutation("compaction runs ahead of the snapshot", _compaction_runs_ahead),
+    Mutation("deltas leave out deletions", _deltas_leave_out_deletions),
     Mutation(
         "reads ask nobody",
         _reads_ask_nobody,

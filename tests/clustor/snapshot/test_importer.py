@@ -191,6 +191,14 @@ def test_a_chain_with_a_broken_link_is_refused(peer: Peer, order: tuple[int, ...
         chain(Replica(), *(offered[each] for each in order))
 
 
+def test_a_delta_on_somebody_elses_full_one_is_refused(peer: Peer) -> None:
+    other = Replica()
+    other.emit(request(7, 500), STATE)
+    stranger = other.emit(request(8, 1_000, DELTA), {"d": "other"})
+    with pytest.raises(SnapshotInvalidated):
+        chain(Replica(), peer.full, stranger)
+
+
 @pytest.mark.parametrize("nth", range(3))
 def test_every_manifest_of_a_chain_needs_a_signature_that_is_trusted(peer: Peer, nth: int) -> None:
     stranger = Ed25519PrivateKey.from_private_bytes(b"x" * 32)
