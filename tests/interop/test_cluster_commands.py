@@ -67,8 +67,8 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     try:
         yield started
     finally:
-        started.process.kill()
-        started.process.wait()
+        with started.process:  # closes its pipe, and waits
+            started.process.kill()
         for node in range(1, NODES + 1):
             with suppress(ProcessLookupError, AssertionError):
                 os.kill(started.pid(node), signal.SIGKILL)

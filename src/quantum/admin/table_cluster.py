@@ -73,7 +73,7 @@ NODES: Final = (
         "/v1/nodes/{node_id}/enroll",
         c.EnrollNode,
         "nodes enroll",
-        "4 --token-id t4 --secret SECRET-OF-THE-TOKEN --zone z2 --address node4:7000 --capacity 100",
+        "4 --token-id t4 --secret SECRET-AS-ISSUED --zone z2 --address node4:7000 --capacity 100",
     ),
     call(
         "POST",
