@@ -31,10 +31,13 @@ _CHECK_TICKS = 60  # more than the service needs to look at every connection
 class LabReplica:
     """A group of one: it leads, and what it is given is committed at once."""
 
+    failed: str | None = None
+
     def __init__(self, machine: Broker) -> None:
         self.machine = machine
         self.leads = True
         self.leader_id: int | None = NODE
+        self.failed: str | None = None
         self.group = SimpleNamespace(core=SimpleNamespace(hard=SimpleNamespace(term=1)))
         self._index = 0
         self._proposed: list[tuple[int, bytes]] = []
