@@ -25,7 +25,7 @@ def digests(root: Path) -> dict[str, str]:
     return {
         str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(root.rglob("*"))
-        if path.is_file() and path.suffix != ".log"
+        if path.is_file() and path.suffix not in (".log", ".lock")  # which says who has it open
     }
 
 
