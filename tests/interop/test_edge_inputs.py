@@ -316,7 +316,7 @@ def test_who_does_not_read_is_not_read(broker: BrokerProcess) -> None:
         grown = rss_bytes(broker.pid) - before
         assert left > 0, "all of it was read"
         print(f"{grown / (1 << 20):.1f} MiB more, {left / (1 << 20):.1f} MiB were not taken")
-        assert grown < 8 << 20
+        assert grown < 16 << 20  # it was 54 MiB, and more for who sent more
         line.settimeout(DEADLINE_SECONDS)
     client.cut()
     assert metric(broker, 'quantum_door_total{what="left_unread"}') >= 1
