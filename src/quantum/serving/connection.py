@@ -52,6 +52,9 @@ _NEVER_MS: Final = 1 << 62
 _FILTER_BYTES_PER_TURN: Final = 16 << 10
 """So much of SUBSCRIBEs and UNSUBSCRIBEs a client may have read in one turn: filters are small
 on the wire and slow here. What is behind that waits for the next turn, unread."""
+_ANSWERS_PER_TURN: Final = 16_384
+"""So many pieces wait for the end of a turn: the loop may read megabytes of one client in one, and
+only what was written shows that the client does not read."""
 _WITH_FILTERS: Final = frozenset({PacketType.SUBSCRIBE.value, PacketType.UNSUBSCRIBE.value})
 _ASKS: Final = {
     PacketType.PUBLISH.value: Operation.PUBLISH,
@@ -125,6 +128,8 @@ class Connection(SessionClient):
         if self.phase is Phase.LIVE:
             self.reader.receive(data)
             self._pull()
+            if len(self._out) > _ANSWERS_PER_TURN:
+                self.flush()
             if self._is_large or self.reader.awaited_bytes > LARGE_BYTES:
                 self._note_large()
         elif self._relay is not None:

@@ -196,6 +196,14 @@ class TestRates:
             second.expect_end()
 
 
+def test_many_answers_do_not_wait_for_the_end_of_a_turn() -> None:
+    """The loop may read megabytes in one, and only what was written shows who does not read."""
+    lab = TenantLab({"blue": {}})
+    client = connect(lab.door("blue"))
+    line_of(client).put(b"\xc0\x00" * 20_000)
+    assert bytes(line_of(client).received) == b"\xd0\x00" * 20_000
+
+
 class TestNeighbours:
     """One tenant's flood takes its share of a turn, and no more."""
 
