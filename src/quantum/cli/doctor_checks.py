@@ -91,9 +91,10 @@ def _of_node(each: Examined, now_ms: int) -> Iterator[Finding]:
     yield from _copy(node, each.control)
     yield from _ready(node, each.ready)
     for incident in each.incidents:
-        severity = Severity.ILL if incident.get("safety_critical") else Severity.WARN
-        what = f"{incident['class']} of groups {incident['partitions']}"
-        yield Finding(node, "alerts", severity, what, "ask `quantum why GROUP`")
+        # What was may be over: what still is wrong shows in the other checks.
+        kind = "safety-critical: " if incident.get("safety_critical") else ""
+        what = f"{kind}{incident['class']} of groups {incident['partitions']}"
+        yield Finding(node, "alerts", Severity.WARN, what, "ask `quantum why GROUP`")
 
 
 def _clock(each: Examined, facts: dict[str, Any]) -> Iterator[Finding]:

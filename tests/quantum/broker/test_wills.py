@@ -123,6 +123,7 @@ def test_who_comes_back_in_its_own_time_after_our_break_is_not_dead(
     desk.elapse(PATIENCE - 1)
     assert heard(desk) == QUIET
     desk.attach(expiry=expiry, clean=clean, identity=identity, will=will())
+    assert heard(desk) == QUIET
     desk.elapse(1_000)
     assert heard(desk) == QUIET
     desk.detach(gracefully=False)

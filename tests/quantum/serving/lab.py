@@ -37,13 +37,11 @@ class LabReplica:
         self.machine = machine
         self.leads = True
         self.leader_id: int | None = NODE
-        self.failed: str | None = None
         self.group = SimpleNamespace(core=SimpleNamespace(hard=SimpleNamespace(term=1)))
         self._index = 0
         self._proposed: list[tuple[int, bytes]] = []
         self._refused: list[tuple[int, bytes]] = []
         self.is_stuck = False  # its disk does not answer
-        self.failed: str | None = None
 
     def propose(self, request: int, command: bytes) -> None:
         self._proposed.append((request, command))
