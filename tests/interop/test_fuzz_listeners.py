@@ -33,6 +33,7 @@ from clustor.runtime.pki import (
 from quantum.edge.tls_development import issue_client
 from tests.interop.broker_process import BrokerProcess
 from tests.interop.fuzz_inputs import KINDS, Targets, mutate, plan
+from tests.interop.machine import slowness
 from tests.interop.test_half_open import Port, publish, rss_bytes
 from tests.interop.test_no_input_kills import contained_total, listening
 from tests.quantum.serving.client import Client, connect
@@ -126,6 +127,7 @@ def fuzz(broker: BrokerProcess, scratch: Path, *, seed: int, count: int, process
         subprocess.Popen([*command, str(n * each), str(each)], stdout=subprocess.PIPE)
         for n in range(processes)
     ]
+    slow = slowness()  # while all of it runs: so many times longer takes what the node computes
     said = [json.loads(one.communicate(timeout=7200)[0] or "{}") for one in running]
     took = time.monotonic() - began
     witness.stopping.set()
@@ -133,7 +135,10 @@ def fuzz(broker: BrokerProcess, scratch: Path, *, seed: int, count: int, process
     grown, idle_seconds = rss_bytes(pid) - before, idle.worst_seconds()
     total = sum(sum(one.values()) for one in said)
     print(f"{total} inputs in {took:.1f} s, {witness.published} publishes")
-    print(f"worst wait {witness.worst_seconds:.3f} s, an idle process {idle_seconds:.3f} s")
+    print(
+        f"worst wait {witness.worst_seconds:.3f} s, an idle process {idle_seconds:.3f} s,"
+        f" {slow:.1f} times slower"
+    )
     print(f"{grown / (1 << 20):.1f} MiB more")
     assert total == each * processes
     assert broker.pid == pid and not witness.is_alive(), broker.last_words()
@@ -142,7 +147,7 @@ def fuzz(broker: BrokerProcess, scratch: Path, *, seed: int, count: int, process
     assert contained_total(broker) == 0, broker.last_words()
     assert grown < GROWTH_BYTES_MAX
     # A publish changes hands a few times on its way, and each may wait as long as anybody does.
-    assert witness.worst_seconds < WAIT_SECONDS_MAX + 4 * idle_seconds
+    assert witness.worst_seconds < WAIT_SECONDS_MAX * slow + 4 * idle_seconds
 
 
 def test_five_thousand_inputs_to_every_listener(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from clustor.runtime.kv_stream import Operation, Status, WatchEvents, WatchReque
 from tests.interop.cluster_process import UNHURRIED, ClusterProcess
 from tests.interop.control_process import all_healthy, everybody, insist, pause, prepared
 from tests.interop.machine import slowness
+from tests.interop.test_snapshots_in_time import metrics
 
 NODES = (1, 2, 3)
 GROUPS = 2  # one of keys, the control plane's
@@ -153,9 +154,10 @@ async def test_followers_read_while_they_may_and_not_100_ms_longer(
 
             await asyncio.to_thread(grant, healthy, capability=False, request="revoke-1")
             began = time.monotonic()
-            status, body = await anext(events)
-            while status == Status.EVENTS:
+            async with asyncio.timeout(30):
                 status, body = await anext(events)
+                while status == Status.EVENTS:
+                    status, body = await anext(events)
             seconds = time.monotonic() - began
             assert (status, body) == (Status.REFUSED, REVOKED.encode())
     assert refusal_of(await ask_snapshot(healthy, follower)) == REVOKED
@@ -226,6 +228,8 @@ async def test_reads_are_refused_while_the_copy_is_stale_or_expired(
             await brief.get(KEY)
         looking = Txn([], [TxnGet(Key(KEY))])
         assert refusal_of(await ask(healthy, leader, looking)) == STALE
+        told = await asyncio.to_thread(metrics, healthy.admin(leader))
+        assert told["clustor_raft_strict_fallback_blocking_read_index"] >= 1
         await client.put(KEY, b"stale")  # writes go on
         assert value_of(await ask_snapshot(healthy, leader)) == b"stale"
 

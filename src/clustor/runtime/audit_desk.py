@@ -64,6 +64,7 @@ class AuditDesk:
         self, what: str, *, who: str, why: str, tenant: str, every: bool
     ) -> None:  # fmt: skip
         """Tell of a client that came or went: of every one, or of the first few and a count."""
+        who, why = printable(who), printable(why)
         event = AuditEvent(who=who, what=what, outcome=why, at_ms=wall_ms(), tenant=tenant)
         for each in (event,) if every else self._clients.admit(event):
             self.writer.note(each)

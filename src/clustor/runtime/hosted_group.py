@@ -91,6 +91,8 @@ class HostedGroup:
         """The term that it led when it last said so; 0: it does not lead."""
         self.paused = False
         """Whether it hangs on purpose: it hears nothing, says nothing, and its time stands."""
+        self.is_recorded = False
+        """Whether a thread writes a file beside the plans: no rejoin may move that away."""
         self.damage: Exception | None = None
         """Why the replica that was here could not be opened; it is fenced."""
         self.quarantine: QuarantineView | None = None

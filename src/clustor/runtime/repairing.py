@@ -269,7 +269,7 @@ class RepairService:
     def _rejoin(self, repair: _Repair) -> None:
         group, me = repair.group, ReplicaId(self._node.node_id)
         epoch = plan_rejoin_epoch(repair.standings, me)
-        if epoch is None or not group.idle:
+        if epoch is None or not group.idle or group.is_recorded:
             return
         try:
             replica = group.rejoined(epoch, self._node.now_ms())

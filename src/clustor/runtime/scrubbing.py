@@ -208,13 +208,18 @@ class Scrubber:
     async def _record(self, booted: Booted) -> None:
         """Write down what a start found; a disk that takes it not is no reason to stop."""
         await self._yield()
+        group = booted.group
+        if not group.replica.ready:
+            return  # it stopped meanwhile: what is damaged is left as it is
+        group.is_recorded = True
         try:
             record = await self._loop.run_in_executor(self._thread, write_boot_record, booted)
+            self._boots[group.partition_id] = record
         except OSError as error:
-            number = booted.group.partition_id
+            number = group.partition_id
             journal.warning("group %d: its boot record is not written: %s", number, error)
-            return
-        self._boots[booted.group.partition_id] = record
+        finally:
+            group.is_recorded = False
 
     # Reading.
 

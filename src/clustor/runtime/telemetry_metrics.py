@@ -119,6 +119,7 @@ def reading_of(hosted: HostedGroup) -> GroupReading:
         failed_clause=str(read_gate_predicate(access.gate_state())),
         strict_fallback_state=str(fallback.state),
         strict_fallback_pending_entries=fallback.pending_entries,
+        blocks_read_index=core.leads and fallback.asserted,
         strict_only_runtime_ms=_strict_only_ms(hosted),
         gate_blocked={str(name): count for name, count in fallback.gate_blocked.items()},
         cache_state=str(access.cache),

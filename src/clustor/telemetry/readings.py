@@ -40,6 +40,7 @@ class GroupReading:
     failed_clause: str = "None"
     strict_fallback_state: str = "Healthy"
     strict_fallback_pending_entries: int = 0
+    blocks_read_index: bool = False  # it leads, and its latch refuses linearizable reads
     strict_only_runtime_ms: int = 0  # the longest
     gate_blocked: Mapping[str, int] = field(default_factory=dict)
     cache_state: str = "Expired"
@@ -213,6 +214,12 @@ _SUMS: Final = (
         "observers_allowed",
         Kind.GAUGE,
         "Groups that admit observers",
+    ),
+    (
+        "clustor.raft.strict_fallback_blocking_read_index",
+        "blocks_read_index",
+        Kind.GAUGE,
+        "Groups led here whose latch refuses ReadIndex",
     ),
     (
         "clustor.raft.strict_fallback_pending_entries",

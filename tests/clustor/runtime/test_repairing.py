@@ -28,7 +28,7 @@ from clustor.runtime.hosted_group import QuarantineView
 from clustor.runtime.node import Node as RealNode
 from clustor.runtime.pki import NodeId
 from clustor.runtime.quarantine import QuarantineRecord, QuarantineRecords
-from clustor.runtime.repair_wire import Readmit, encode_repair
+from clustor.runtime.repair_wire import Readmit, StandingAsked, encode_repair
 from clustor.runtime.repairing import RepairService
 from tests.clustor.replica.harness import PARTITION, TICK_MS, Cluster, Node, put
 
@@ -45,7 +45,7 @@ class Group:
         self.partition_id = PARTITION
         self.quarantine: QuarantineView | None = None
         self.damage: Exception | None = None
-        self.paused = False
+        self.paused = self.is_recorded = False
         self.rolled_back = ""
 
     @property
@@ -363,5 +363,24 @@ def test_an_order_that_comes_late_undoes_nothing(tmp_path: Path) -> None:
         service.on_peer_data(NodeId(peer.id), encode_repair(Readmit(PARTITION, "remove", now)))
         assert peer.id not in leader.up.group.core.config.voters
         service.on_peer_data(NodeId(peer.id), b"\xff nonsense")
+
+    story(run)
+
+
+def test_a_replica_that_may_have_forgotten_something_vouches_for_nothing(tmp_path: Path) -> None:
+    async def run() -> None:
+        world = World(tmp_path, seed=9)
+        node = next(each for each in world.cluster.nodes.values() if not each.up.leads)
+        service, asked = (
+            world.processes[node.id].service,
+            encode_repair(StandingAsked(PARTITION, 1)),
+        )
+        service.on_peer_data(NodeId(9), asked)
+        assert len(world.mail) == 1, "a healthy one answers"
+        node.up.group.core.set_hard(rejoin_epoch=RoutingEpoch(0))
+        service.on_peer_data(NodeId(9), asked)
+        node.up.log_damaged("a scrub found it")
+        service.on_peer_data(NodeId(9), asked)
+        assert len(world.mail) == 1
 
     story(run)

@@ -140,6 +140,13 @@ def test_a_missed_target_is_a_note_and_a_missed_bound_orphans(
     assert observe(verdict.state, PROFILE, at(after_ms)).note is None  # told once
 
 
+def test_deltas_that_may_not_be_emitted_are_not_late() -> None:
+    slow = replace(PROFILE, full_emit_period_ms_target=300_000)
+    paused = observe(RUNNING, slow, at(130_000, incrementals_paused=True))
+    assert (paused.state.chain, paused.due, paused.note) == (HEALTHY, None, None)
+    assert observe(RUNNING, slow, at(130_000)).state.chain is DeltaChainState.ORPHANED
+
+
 def test_a_missed_full_target_is_graceful_and_its_bound_orphans() -> None:
     busy = replace(RUNNING, delta_ms=START_MS + 37_000)
     assert observe(busy, PROFILE, at(37_500)).state.chain is HEALTHY

@@ -31,6 +31,8 @@ _CHECK_TICKS = 60  # more than the service needs to look at every connection
 class LabReplica:
     """A group of one: it leads, and what it is given is committed at once."""
 
+    failed: str | None = None
+
     def __init__(self, machine: Broker) -> None:
         self.machine = machine
         self.leads = True
@@ -41,6 +43,7 @@ class LabReplica:
         self._proposed: list[tuple[int, bytes]] = []
         self._refused: list[tuple[int, bytes]] = []
         self.is_stuck = False  # its disk does not answer
+        self.failed: str | None = None
 
     def propose(self, request: int, command: bytes) -> None:
         self._proposed.append((request, command))

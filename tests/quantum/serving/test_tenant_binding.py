@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -13,6 +13,7 @@ from quantum.mqtt import ReasonCode
 from quantum.serving.tenant_binding import disbelief, needs_list
 from tests.quantum.serving.client import V311, connect
 from tests.quantum.serving.tenant_lab import Door, TenantLab
+from tests.quantum.serving.test_refusals_audited import Desk
 
 LAMP = "spiffe://mqtt/client/lamp"
 EVERYTHING = [{"effect": "allow", "pattern": "#"}]
@@ -58,16 +59,6 @@ def test_who_is_believed_to_be_the_tenants(
     found = disbelief(peer, "blue", shared=shared, awaits_token=awaits_token)
     assert (found is not None) is is_refused
     assert needs_list(peer, shared=shared) is (shared and transport in ("tls", "wss"))
-
-
-class Desk:
-    """An audit desk that only remembers."""
-
-    def __init__(self) -> None:
-        self.told: list[dict[str, Any]] = []
-
-    def refused(self, what: str, **facts: Any) -> None:
-        self.told.append({"what": what, **facts})
 
 
 @pytest.mark.parametrize("named", [None, "red"])

@@ -72,6 +72,9 @@ class Desk:
     def refused(self, what: str, *, tenant: str = "", **_rest: str) -> None:
         self.refusals.append((what, tenant))
 
+    def client_did(self, what: str, **facts: object) -> None:
+        """Who comes and goes is no matter here."""
+
 
 class ControlledLab(TenantLab):
     """A broker with one tenant of the file, `dev`, that follows a plane."""

@@ -14,7 +14,8 @@ LASTS = 600
 
 @pytest.fixture
 def lab() -> TenantLab:
-    return TenantLab({"blue": {}, "red": {"wills": "standard"}})
+    rules: dict[str, object] = {"acl": [{"effect": "allow", "pattern": "#"}]}
+    return TenantLab({"blue": rules, "red": {**rules, "wills": "standard"}})
 
 
 def watch(lab: TenantLab, tenant: str) -> Client:
