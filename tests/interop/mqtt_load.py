@@ -21,6 +21,7 @@ HOST = "127.0.0.1"
 _READ_BYTES = 1 << 16
 _SLOW_READ_BYTES = 1 << 14
 _SLOW_PAUSE = 0.05
+_HELD_UP_BYTES = 1 << 20
 _CONNACK = b"\x20\x02\x00\x00"
 _PUBACK = 0x40
 
@@ -215,7 +216,7 @@ class Subscriber(Client):
         if events & selectors.EVENT_WRITE:
             self.flush()
         if events & selectors.EVENT_READ:
-            self._take(self.read(_SLOW_READ_BYTES if self._slow else _READ_BYTES))
+            self._take(self.read(self._load.slow_bytes if self._slow else _READ_BYTES))
             if self._slow:
                 self._load.rest(self)
 
@@ -272,6 +273,8 @@ class Load:
         self.seen = Seen()
         self.selector = selectors.DefaultSelector()
         self._resting: deque[tuple[float, Subscriber]] = deque()
+        self.slow_bytes = max(_SLOW_READ_BYTES, min(_READ_BYTES, plan.size))
+        """What a slow subscriber reads at a time: twenty times a second."""
 
     def rest(self, subscriber: Subscriber) -> None:
         subscriber.rest()
@@ -292,8 +295,9 @@ class Load:
             )
             for n in range(plan.publishers)
         ]
+        window = max(1, min(20, _HELD_UP_BYTES // plan.size))
         held_up = [
-            Publisher(self, ports[n], f"{prefix}-s{n}", f"{prefix}/slow/{n}", 20, plan.size)
+            Publisher(self, ports[n], f"{prefix}-s{n}", f"{prefix}/slow/{n}", window, plan.size)
             for n in range(plan.slow_publishers)
         ]
         clients: list[Client] = [reader, *slow, probe, *many, *held_up]

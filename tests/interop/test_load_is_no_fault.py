@@ -115,7 +115,7 @@ def judge(cluster: ClusterProcess, seconds: float, name: str, shape: dict[str, A
     under_way = shape["publishers"] * shape["window"]
     queue_ms = 1_000 * under_way / max(1.0, seen["acked_per_second"])
     # One that waits for each answer waits as long as a turn of everybody; a full window longer.
-    assert seen["probe_p999"] < scale * ACK_MS_MAX + queue_ms, said
+    assert seen["probe_p999"] < scale * ACK_MS_MAX + 2 * queue_ms, said
     assert seen["ack_p999"] < scale * ACK_MS_MAX + 4 * queue_ms, said
     bound = min(each for each in ticks[0] if each >= min(1_000.0, scale * GAP_MS_MAX))
     assert later_than(cluster, ticks, bound) <= seconds * 3 * (scale > 1), said
@@ -130,13 +130,16 @@ def test_twice_what_it_takes_changes_no_leader_and_closes_nobody(
 
 
 @pytest.mark.timeout(60)
-def test_meanwhile_logs_were_compacted_and_keys_rotated(cluster: ClusterProcess) -> None:
+def test_meanwhile_logs_were_compacted(cluster: ClusterProcess) -> None:
     """Otherwise the tests above have shown less than they say."""
     cluster.until(lambda: has_compacted(cluster), "a log was compacted")
 
 
 def has_compacted(cluster: ClusterProcess) -> bool:
-    return any((cluster.data / "node-1" / "state").glob("**/snapshots/*"))
+    """Say whether a log begins behind its first segment: that one was closed and deleted."""
+    logs = [each for each in (cluster.data / "node-1" / "state").glob("*/wal") if each.is_dir()]
+    firsts = [min((each.name for each in log.glob("segment-*.log")), default="") for log in logs]
+    return any(first and not first.endswith("0001.log") for first in firsts)
 
 
 @pytest.mark.soak
