@@ -147,7 +147,7 @@ class UringDisk:
 
     def _is_idle(self) -> bool:
         """Say whether nothing is under way, and nothing over that the owner was not told of."""
-        return not (self._chains or self._ready or self._done)
+        return not (self._chains or self._ready or self._done or self._beside)
 
     def _run_here(self, partition: Partition, plan: Plan, token: PlanToken) -> Completion:
         """Run a plan with blocking calls; the disk is idle."""

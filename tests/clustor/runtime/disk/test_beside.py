@@ -99,3 +99,31 @@ def test_a_failed_step_is_told_with_its_place_and_stops_the_plan(
         done = disk.completions()
     assert isinstance(done[0].error, PlanFailed)
     assert (tmp_path / "a").exists(), "what stands behind the failed step was not run"
+
+
+def test_a_small_plan_waits_behind_what_a_thread_does_for_its_partition(
+    disk: UringDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk whose thread is busy is not idle: nothing of that partition may overtake it."""
+    partition = disk.open_partition(tmp_path)
+    disk._pace.sample((1,) * 64)  # as quick as disks get
+    was_quick = disk.is_quick
+    may_go_on = threading.Event()
+    sync = os.fsync
+
+    def held(descriptor: int) -> None:
+        assert may_go_on.wait(30)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", held)
+    a = FileName("a")
+    disk.submit(partition, (Create(a), SyncDirectory("")), PlanToken(1))
+    assert (was_quick, disk.is_quick) == (True, False)
+    small: Plan = (Write(a, 0, b"x"), Sync(a))
+    assert disk.submit(partition, small, PlanToken(2), alone=True) is None
+    may_go_on.set()
+    tokens: list[PlanToken] = []
+    while len(tokens) < 2:
+        assert select.select([disk.fileno()], [], [], 10)[0], "a plan is never over"
+        tokens += [each.token for each in disk.completions()]
+    assert tokens == [1, 2]
