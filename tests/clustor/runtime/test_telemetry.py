@@ -20,6 +20,7 @@ from clustor.runtime.telemetry_spans import new_spans, spans_from_environment
 from clustor.telemetry import Family, IncidentClass, Question, rehearse_failover, rehearse_move
 from tests.clustor.replica.harness import PARTITION, Cluster, put
 from tests.clustor.runtime.telemetry_stage import NUMBERS, Stage
+from tests.clustor.runtime.waiting import until
 
 STALLED = CampaignClause.DEVICE_STALLED
 QUESTIONS = [str(question) for question in Question]
@@ -397,6 +398,7 @@ async def test_a_page_that_cannot_be_made_is_answered_and_ends_nothing(
     assert callable(answer)
     given: list[tuple[int, object]] = []
     answer(lambda code, content: given.append((code, content)))
+    await until(lambda: bool(given), "the page is answered")  # it lets others have the loop
     assert [code for code, _ in given] == [500]
     stage.telemetry[1].more.append(lambda _path, _query: 1 // 0)  # type: ignore[arg-type,return-value]
     assert stage.get(1, "/another")[0] == 500

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,13 @@ LEDGER = FileName("ledger")
 APPEND: Plan = (Write(WAL, 0, b"w" * 100), Sync(WAL), Write(LEDGER, 0, b"l"), Sync(LEDGER))
 
 
+class QuickUnlessTold(Pace):
+    """The pace of a disk that is quick whatever the machine's own disk takes just now."""
+
+    def sample(self, durations_ns: Iterable[int]) -> None:
+        """Take what a test says; what real syncs took is the machine's affair."""
+
+
 def quick() -> Pace:
     pace = Pace()
     pace.sample([QUICK_NS_MAX // 10] * 100)
@@ -36,7 +43,9 @@ def quick() -> Pace:
 @pytest.fixture(params=[IoWriterMode.FIXED_URING, IoWriterMode.BLOCKING], ids=lambda m: m.name)
 def disk(request: pytest.FixtureRequest, root: Path) -> Iterator[Disk]:
     with opened(request.param) as found:
-        found._pace = quick()  # type: ignore[attr-defined]
+        pace = QuickUnlessTold()
+        Pace.sample(pace, [QUICK_NS_MAX // 10] * 100)
+        found._pace = pace  # type: ignore[attr-defined]
         yield found
 
 
@@ -109,7 +118,7 @@ def test_others_do_what_is_not_alone_or_comes_behind_it(
 
 
 def test_others_wait_for_a_slow_disk(disk: Disk, partition: Partition) -> None:
-    disk._pace.sample([1000 * QUICK_NS_MAX])  # type: ignore[attr-defined]
+    Pace.sample(disk._pace, [1000 * QUICK_NS_MAX])  # type: ignore[attr-defined]
     assert disk.submit(partition, APPEND, PlanToken(1), alone=True) is None
     assert take(disk, 1)[0].error is None
 
