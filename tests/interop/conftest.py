@@ -19,6 +19,17 @@ TIMEOUT_SECONDS: Final = 900
 """For whole clusters on a machine that is busy with something else; each wait in a test has a
 deadline of its own, which says what it waited for."""
 
+JUDGED_BY_TIME: Final = frozenset(
+    {
+        "test_edge_inputs",
+        "test_fuzz_listeners",
+        "test_half_open",
+        "test_load_is_no_fault",
+        "test_mqtt_failover",
+    }
+)
+"""What measures how long somebody waited has the machine to itself."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give whole clusters the time that they may need, and one process all tests of a broker."""
@@ -27,6 +38,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUT_SECONDS))
+        if item.path.stem in JUDGED_BY_TIME:
+            item.add_marker(pytest.mark.quiet)
         item.add_marker(pytest.mark.xdist_group(place_of(item) or item.path.stem))
     items.sort(key=lambda item: place_of(item) or "~")  # a broker's tests stand in a row
 
