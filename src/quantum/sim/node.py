@@ -80,6 +80,7 @@ class BrokerNode:
         self.transport = _Transport(self)
         self.is_over = False
         self.audit = None  # nobody looks at refusals here
+        self.control = None  # all of a world are one build
         self._turn_due = False
         self._touched: dict[SimGroup, None] = {}
         self._hosted: list[SimGroup] = []  # by the seat's number

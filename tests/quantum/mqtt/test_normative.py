@@ -76,7 +76,7 @@ def test_only_the_listed_reason_codes_may_be_sent(statement: str) -> None:
 
 @pytest.mark.parametrize(
     ("protocol", "level"),
-    [("MQTT", 3), ("MQTT", 6), ("MQTT", 0x84), ("MQIsdp", 4), ("MQIsdp", 5), ("MQTU", 4), ("", 4)],
+    [("MQTT", 3), ("MQTT", 6), ("MQTT", 0x85), ("MQIsdp", 4), ("MQIsdp", 5), ("MQTU", 4), ("", 4)],
 )
 def test_mqtt_3_1_2_1_and_2_other_protocols_and_levels_are_unsupported(
     protocol: str, level: int
