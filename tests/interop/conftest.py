@@ -31,6 +31,7 @@ JUDGED_BY_TIME: Final = frozenset(
 """What measures how long somebody waited has the machine to itself."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before the groups are read
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give whole clusters the time that they may need, and one process all tests of a broker."""
     for item in items:

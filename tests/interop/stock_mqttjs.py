@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import fcntl
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ import subprocess
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tests.interop.mqtt_places import HOST
@@ -37,22 +39,34 @@ _LINE_BYTES_MAX = 8 << 20
 @cache
 def package() -> Path | str:
     """Return where MQTT.js is, installed if need be, or why it cannot be had."""
-    place = CACHE / f"mqttjs-{VERSION}"
-    found = place / "node_modules" / "mqtt"
     if shutil.which("node") is None:
         return "Node.js is not installed"
-    if (found / "package.json").exists():
-        return found
     npm = shutil.which("npm")
     if npm is None:
         return "npm is not installed"
-    place.mkdir(parents=True, exist_ok=True)
-    command = [npm, "install", "--prefix", str(place), "--no-audit", "--no-fund", f"mqtt@{VERSION}"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS)
-    except subprocess.TimeoutExpired:
-        return "npm did not install MQTT.js in time"
-    return found if done.returncode == 0 else f"npm cannot install MQTT.js: {done.stderr[-200:]}"
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:  # several processes of one run ask for it at once
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _installed(npm, CACHE / f"mqttjs-{VERSION}-whole")
+
+
+def _installed(npm: str, place: Path) -> Path | str:
+    """Install it beside its place, and move it there when it is whole."""
+    if not place.exists():
+        with TemporaryDirectory(dir=CACHE) as scratch:
+            whole = Path(scratch) / "whole"
+            options = ("--no-audit", "--no-fund", f"mqtt@{VERSION}")
+            command = [npm, "install", "--prefix", str(whole), *options]
+            try:
+                done = subprocess.run(
+                    command, capture_output=True, text=True, timeout=INSTALL_SECONDS
+                )
+            except subprocess.TimeoutExpired:
+                return "npm did not install MQTT.js in time"
+            if done.returncode != 0:
+                return f"npm cannot install MQTT.js: {done.stderr[-200:]}"
+            whole.rename(place)
+    return place / "node_modules" / "mqtt"
 
 
 class Driver:
@@ -89,6 +103,9 @@ class Driver:
                     answer.set_result(said)
             else:
                 self.clients[said["handle"]].on_event(said)
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(RuntimeError("the driver of MQTT.js has ended"))
 
     def order(self, do: str, **words: Any) -> asyncio.Future[dict[str, Any]]:
         assert self._process.stdin is not None
