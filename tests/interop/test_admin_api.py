@@ -274,7 +274,7 @@ def _check_commands(
     asks = ("status", "--admin", place.admin)
     code, output = run(cluster_cli.app, *asks)
     assert code == 9 and "wants TLS: give --cert and --ca" in output
-    code, output = run(kv.app, "get", "colour", "--cluster", place.admin, "--timeout", 60)
+    code, output = run(kv.app, "get", "colour", "--cluster", place.admin, "--timeout", 2)
     assert code == 9 and "wants TLS: give --cert and --ca" in output
     stranger = create_authority(tmp_path / "elsewhere", CLUSTER, utc_now())
     assert stranger.certificate is not None

@@ -114,8 +114,12 @@ class AdminConnection(asyncio.Protocol):
             except CertificateUnreadable as error:
                 self._refuse(403, str(error))
                 return
-        if not data or self._answering:
-            return  # one request per connection
+        if data and not self._answering:  # one request per connection
+            self._take(data)
+        if self._pipe is not None and self._pipe.ended and not self._answering:
+            self.close()
+
+    def _take(self, data: bytes) -> None:
         if self._number is not None:
             self._stream += data
             self._on_stream(self._number)

@@ -209,6 +209,8 @@ async def admin_addresses(address: Address, tls: ssl.SSLContext | None = None) -
                 answer = await reader.read()
             finally:
                 writer.close()
+                with contextlib.suppress(OSError):
+                    await writer.wait_closed()
         status = msgspec.json.decode(answer.partition(b"\r\n\r\n")[2])
         return [_address(node["admin"]) for node in status["nodes"]]
     return []

@@ -19,7 +19,7 @@ _READ_BYTES: Final = 16 << 10  # OpenSSL gives one record at a time, and none is
 class TlsPipe:
     """One side of one connection."""
 
-    __slots__ = ("_incoming", "_outgoing", "_tls", "established", "server_side")
+    __slots__ = ("_incoming", "_outgoing", "_tls", "ended", "established", "server_side")
 
     def __init__(self, context: ssl.SSLContext, *, server_side: bool) -> None:
         self._incoming = ssl.MemoryBIO()
@@ -28,6 +28,8 @@ class TlsPipe:
         self.server_side = server_side
         self.established = False
         """Whether this side has finished its handshake, and believes the other's certificate."""
+        self.ended = False
+        """Whether the other side has said that nothing more comes; it waits for the same word."""
 
     def start(self) -> None:
         """Begin the handshake; the side that opened the connection speaks first."""
@@ -78,10 +80,13 @@ class TlsPipe:
             while incoming.pending or tls.pending():  # or it would raise to say that none is left
                 piece = tls.read(_READ_BYTES)
                 if not piece:
+                    self.ended = True
                     break
                 pieces.append(piece)
-        except (ssl.SSLWantReadError, ssl.SSLZeroReturnError):
+        except ssl.SSLWantReadError:
             pass
+        except ssl.SSLZeroReturnError:
+            self.ended = True
         except ssl.SSLError as error:
             raise refusal_of(error) from error
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
