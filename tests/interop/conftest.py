@@ -31,9 +31,8 @@ JUDGED_BY_TIME: Final = frozenset(
 """What measures how long somebody waited has the machine to itself."""
 
 
-@pytest.hookimpl(tryfirst=True)  # before the groups are read
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give whole clusters the time that they may need, and one process all tests of a broker."""
+    """Give whole clusters the time that they may need, and let a broker's tests stand in a row."""
     for item in items:
         if not item.path.is_relative_to(HERE):
             continue
@@ -41,8 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(TIMEOUT_SECONDS))
         if item.path.stem in JUDGED_BY_TIME:
             item.add_marker(pytest.mark.quiet)
-        item.add_marker(pytest.mark.xdist_group(place_of(item) or item.path.stem))
-    items.sort(key=lambda item: place_of(item) or "~")  # a broker's tests stand in a row
+    items.sort(key=lambda item: place_of(item) or "~")
 
 
 def place_of(item: pytest.Item | None) -> str | None:

@@ -169,15 +169,17 @@ def status(
     else:
         for line in status_lines(found):
             typer.echo(line)
-    leaders = {
-        group["partition_id"]
-        for node in found["nodes"]
-        for group in node.get("groups", [])
-        if is_led_by(group)
-    }
-    seen = {group["partition_id"] for node in found["nodes"] for group in node.get("groups", [])}
+    groups = [group for node in found["nodes"] for group in _groups_of(node)]
+    leaders = {group["partition_id"] for group in groups if is_led_by(group)}
+    seen = {group["partition_id"] for group in groups}
     silent = any("error" in node for node in found["nodes"])
     raise typer.Exit(0 if leaders == seen and not silent else Exit.FAILED)
+
+
+def _groups_of(node: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return all that a node hosts, the control plane's group with them."""
+    control = node.get("control")
+    return [*node.get("groups", []), *([control["group"]] if control else [])]
 
 
 def _statuses(admin: str | None, data: Path | None) -> dict[str, Any]:
