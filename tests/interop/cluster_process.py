@@ -213,10 +213,13 @@ class ClusterProcess:
         return found if found is not None else self.wait_for_leader(partition, but=but)
 
     def caught_up(self, node: int, partition: int = 1) -> bool:
-        """Say whether a node has applied what is committed now, by its leader's own word."""
+        """Say whether a node has applied what was committed before this, by its leader's own word.
+
+        It is asked last: others may write all the while.
+        """
         answers = [self.group(each, partition) for each in range(1, self.nodes + 1)]
         groups = [group for group in answers if group is not None]
-        mine = answers[node - 1]
+        mine = self.group(node, partition)
         term = max((group["term"] for group in groups), default=0)
         if mine is None or mine["state"] != "Running":
             return False
