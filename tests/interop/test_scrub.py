@@ -81,6 +81,12 @@ def wal(cluster: ClusterProcess, node: int, group: int, below: str = "") -> Path
     return state(cluster, node, group) / below / "wal"
 
 
+def has_entries(cluster: ClusterProcess, node: int, group: int) -> bool:
+    """Say whether a replica has written: the quorum that acknowledged may have been the others."""
+    segments = wal(cluster, node, group).glob("segment*.log")
+    return any(each.stat().st_size > SEGMENT_HEADER_BYTES + 60 for each in segments)
+
+
 def flip(directory: Path, offset: int = SEGMENT_HEADER_BYTES + 60) -> Path:
     """Turn one bit of the oldest segment, below everybody's feet."""
     path = min((directory / "wal").glob("segment*.log"))
@@ -189,6 +195,7 @@ def test_damaged_groups_are_quarantined_at_a_start_and_repaired_by_their_peers(
     other = cluster.wait_for_leader(2)
     node = min({1, 2, 3} - {other})
     for group in (2, CONTROL_PARTITION):
+        cluster.until(partial(has_entries, cluster, node, group), "the follower holds some too")
         flip(state(cluster, node, group))
     before = {path.name: path.read_bytes() for path in wal(cluster, node, 2).iterdir()}
     cluster.kill(node)
