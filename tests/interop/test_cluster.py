@@ -6,7 +6,8 @@ import asyncio
 import itertools
 import statistics
 import time
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -36,7 +37,17 @@ class Load:
         self.stopping = False
         self._processes = itertools.count()
 
-    async def run(self, worker: int) -> None:
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Load]:
+        """Load the cluster while the context lasts; the workers end with it however it ends."""
+        workers = [asyncio.create_task(self._run(worker)) for worker in range(WORKERS)]
+        try:
+            yield self
+        finally:
+            self.stopping = True
+            await asyncio.gather(*workers)
+
+    async def _run(self, worker: int) -> None:
         process = Process(next(self._processes))
         for turn in itertools.count():
             if self.stopping:
@@ -92,14 +103,11 @@ async def kill_leaders(cluster: ClusterProcess, kills: int) -> list[float]:
     """Kill the leader again and again under load; return the seconds to each new leader."""
     seconds: list[float] = []
     async with KvClient(cluster.admins(), timeout_seconds=180) as client:
-        load = Load(client)
-        workers = [asyncio.create_task(load.run(worker)) for worker in range(WORKERS)]
-        for nth in range(kills):
-            before = len(load.acknowledged)
-            seconds.append(await asyncio.to_thread(_kill_one, cluster))
-            await until(partial(load.has_more_than, before), f"writes after kill {nth}")
-        load.stopping = True
-        await asyncio.gather(*workers)
+        async with Load(client).running() as load:
+            for nth in range(kills):
+                before = len(load.acknowledged)
+                seconds.append(await asyncio.to_thread(_kill_one, cluster))
+                await until(partial(load.has_more_than, before), f"writes after kill {nth}")
         await load.check()
         assert len(load.acknowledged) > kills
     return seconds

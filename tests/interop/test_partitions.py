@@ -56,14 +56,11 @@ class Field:
 
     async def _under_load(self, story: Story) -> None:
         async with KvClient(self.nodes.admins(), timeout_seconds=TIMEOUT_SECONDS) as client:
-            load = Load(client)
-            workers = [asyncio.create_task(load.run(worker)) for worker in range(WORKERS)]
-            await self.goes_on(load)
-            await story(load)
-            self.network.heal()
-            await self.goes_on(load)
-            load.stopping = True
-            await asyncio.gather(*workers)
+            async with Load(client).running() as load:
+                await self.goes_on(load)
+                await story(load)
+                self.network.heal()
+                await self.goes_on(load)
             await self.eventually(self.nodes.agree, "all nodes agree")
         async with KvClient(self.nodes.admins(), timeout_seconds=180) as patient:
             await load.check(patient)

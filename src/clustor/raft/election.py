@@ -26,7 +26,7 @@ from clustor.raft.quorum import VoteResult
 from clustor.raft.types import ReplicaId, Role, VoteAnnotation
 
 FIRST_DRAWS = 8
-"""So often a process that heard of no leader yet waits for the shorter time only."""
+"""So often a replica that was never led waits for the shorter time only."""
 
 
 class CampaignClause(StrEnum):
@@ -52,6 +52,7 @@ class Election:
         self._hold_off_until_ms = 0  # after a voluntary step-down
         self.high_rtt = False
         self._widened = False
+        self._heard_leader = False
         self._first_draws = FIRST_DRAWS
         self.range = ElectionRange(core.profile)
         """From what the timeout is drawn: wider while this node itself is late (C19)."""
@@ -65,14 +66,13 @@ class Election:
         """Draw the next election timeout; a high round trip widens it to the WAN's range.
 
         A cluster whose nodes are patient with each other need not wait as long for its first
-        leader: nobody can be disturbed whom nobody has heard of, and pre-votes keep a node that
-        came back from disturbing others. Only a few times: where a vote takes longer than the
-        shorter time, an election would never end.
+        leader. Only a few times: where a vote takes longer than the shorter time, an election
+        would never end.
         """
         core = self._core
         low, high = self.range.bounds(high_rtt=self.high_rtt or self._widened)
         first = core.profile.first_election_timeout_ms
-        if self._first_draws and first is not None:
+        if self._was_never_led() and self._first_draws and first is not None:
             self._first_draws -= 1
             low, high = first
         self.deadline_ms = core.now_ms + core.draw(low, high)
@@ -135,7 +135,7 @@ class Election:
         """Note a living leader, and how far away it is (clustor §10.1)."""
         core = self._core
         core.last_leader_ms = core.now_ms
-        self._first_draws = 0
+        self._heard_leader = True
         self._fallback.leader_seen()
         if message.rtt_ms >= core.profile.high_rtt_ms:
             self._slow_heartbeats += 1
@@ -147,11 +147,20 @@ class Election:
         self.draw_deadline()
 
     def leader_is_alive(self) -> bool:
-        """Say whether a leader was heard within the shortest election timeout."""
+        """Say whether a leader was heard within the shortest election timeout.
+
+        A start counts as one: the process before it may have heard a leader just then.
+        """
         core = self._core
         if core.leads:
             return True
+        if self._was_never_led():
+            return False
         return core.now_ms - core.last_leader_ms < core.profile.election_timeout_ms[0]
+
+    def _was_never_led(self) -> bool:
+        """Say whether nobody can have led this replica: the log is empty, now and before."""
+        return not self._heard_leader and self._core.log.last_index == 0
 
     # Asking.
 

@@ -105,7 +105,7 @@ class Profile:
     name: str
     election_timeout_ms: tuple[int, int] = (150, 300)
     wan_election_timeout_ms: tuple[int, int] = (300, 600)
-    # While a process has heard of no leader yet; None: as ever. See `Election.draw_deadline`.
+    # While a replica was never led; None: as ever. See `Election.draw_deadline`.
     first_election_timeout_ms: tuple[int, int] | None = None
     heartbeat_ms: int = 50
     high_rtt_ms: int = 150

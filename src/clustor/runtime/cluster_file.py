@@ -179,8 +179,8 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _patient(profile: Profile, times: int) -> Profile:
-    """Let elections, and the verdict that a disk is stalled, come so many times later; the first
-    leader after a start is looked for as early as ever."""
+    """Let elections, and the verdict that a disk is stalled, come so many times later; the very
+    first leader is looked for as early as ever."""
     low, high = profile.election_timeout_ms
     wan_low, wan_high = profile.wan_election_timeout_ms
     device = replace(profile.device, latency_max_ms=times * profile.device.latency_max_ms)

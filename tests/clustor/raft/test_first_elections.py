@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from clustor.log.types import DurabilityModeEpoch, LogId, LogIndex, PartitionId, Term
+import pytest
+
+from clustor.log.types import DurabilityModeEpoch, Entry, LogId, LogIndex, PartitionId, Term
 from clustor.raft import (
     CONSISTENCY_PROFILE,
     AppendEntries,
@@ -18,13 +20,17 @@ from clustor.raft import (
     ReplicaIdentity,
 )
 from clustor.raft.election import FIRST_DRAWS
+from clustor.raft.memory_log import MemoryLog
+from clustor.raft.messages import PreVoteRequest, PreVoteResponse
 
 LONG = (3_000, 6_000)
 SHORT = (150, 300)
 PATIENT = replace(CONSISTENCY_PROFILE, election_timeout_ms=LONG, first_election_timeout_ms=SHORT)
 
 
-def one_of_three(profile: Profile) -> tuple[Group, list[tuple[int, int]]]:
+def one_of_three(
+    profile: Profile, log: MemoryLog | None = None
+) -> tuple[Group, list[tuple[int, int]]]:
     """A follower that hears of nobody, and the ranges that it draws from."""
     drawn: list[tuple[int, int]] = []
 
@@ -34,7 +40,8 @@ def one_of_three(profile: Profile) -> tuple[Group, list[tuple[int, int]]]:
 
     voters = Configuration(voters=frozenset(map(ReplicaId, (1, 2, 3))))
     identity = ReplicaIdentity(ReplicaId(1), PartitionId(1), LogId(b"x" * 16), holds_data=False)
-    group = Group.start(identity, profile, draw, now_ms=0, hard_state=HardState(membership=voters))
+    hard = HardState(term=log.last_term if log else Term(0), membership=voters)
+    group = Group.start(identity, profile, draw, now_ms=0, hard_state=hard, log=log)
     return group, drawn
 
 
@@ -80,3 +87,31 @@ def test_whoever_has_heard_a_leader_is_patient_at_once() -> None:
     group.take()
     assert drawn[0] == SHORT
     assert drawn[-1] == LONG
+
+
+def used_log() -> MemoryLog:
+    log = MemoryLog()
+    log.append([Entry(Term(1), LogIndex(1), b"")])
+    return log
+
+
+def test_whoever_was_led_before_it_stopped_is_patient_from_its_start() -> None:
+    """Or a leader that is killed and started anew would lead again before anybody else."""
+    group, drawn = one_of_three(PATIENT, used_log())
+    for now_ms in range(0, 20_000, 10):
+        group.tick(now_ms)
+        group.take()
+    assert set(drawn) == {LONG}
+
+
+@pytest.mark.parametrize("log", [None, used_log()], ids=["never led", "led before"])
+def test_only_who_was_never_led_grants_a_pre_vote_at_once(log: MemoryLog | None) -> None:
+    group, _ = one_of_three(PATIENT, log)
+    asked = PreVoteRequest(
+        Term(2), ReplicaId(2), Term(1), LogIndex(1), group.core.hard.durability_mode_epoch
+    )
+    group.tick(1)
+    group.receive(asked)
+    [(_, answer)] = group.take().messages
+    assert isinstance(answer, PreVoteResponse)
+    assert answer.vote_granted is (log is None)
