@@ -272,13 +272,16 @@ def start_archiving(
     return archiving
 
 
-def closing(first: Callable[[], None], archiving: Archiving | None) -> Callable[[], None]:
-    """Return what closes both."""
+def closing(
+    first: Callable[[], None], archiving: Archiving | None, last: Callable[[], None] = lambda: None
+) -> Callable[[], None]:
+    """Return what closes all of them, in order."""
 
     def close() -> None:
         first()
         if archiving is not None:
             archiving.close()
+        last()
 
     return close
 
