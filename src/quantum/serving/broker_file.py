@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable
 from fcntl import LOCK_EX, flock
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -75,12 +75,20 @@ class ArchiveEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hold_bytes_max: int = 2 << 30
 
 
+class TracesEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """That messages are traced; see `quantum.serving.traces`."""
+
+    share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.01
+    """How many of the publishes whose clients say nothing of a trace get one."""
+
+
 class BrokerFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tenants: tuple[TenantEntry, ...]
     format_version: int = 1
     archive: ArchiveEntry | None = None
     tls_records: Literal["openssl", "own"] = "openssl"
     """Who makes the records of clients' TLS, on every node of the cluster."""
+    traces: TracesEntry | None = None
 
 
 def read_broker_file(directory: Path) -> BrokerFile:

@@ -207,7 +207,9 @@ class Connection(SessionClient):
 
     def become_live(self, connack: Connack) -> None:
         """Say that the session is there, and go on with what the client already sent."""
-        self._entrance = None
+        entrance, self._entrance = self._entrance, None
+        if entrance is not None and entrance.trace is not None:
+            entrance.trace.finish(self.home.name)
         self.phase = Phase.LIVE
         self._note_audit("ClientConnected", "Resumed" if connack.session_present else "Done")
         self.send(connack)
@@ -237,6 +239,8 @@ class Connection(SessionClient):
                 if end - start > _FILTER_BYTES_PER_TURN:
                     rows, end = self._bounded_rows(buffer, rows, end)
                 reader.consume(end)
+                if self.service.traces is not None:
+                    rows = self.service.traces.choose(buffer, rows)
                 if self.permit.gate is None:
                     self._talk_on().on_rows(buffer, rows)
                 else:
