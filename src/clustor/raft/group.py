@@ -176,6 +176,10 @@ class Group:
         """Append a change of the durability mode, with the epoch the control plane issued."""
         return self.leadership.propose_transition(transition)
 
+    def propose_activation(self, payload: bytes) -> Accepted | Refused:
+        """Append a DefineActivate entry: the machine changes its rules there."""
+        return self.leadership.propose_activation(payload)
+
     def change_membership(self, request: MembershipRequest) -> LogIndex:
         """Begin a change of members, or raise MembershipRefused."""
         if not self.core.leads:

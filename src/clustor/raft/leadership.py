@@ -250,6 +250,14 @@ class Leadership:
         index = self.append(Proposal(EntryKind.DURABILITY_TRANSITION, payload))
         return Accepted(core.hard.term, index, index)
 
+    def propose_activation(self, payload: bytes) -> Accepted | Refused:
+        """Append a DefineActivate; the payload is the machine's to read."""
+        core = self._core
+        if not core.leads:
+            return Refused(RefusedBecause.NOT_LEADER, core.leader_id)
+        index = self.append(Proposal(EntryKind.DEFINE_ACTIVATE, payload))
+        return Accepted(core.hard.term, index, index)
+
     def _group_fsync_refusal(self) -> RefusedBecause | None:
         if self._access.fallback.refuse(GatedOperation.GROUP_FSYNC):
             return RefusedBecause.STRICT_FALLBACK

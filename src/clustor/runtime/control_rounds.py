@@ -10,11 +10,10 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from clustor.control import (
-    Answer,
     ClusterConfig,
     Command,
     NodeReport,
@@ -34,6 +33,7 @@ from clustor.log.errors import LogError
 from clustor.runtime.control_desk import Desk
 from clustor.runtime.control_records import lacks_steward, steward_of
 from clustor.runtime.control_reports import LOOK_SECONDS, build_version, report_of
+from clustor.runtime.definitions import Call, Definitions, Read
 from clustor.runtime.errors import ControlUnavailable
 from clustor.runtime.rotation_grants import KeyGrants
 from clustor.runtime.signer_keys import SignerKeeper, keep_trusted, snapshot_keys
@@ -42,8 +42,6 @@ from clustor.security import SecurityError
 
 if TYPE_CHECKING:
     from clustor.runtime.node import Node
-
-Call: TypeAlias = Callable[[Command], Awaitable[Answer]]
 
 journal = logging.getLogger("clustor.control")
 
@@ -60,6 +58,7 @@ class Rounds:
         state: Callable[[], Reading],
         call_for_node: Call,
         call_as_steward: Call,
+        reading: Read,
     ) -> None:
         self._node = node
         self._desk = desk
@@ -70,6 +69,7 @@ class Rounds:
         self._grants = KeyGrants(
             node.keys_directory, node.settings.keys, node.node_id, node.cluster.dek_period_ms
         )
+        self._definitions = Definitions(node, call_for_node, reading)
         self._version = build_version()
         self._complaint = ""
         self._manifest_seen = 0
@@ -84,6 +84,7 @@ class Rounds:
                 await self._report()
                 await self._record_silence()
                 await self._rotate()
+                await self._definitions.look(self._state(), _wall_ms())
 
     async def _report(self) -> None:
         """Say how this node is when that changed; one word for all its groups.

@@ -128,6 +128,7 @@ class ControlService:
             state=self.state,
             call_for_node=self.call_for_node,
             call_as_steward=self.call_as_steward,
+            reading=self.reading,
         )
         self._steward = Steward(
             lambda: self.group.replica.leads,
