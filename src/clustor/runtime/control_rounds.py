@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from clustor.control import (
     ClusterConfig,
     Command,
+    LagAlert,
     NodeReport,
     RbacManifest,
     Reading,
@@ -25,6 +26,7 @@ from clustor.control import (
     is_stale,
     key_of,
     newly_silent,
+    plan_lag_report,
     report_is_due,
     scan,
     waits_for,
@@ -32,7 +34,7 @@ from clustor.control import (
 from clustor.log.errors import LogError
 from clustor.runtime.control_desk import Desk
 from clustor.runtime.control_records import lacks_steward, steward_of
-from clustor.runtime.control_reports import LOOK_SECONDS, build_version, report_of
+from clustor.runtime.control_reports import LOOK_SECONDS, build_version, lag_report_of, report_of
 from clustor.runtime.definitions import Call, Definitions, Read
 from clustor.runtime.errors import ControlUnavailable
 from clustor.runtime.rotation_grants import KeyGrants
@@ -84,6 +86,7 @@ class Rounds:
                 await self._report()
                 await self._record_silence()
                 await self._rotate()
+                await self._report_lags()
                 await self._definitions.look(self._state(), _wall_ms())
 
     async def _report(self) -> None:
@@ -99,6 +102,16 @@ class Rounds:
         """As the leader, record which nodes are not heard any more."""
         for silence in newly_silent(self._state(), *self._desk.heard()):
             await self._call_as_steward(silence)
+
+    async def _report_lags(self) -> None:
+        """As the leader of groups, say whose followers are behind for good, and when that ends."""
+        for group in list(self._node.groups.values()):
+            if group.replica.leads and group is not self._desk.group:
+                report = lag_report_of(group, int(self._node.node_id))
+                held = find(self._state(), LagAlert, int(group.partition_id))
+                due = plan_lag_report(held, report)
+                if due is not None:
+                    await self._call_for_node(due)
 
     async def _rotate(self) -> None:
         """Take granted keys, say what this node has, and, as the leader, see to what is due."""
