@@ -212,6 +212,7 @@ class RingsFile:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._seen: tuple[int, int] | None = None
+        self._complaint = ""
 
     def read_if_changed(self) -> BrokerFile | None:
         """Return what it says if it is another file than the last time, and can be read."""
@@ -222,10 +223,16 @@ class RingsFile:
                 return None
             described = read_broker_file(self.directory)
         except (OSError, DataDirectoryRefused) as error:
-            journal.error("the rings stay as they were: %s", error)
+            self._complain(str(error))
             return None
-        self._seen = seen
+        self._seen, self._complaint = seen, ""
         return described
+
+    def _complain(self, problem: str) -> None:
+        """Say what is wrong once, for it is looked at many times a second."""
+        if problem != self._complaint:
+            self._complaint = problem
+            journal.error("the rings stay as they were: %s", problem)
 
 
 def _other_numbers(directory: Path, there: TenantEntry) -> DataDirectoryRefused:
