@@ -231,7 +231,11 @@ def _credit_words(facts: CreditFacts, *, holds: bool) -> tuple[str, str, str]:
     left = f"{max(0, facts.entry_credits)} entries and {max(0, facts.byte_credits)} bytes are left"
     if facts.hard_block:
         sentence = "an operator's structural_hard_block refuses every write"
-        return "StructuralHardBlock", sentence, "take flow.structural_hard_block back"
+        return (
+            "StructuralHardBlock",
+            sentence,
+            "take `flow.structural_hard_block` out of every node's cluster.json",
+        )
     if not holds:
         slowed = f", slowed by {facts.reason}" if facts.reason is not None else ""
         return "None", f"writes are admitted: {share}, {left}{slowed}", ""

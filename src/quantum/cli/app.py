@@ -41,6 +41,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "why": Command(
         "why", "why", "Say what stands in the way of a client or of a group, in sentences."
     ),
+    "explain": Command("explain", "app", "Say which rule decides."),
     "doctor": Command(
         "doctor", "doctor", "Examine a node, or a whole cluster, from outside, and say what to do."
     ),

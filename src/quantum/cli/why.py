@@ -39,7 +39,7 @@ def why(
     refused it knows why. Exit code 0: nothing is wrong. 1: something is. 3: there is no such
     group. 12: no node answered.
     """
-    nodes = _nodes(admin)
+    nodes = find_nodes(admin)
     if target.isdigit() and not client:
         _group(nodes, int(target), as_json=as_json)
     else:
@@ -48,7 +48,7 @@ def why(
         _client(nodes, target, f"?{query}" if query else "", as_json=as_json)
 
 
-def _nodes(admin: str) -> dict[int, Address]:
+def find_nodes(admin: str) -> dict[int, Address]:
     """Ask the node who the others are."""
     try:
         status = fetch_status(parse_address(admin))
@@ -65,7 +65,7 @@ def _reachable(status: dict[str, Any]) -> list[dict[str, Any]]:
     return [entry for entry in status["nodes"] if not entry["admin"].endswith(":0")]
 
 
-def _ask_all(nodes: dict[int, Address], path: str) -> Iterator[tuple[int, int, Any]]:
+def ask_all(nodes: dict[int, Address], path: str) -> Iterator[tuple[int, int, Any]]:
     """Ask every node; give its id, its code and its answer, and say who does not answer."""
     for node, address in sorted(nodes.items()):
         try:
@@ -81,7 +81,7 @@ def _ask_all(nodes: dict[int, Address], path: str) -> Iterator[tuple[int, int, A
 
 def _client(nodes: dict[int, Address], client: str, query: str, *, as_json: bool) -> None:
     path = f"/clients/{quote(client, safe='')}/why{query}"
-    answers = {node: page for node, code, page in _ask_all(nodes, path) if code == 200}
+    answers = {node: page for node, code, page in ask_all(nodes, path) if code == 200}
     if not answers:
         fail("no node serves MQTT clients, or knows that tenant", Exit.NOT_FOUND)
     if as_json:
@@ -136,7 +136,7 @@ def client_lines(client: str, answers: dict[int, dict[str, Any]]) -> Iterator[st
 
 def _group(nodes: dict[int, Address], group: int, *, as_json: bool) -> None:
     path = f"/groups/{group}/why"
-    answers = {node: page for node, code, page in _ask_all(nodes, path) if code == 200}
+    answers = {node: page for node, code, page in ask_all(nodes, path) if code == 200}
     if not answers:
         fail(
             f"no node hosts group {group}; a client whose id is a number needs --client",

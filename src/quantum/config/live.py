@@ -13,7 +13,7 @@ from typing import Final
 
 from quantum.config import kinds
 from quantum.config.kinds import Kind, Value
-from quantum.config.settings import about, kind_of
+from quantum.config.settings import about, kind_of, shown_default
 
 
 class Takes(StrEnum):
@@ -36,15 +36,18 @@ class LiveKey:
     """Whether it may be set for one tenant; else for the cluster and for a node."""
     of_cluster: bool = True
     """Whether it may be set for the whole cluster."""
+    default: str = ""
+    """What holds where nobody sets it, in words; of a setting of `quantum up`, its own default."""
 
 
 def _setting(name: str, takes: Takes) -> tuple[str, LiveKey]:
-    return name, LiveKey(kind_of(name), takes, about(name))
+    return name, LiveKey(kind_of(name), takes, about(name), default=shown_default(name))
 
 
 def _rate(name: str, of: str) -> tuple[str, LiveKey]:
     kind = kinds.count(0, 2**53 - 1)
-    return name, LiveKey(kind, Takes.LIVE, f"{of} a second; 0: no bound", of_tenant=True)
+    words = f"{of} a second; 0: no bound"
+    return name, LiveKey(kind, Takes.LIVE, words, of_tenant=True, default="0")
 
 
 _COUNTED: Final = {
@@ -84,6 +87,7 @@ LIVE_KEYS: Final[Mapping[str, LiveKey]] = dict(
                 "a tenant's own plaintext door, in development; node N adds 10 (N - 1) to the port",
                 of_tenant=True,
                 of_cluster=False,
+                default="off",
             ),
         ),
         (
@@ -94,6 +98,7 @@ LIVE_KEYS: Final[Mapping[str, LiveKey]] = dict(
                 "whose tokens let a tenant's devices in, beside the files of a node",
                 of_tenant=True,
                 of_cluster=False,
+                default="none",
             ),
         ),
         (
@@ -104,12 +109,17 @@ LIVE_KEYS: Final[Mapping[str, LiveKey]] = dict(
                 "tokens of an older auth_epoch let nobody in, and who came by one must go",
                 of_tenant=True,
                 of_cluster=False,
+                default="0",
             ),
         ),
         (
             "tenant_prg_count",
             LiveKey(
-                kinds.count(1, 512), Takes.LIVE, "partitions of a tenant's ring", of_tenant=True
+                kinds.count(1, 512),
+                Takes.LIVE,
+                "partitions of a tenant's ring",
+                of_tenant=True,
+                default=shown_default("tenant_prgs"),
             ),
         ),
     ]

@@ -111,6 +111,11 @@ def kind_of(name: str) -> Kind:
     return kind
 
 
+def shown_default(name: str) -> str:
+    """Return a setting's default as people write it."""
+    return kind_of(name).show(_FIELDS[name].default)
+
+
 def about(name: str) -> str:
     """Return what a setting is for, in a few words."""
     return str(_FIELDS[name].metadata[_ABOUT])

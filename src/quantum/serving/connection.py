@@ -176,6 +176,7 @@ class Connection(SessionClient):
     def draw_permit(self) -> Permit:
         """Go on under the rules that the tenant has now."""
         self._permit = Permit(self, self.home)
+        self.withholds = self._permit.withholds
         return self._permit
 
     def believe(self, verdict: Accepted) -> None:

@@ -16,6 +16,7 @@ from urllib.parse import unquote
 from clustor.runtime.telemetry import NodeTelemetry
 from clustor.runtime.telemetry_why import GroupWhy
 from clustor.telemetry import IncidentClass, Question
+from quantum.serving.access_page import AccessPage
 from quantum.serving.standing import decide_exchange
 from quantum.serving.telemetry import BrokerTelemetry, Remark
 from quantum.tenancy import Rate
@@ -30,6 +31,7 @@ _PREFIX: Final = "/clients/"
 _SUFFIX: Final = "/why"
 _FORBIDDEN_SHOWN_MAX: Final = 5
 _MS_PER_TICK: Final = 10
+_LARGER_QUEUES: Final = "queues of new tenants are as large as `queue_messages_max` says"
 _RECENT_MS: Final = 600_000
 """What happened longer ago than this explains nothing about now."""
 
@@ -189,13 +191,14 @@ def _slow(facts: ClientFacts) -> list[Cause]:
     for scope, rate, rest_ms in facts.rates:
         whose = "its own" if scope == "connection" else "its tenant's"
         words = f"it is left unread for {rest_ms} ms more: {whose} rate of {rate} is exceeded"
-        causes.append(Cause(ClientClause.RATE, words, f"send less, or raise rates.{rate}"))
+        setting = f"connection_rates.{rate}" if scope == "connection" else f"rates.{rate}"
+        causes.append(Cause(ClientClause.RATE, words, f"send less, or raise `{setting}`"))
     for partition in facts.backlogs:
         words = f"it is left unread until partition {partition} has logged what waits there"
         causes.append(Cause(ClientClause.BACKLOG, words, "look at the group's disk and quorum"))
     if facts.held_by_full:
         words = f"it is left unread: the queue of session {facts.held_by_full} is full"
-        remedy = f"connect {facts.held_by_full}, end its session, or raise the queue's bounds"
+        remedy = f"connect {facts.held_by_full}, or end its session; {_LARGER_QUEUES}"
         causes.append(Cause(ClientClause.QUEUE_FULL, words, remedy))
     if facts.slowed_by:
         words = f"it is left unread until {facts.slowed_by} has read what waits for it"
@@ -230,7 +233,7 @@ def _not_receiving(facts: ClientFacts) -> list[Cause]:
             f"its receive window is full: {facts.under_way} messages are unacknowledged and "
             f"{facts.window} may be (at most {facts.ceiling}); {facts.waiting + facts.queued} wait"
         )
-        remedy = "let it acknowledge what it has, or raise its Receive Maximum"
+        remedy = "let it acknowledge what it has, or connect with a larger Receive Maximum"
         causes.append(Cause(ClientClause.RECEIVE_WINDOW_FULL, words, remedy))
     if not facts.subscriptions:
         words = "it subscribes to nothing"
@@ -245,7 +248,7 @@ def _queue_full(facts: ClientFacts) -> list[Cause]:
         f"its queue is full ({facts.queued} messages, {facts.queue_max} may be): "
         "publishes to what it subscribes to wait, and are refused with 0x97 at last"
     )
-    return [Cause(ClientClause.QUEUE_FULL, words, "let it read, or raise the queue's bounds")]
+    return [Cause(ClientClause.QUEUE_FULL, words, f"let it read; {_LARGER_QUEUES}")]
 
 
 def _refused(facts: ClientFacts) -> list[Cause]:
@@ -448,4 +451,4 @@ def show_broker(service: BrokerService, watch: object) -> None:
         service.on_full = lambda prg, session: watch.alert(
             IncidentClass.QUEUE_FULL, prg.group, {"tenant": prg.tenant.name, "session": session}
         )
-        watch.more.append(ClientWhy(service, watch.whys).get)
+        watch.more += [ClientWhy(service, watch.whys).get, AccessPage(service).get]
