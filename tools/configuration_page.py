@@ -25,8 +25,9 @@ its value, who set it, when it takes effect, and how to change it.
 """
 _SETTINGS: Final = """## Settings of `quantum up`
 
-Each is a flag (`--packet-bytes-max`), a variable (`QUANTUM_PACKET_BYTES_MAX`) and a key of the
-TOML file of `--config`; a flag wins over a variable, that over the file, that over the default.
+Each is a variable (`QUANTUM_PACKET_BYTES_MAX`) and a key of the TOML file of `--config`, the first
+ones are flags too (`quantum up --help`). A flag wins over a variable, that over the file, that over
+the default.
 """
 _LIVE: Final = """## Keys of the control plane
 

@@ -105,7 +105,7 @@ def how_to_set(key: str) -> str:
         scope = "Tenant/NAME" if found.of_tenant else "Cluster"
         change = f"`quantum admin config set --scope {scope} --document '{{\"{key}\": …}}'`"
         return f"{found.about}; change it with {change}"
-    return f"{about(key)}; change it with `--{key.replace('_', '-')}` of `quantum up`"
+    return f"{about(key)}; change it with {PREFIX}{key.upper()}, or in the file of --config"
 
 
 def quota_layer(admin: str, key: str, tenant: str) -> Layer | None:

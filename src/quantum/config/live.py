@@ -124,17 +124,35 @@ LIVE_KEYS: Final[Mapping[str, LiveKey]] = dict(
         ),
     ]
 )
+USER_PREFIX: Final = "users."
+"""In front of the key of each user of a tenant, whose value is a password's hash."""
+_USER: Final = LiveKey(
+    kinds.password_hash(), Takes.LIVE, "a user of a tenant", of_tenant=True, of_cluster=False
+)
 TENANT_KEYS: Final = frozenset(name for name, key in LIVE_KEYS.items() if key.of_tenant)
 NODE_KEYS: Final = frozenset(LIVE_KEYS) - TENANT_KEYS
 
 
 def read_value(key: str, raw: object) -> Value:
     """Read a value; raises ValueError with a sentence for what is not allowed."""
-    found = LIVE_KEYS[key]
+    found = live_key(key)
+    assert found is not None
     try:
         return found.kind.read(raw)
     except ValueError:
-        raise ValueError(f"{key} must be {found.kind.allowed}, not {raw!r}") from None
+        shown = "" if found is _USER else f", not {raw!r}"
+        raise ValueError(f"{key} must be {found.kind.allowed}{shown}") from None
+
+
+def live_key(key: str) -> LiveKey | None:
+    """Return what a key is; None: no broker acts on it."""
+    return _USER if key.startswith(USER_PREFIX) else LIVE_KEYS.get(key)
+
+
+def is_tenants(key: str) -> bool:
+    """Say whether a key may be set for one tenant."""
+    found = live_key(key)
+    return found is not None and found.of_tenant
 
 
 def effects(document: Mapping[str, object], *, of_tenant: bool) -> dict[str, str]:
@@ -144,7 +162,7 @@ def effects(document: Mapping[str, object], *, of_tenant: bool) -> dict[str, str
 
 def takes(key: str, *, of_tenant: bool) -> Takes:
     """Say when brokers take a key up that is set for a tenant, or else for cluster or node."""
-    found = LIVE_KEYS.get(key)
+    found = live_key(key)
     if found is None or not (found.of_tenant if of_tenant else found.of_cluster):
         return Takes.NEVER
     return found.takes
@@ -154,7 +172,7 @@ def mistakes(document: Mapping[str, object]) -> list[str]:
     """Return a sentence for each value that no broker could take."""
     found = []
     for key, raw in sorted(document.items()):
-        if key in LIVE_KEYS:
+        if live_key(key) is not None:
             try:
                 read_value(key, raw)
             except ValueError as error:

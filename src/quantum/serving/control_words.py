@@ -41,7 +41,7 @@ from clustor.control import (
 from clustor.control import AclRule as ControlRule
 from clustor.control.configuration import Value
 from clustor.control.objects import key_of
-from quantum.config.live import TENANT_KEYS, Takes, read_value, takes
+from quantum.config.live import Takes, is_tenants, read_value, takes
 from quantum.tenancy import (
     QUOTA_MAXIMA,
     AclRefusal,
@@ -211,7 +211,7 @@ def _settings(store: Reading, name: str) -> tuple[dict[str, Value], list[str]]:
     said |= settings_of(store, Scope(kind=ScopeKind.TENANT, name=name))
     good: dict[str, Value] = {}
     mistakes: list[str] = []
-    for key in TENANT_KEYS & said.keys():
+    for key in filter(is_tenants, said):
         try:
             read_value(key, said[key])
         except ValueError as error:
