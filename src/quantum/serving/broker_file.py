@@ -89,6 +89,11 @@ class BrokerFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tls_records: Literal["openssl", "own"] = "openssl"
     """Who makes the records of clients' TLS, on every node of the cluster."""
     traces: TracesEntry | None = None
+    tls_min: Literal["1.2", "1.3"] = "1.3"
+    client_auth: Literal["none", "optional", "required"] = "required"
+    password: Literal["off", "optional", "required"] = "optional"  # noqa: S105  # a policy's word
+    wss: bool = False
+    """Whether each node serves MQTT over WebSocket over TLS, too."""
 
 
 def read_broker_file(directory: Path) -> BrokerFile:

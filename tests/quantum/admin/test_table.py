@@ -98,7 +98,9 @@ def sent(route: Route, command: Command) -> tuple[str, bytes]:
     return target, b"" if route.body is None else msgspec.json.encode(spelled)
 
 
-@pytest.mark.parametrize("route", CALLS, ids=lambda route: route.name)
+@pytest.mark.parametrize(
+    "route", [each for each in CALLS if each.method != "PATCH"], ids=lambda route: route.name
+)
 def test_what_a_page_makes_of_a_request_is_the_command(route: Route) -> None:
     assert route.kind is not None
     command = SAMPLES[route.kind.name]
