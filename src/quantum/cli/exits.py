@@ -32,6 +32,7 @@ class Exit(IntEnum):
     UNREACHABLE = 12  # no node answered, or none that leads, before the deadline
     CONFLICT = 13  # a condition did not hold
     NO_ROOM = 14  # the disk is too full to start on
+    BEHIND = 15  # a table lacks messages that its log has
 
 
 def exit_of(error: LogError) -> Exit:

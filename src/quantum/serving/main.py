@@ -16,11 +16,12 @@ from clustor.runtime.admin import AdminServer
 from clustor.runtime.cluster_file import ADMIN_ROLE, LOOPBACK
 from clustor.runtime.node import Node
 from quantum.edge.ports import Transport
+from quantum.edge.tls import ClientAuth, TlsPolicy
 from quantum.serving.archiving import closing, start_archiving
 from quantum.serving.broker_file import BROKER_FILE, DEVELOPMENT_TENANT, read_broker_file
 from quantum.serving.feeding import Feeding
 from quantum.serving.listeners import Door, Doors, Listeners
-from quantum.serving.listening import MQTT_ROLE, MQTTS_ROLE, WS_ROLE
+from quantum.serving.listening import MQTT_ROLE, MQTTS_ROLE, WS_ROLE, WSS_ROLE
 from quantum.serving.policy import TenantsFile
 from quantum.serving.service import BrokerService
 from quantum.serving.telemetry_why import show_broker
@@ -57,6 +58,9 @@ async def serve_mqtt(node: Node, admin: AdminServer, cluster_file: Path) -> Call
         mqtt=Door(LOOPBACK, first + MQTT_ROLE),
         mqtts=Door(LOOPBACK, first + MQTTS_ROLE),
         ws=Door(LOOPBACK, first + WS_ROLE),
+        wss=Door(LOOPBACK, first + WSS_ROLE) if described.wss else None,
+        tls=TlsPolicy(described.tls_min, ClientAuth(described.client_auth)),
+        password=described.password,
         tls_records=described.tls_records,
         port_shift=_PORTS_PER_NODE * (node.node_id - 1),
     )
@@ -74,7 +78,12 @@ async def serve_mqtt(node: Node, admin: AdminServer, cluster_file: Path) -> Call
 
 def _references(node: Node) -> dict[int, dict[Transport, str]]:
     """Say where each node of a development cluster serves clients."""
-    roles: dict[Transport, int] = {"tcp": MQTT_ROLE, "tls": MQTTS_ROLE, "ws": WS_ROLE}
+    roles: dict[Transport, int] = {
+        "tcp": MQTT_ROLE,
+        "tls": MQTTS_ROLE,
+        "ws": WS_ROLE,
+        "wss": WSS_ROLE,
+    }
     return {
         int(entry.id): {
             transport: f"{entry.host}:{entry.admin_port - ADMIN_ROLE + role}"

@@ -216,6 +216,10 @@ class Outward:
         self, outgoing: Outgoing, first: int, packet_id: int, identifiers: tuple[int, ...]
     ) -> None:
         connection = self._connection
+        access = connection.withholds
+        if access is not None and not access.may_receive(outgoing.message.topic):
+            self._settle_unsent(first, packet_id)
+            return
         self._sent[first & _QOS_BITS] += 1
         if not connection.is_v5:
             outgoing.plain().append_to(connection.delivery_pieces(), first, packet_id)
@@ -258,6 +262,10 @@ class Outward:
     def _leave_out(self, first: int, packet_id: int) -> None:
         """Leave out what the client cannot take, as if it had it ([MQTT-3.1.2-25])."""
         self._connection.count_dropped()
+        self._settle_unsent(first, packet_id)
+
+    def _settle_unsent(self, first: int, packet_id: int) -> None:
+        """End the exchange of a message that does not leave, as if the client had it."""
         if first & _QOS_BITS:
             if packet_id >= UPPER_HALF:
                 self._queue.on_refused(PacketId(packet_id))

@@ -37,6 +37,7 @@ from quantum.serving.connection import Connection
 from quantum.serving.groups import Seat, grown_seats, seats_of
 from quantum.serving.large_packets import LargePackets
 from quantum.serving.limits import MqttLimits
+from quantum.serving.passwords import Passwords
 from quantum.serving.policy import TenantsFile, server_name_owners
 from quantum.serving.prg import Prg
 from quantum.serving.relay import RelayEntry, RelayExit
@@ -99,6 +100,7 @@ class BrokerService:
         """No other process of this node ever used the numbers that follow."""
         self.tick_ms = self._started_ms = node.now_ms()
         self.authenticators: dict[str, Authenticator] = {}
+        self.passwords = Passwords()
         """The methods of enhanced authentication that clients may name, none by default."""
         self.dropped = 0
         """QoS 0 messages that a client was too slow for, and what was too large for one."""

@@ -27,6 +27,7 @@ from clustor.runtime.node import Node
 from clustor.runtime.pki import NodeId, cluster_id, utc_now
 from clustor.runtime.start_room import require_room
 from quantum.config import ListenAddress, Settings
+from quantum.edge.tls import ClientAuth, TlsPolicy
 from quantum.serving.archiving import closing, start_archiving
 from quantum.serving.broker_file import (
     DEVELOPMENT_TENANT,
@@ -195,6 +196,9 @@ def doors(settings: Settings) -> Doors:
         _door(settings.mqtt),
         _door(settings.mqtts),
         _door(settings.ws),
+        _door(settings.wss),
+        TlsPolicy(settings.tls_min, ClientAuth(settings.client_auth)),
+        settings.password,
         settings.connections_max,
         settings.connections_per_second,
         settings.first_packet_seconds,
@@ -208,8 +212,9 @@ def doors(settings: Settings) -> Doors:
 def _server_names(settings: Settings) -> frozenset[str]:
     """Return what clients may call this machine: what was said, and where it listens alone."""
     names = {name for name in settings.server_name.split(",") if name}
-    if settings.mqtts is not None and settings.mqtts.host not in (*_EVERYWHERE, *_LOOPBACK):
-        names.add(settings.mqtts.host.lower())
+    for door in (settings.mqtts, settings.wss):
+        if door is not None and door.host not in (*_EVERYWHERE, *_LOOPBACK):
+            names.add(door.host.lower())
     return frozenset(names)
 
 
@@ -233,7 +238,7 @@ def when_all_led(service: BrokerService, then: Callable[[], None]) -> None:
 
 def _greet(say: Say, settings: Settings, listeners: Listeners, command: str) -> None:
     """Say where it listens, and what to try."""
-    kinds = {"mqtt": "MQTT", "mqtts": "MQTTS", "ws": "WebSocket"}
+    kinds = {"mqtt": "MQTT", "mqtts": "MQTTS", "ws": "WebSocket", "wss": "WSS"}
     say("Quantum is ready (development mode: plaintext on loopback only)")
     for name, (_, door) in listeners.open.items():
         say(f"  {kinds.get(name, name):<10} {door.host}:{door.port}")
