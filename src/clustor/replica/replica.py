@@ -386,8 +386,15 @@ class Replica:
 
         `open` will refuse, and `rejoin` is the way on.
         """
+        self._damaged(f"the log is damaged: {detail}")
+
+    def snapshot_damaged(self, detail: str) -> None:
+        """Stop for good: a start would not find the snapshot that the log begins behind."""
+        self._damaged(f"a snapshot is damaged: {detail}")
+
+    def _damaged(self, reason: str) -> None:
         self.is_damaged = self.is_damaged or self.failed is None
-        self._fail(f"the log is damaged: {detail}")
+        self._fail(reason)
 
     def stop_for_good(self, reason: str) -> None:
         """Stop because the driver cannot answer for this replica any more, and say why."""
