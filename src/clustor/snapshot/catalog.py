@@ -326,17 +326,6 @@ def read_content(
         yield cipher.open(chunk, read_chunk(storage, chunk))
 
 
-def restore(
-    storage: Storage, catalog: Catalog, keys: KeyRing
-) -> Iterator[tuple[Manifest, bytearray]]:
-    """Yield the newest snapshot's content: the full one's chunks, then each delta's, in order."""
-    if catalog.newest is None:
-        return
-    for snapshot in catalog.chain(catalog.newest):
-        for piece in read_content(storage, snapshot.manifest, keys, catalog.partition):
-            yield snapshot.manifest, piece
-
-
 def read_chunk(storage: Storage, chunk: Chunk) -> bytes:
     """Read a chunk as it is on disk. Raises SnapshotFileMissing."""
     file = chunk_file(chunk.chunk_id)
