@@ -91,6 +91,7 @@ class Replica:
         """How long each batch took to apply, for who has given a clock, and empties this."""
         self.failed: str | None = None
         self.is_damaged = False  # why it failed: bytes are not what was written
+        self.fault = ""  # why it failed: an error of our own, in a driver that contains those
         self._mending = True
         self._disk = DiskQueue()
         self._reader = Reader()
