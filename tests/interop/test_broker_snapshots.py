@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from quantum.cli.admin_client import AdminUnreachable, fetch
+from quantum.cli.app import build
 from quantum.cli.exits import Exit
 from quantum.serving.groups import group_of
 from tests.interop.cluster_process import UNHURRIED, ClusterProcess
@@ -181,6 +183,16 @@ def test_a_turned_bit_in_a_snapshot_is_found_and_repaired(cluster: ClusterProces
     cluster.until(lambda: agree(cluster), "all replicas are the same")
     code, words = scrubbed(cluster, "--group", str(GROUP))
     assert code == 0, words
+
+
+def test_the_doctor_knows_how_old_snapshots_and_scrubs_are(cluster: ClusterProcess) -> None:
+    shown = CliRunner().invoke(build(["doctor"]), ["doctor", "--cluster", str(cluster.admin(1))])
+    assert f"group {GROUP}: snapshot" in shown.output and "scrubbed within" in shown.output
+    _, facts = fetch(cluster.admin(1), "/doctor")
+    (group,) = [each for each in facts["groups"] if each["partition_id"] == GROUP]
+    assert group["snapshot_bound_ms"] == NUMBERS["snapshot_full_ms_max"]
+    assert 0 <= group["snapshot_age_ms"] < group["snapshot_bound_ms"]
+    assert 0 <= group["scrub_age_days"] < 1
 
 
 def test_a_partition_is_the_same_by_full_and_deltas(cluster: ClusterProcess) -> None:

@@ -163,6 +163,13 @@ class Scrubber:
         ages = (each.coverage_age_days(now_ms) for each in self._watched.values())
         return max(ages, default=0.0)
 
+    def age_days(self, partition: PartitionId) -> float | None:
+        """The same of one group; None while it is not watched: it is damaged, or just opened."""
+        watched = self._watched.get(partition)
+        if watched is None or not watched.replica.ready:
+            return None
+        return round(watched.coverage_age_days(self._node.now_ms()), 6)
+
     def families(self) -> Iterator[Family | None]:
         """Give the metrics."""
         age = self.coverage_age_days()
