@@ -282,7 +282,7 @@ def test_what_was_contained_is_told_once_with_a_digest_and_audited(broker: Plant
 def test_zz_a_slip_in_a_machine_fences_its_group_and_the_others_go_on(
     broker: PlantedBroker, witness: Client
 ) -> None:
-    """The last of all: the group stays fenced until somebody resumes it, or its node starts again."""
+    """The last of all: the group stays fenced until it is resumed, or its node starts again."""
     put = encode_request(7, 1, Operation.COMMAND, encode_command(Put(Key(b"planted"), b"x")))
     with socket.create_connection((HOST, broker.admin.port), DEADLINE_SECONDS) as line:
         line.sendall(upgrade() + put)
