@@ -63,6 +63,7 @@ def apply_attach(state: State, command: Attach) -> bytes:
     if session is None or not present:
         session = make_session(state, command.client_id)
         session.identity = command.identity
+    state.changes.sessions.add(command.client_id)
     session.will, session.will_due_ms = command.will, 0
     session.connected, session.attachment = True, state.next_attachment()
     expiry = min(command.expiry_seconds, state.settings.session_expiry_seconds_max)
@@ -114,6 +115,7 @@ def make_session(state: State, client_id: bytes) -> Session:
         attachment=attachment,
     )
     state.sessions[client_id] = session
+    state.changes.session_came(client_id)
     return session
 
 
@@ -140,6 +142,7 @@ def apply_detach(state: State, command: Detach) -> bytes:
         return b""
     if command.attachment and command.attachment != session.attachment:
         return b""
+    state.changes.sessions.add(command.client_id)
     if command.expiry_seconds is not None:
         expiry = min(command.expiry_seconds, state.settings.session_expiry_seconds_max)
         _set_expiry(state, session, expiry)
@@ -165,6 +168,7 @@ def _disconnect(state: State, session: Session, *, gracefully: bool) -> None:
 
 def _yield_turns(state: State, session: Session) -> None:
     """Note that nobody is there, so that others take the turns in shared subscriptions."""
+    state.changes.sessions.add(session.client_id)
     session.connected, session.disconnected_at_ms = False, state.now_ms
     if session.is_durable:
         condition_changed(state, session)
@@ -219,12 +223,14 @@ def end_session(state: State, session: Session, reason: str) -> None:
     session.outbound.leave()
     state.leaving.pop(session.client_id, None)
     del state.sessions[session.client_id]
+    state.changes.session_went(session.client_id)
     _say_will(state, session)
     state.emit(Ended(session.client_id, session.epoch, reason))
 
 
 def remove_subscription(state: State, session: Session, key: bytes, spec: SubscriptionSpec) -> None:
     """End one subscription."""
+    state.changes.sessions.add(session.client_id)
     del session.subscriptions[key]
     state.subscription_count -= 1
     if spec.share:

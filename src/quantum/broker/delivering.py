@@ -47,6 +47,7 @@ def enqueue(state: State, session: Session, delivery: Delivery) -> None:
             state.effects.append(Send(session.client_id, delivery))
         return
     outbound = session.outbound
+    state.changes.sessions.add(session.client_id)
     delivery.drop_at_ms = state.now_ms + state.settings.message_ttl_ms
     if not session.connected:
         outbound.put_on(delivery.message.weight)
@@ -122,6 +123,7 @@ def room_for_retained(state: State, session: Session) -> int:
 
 def send_ready(state: State, session: Session) -> None:
     """Let what the window has room for leave, if the client is there."""
+    state.changes.sessions.add(session.client_id)
     outbound = session.outbound
     if session.connected:
         for delivery in outbound.take_unsent():
