@@ -6,7 +6,7 @@ from hashlib import sha256
 
 from clustor.kv import KvMachine
 from clustor.raft.leadership import Accepted, Refused
-from clustor.replica import Activation, Applied, Shadow, ShadowState
+from clustor.replica import Activation, Applied, RequestId, Shadow, ShadowState
 from clustor.replica.shadow import MILLION
 from tests.clustor.replica.harness import Cluster, Node, put
 
@@ -43,7 +43,11 @@ def test_all_replicas_switch_at_the_same_entry() -> None:
         if isinstance(outcome, Applied)
         for request, reply in zip(outcome.request_ids, outcome.replies, strict=True)
     }
-    assert [KvMachine.is_refusal(replies[number]) for number in (1, 2, 3)] == [False, True, False]
+    assert [KvMachine.is_refusal(replies[RequestId(number)]) for number in (1, 2, 3)] == [
+        False,
+        True,
+        False,
+    ]
 
 
 def test_who_lost_power_has_it_again_from_its_log_and_from_a_snapshot() -> None:
