@@ -343,7 +343,8 @@ class Entrance:
         connection.phase = Phase.ROUTING
         name, password = connect.user_name or "", connect.password or b""
         passwords = connection.service.passwords
-        passwords.judge(connection.home.name, name, password, self._on_password)
+        if not passwords.judge(connection.home.name, name, password, self._on_password):
+            self.refuse(ReasonCode.SERVER_BUSY, "too many passwords are being checked")
 
     def _on_password(self, is_right: bool) -> None:
         """Go on as the user that the client is, or refuse it."""
