@@ -123,6 +123,13 @@ class FrozenPart(_Frame, tag=13):
     data: bytes
 
 
+class FrozenFullQueues(_Frame, tag=14):
+    """What full queues cost, and did; not there where a tenant never chose (C24)."""
+
+    policy: int
+    dropped: list[tuple[int, int]]
+
+
 class End(_Frame, tag=9):
     """Nothing is missing: so many frames came before."""
 
@@ -162,6 +169,7 @@ Frame: TypeAlias = (
     | FrozenMove
     | FrozenHeld
     | FrozenHoldings
+    | FrozenFullQueues
     | FrozenPart
     | End
 )

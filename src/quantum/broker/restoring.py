@@ -12,6 +12,7 @@ from quantum.broker.frames import (
     End,
     Frame,
     FrozenDeliveries,
+    FrozenFullQueues,
     FrozenGroup,
     FrozenHeld,
     FrozenHoldings,
@@ -25,6 +26,7 @@ from quantum.broker.frames import (
     FrozenSession,
     Header,
 )
+from quantum.broker.full_queues import FullQueue
 from quantum.broker.move import Move
 from quantum.broker.moving import moving_topics
 from quantum.broker.outbound import Delivery
@@ -134,6 +136,7 @@ def _restore_table(
     | FrozenMove
     | FrozenHeld
     | FrozenHoldings
+    | FrozenFullQueues
     | FrozenPart,
 ) -> None:
     match frame:
@@ -171,6 +174,9 @@ def _restore_table(
             state.holdings.restore(frame.shares, frame.ceilings, frame.graces)
             state.full_stores.update(frame.full_stores)
             state.hashes_shares = frame.hashes_shares
+        case FrozenFullQueues():
+            state.full_queues = FullQueue(frame.policy)
+            state.dropped_full = dict(frame.dropped)
         case _:
             assert_never(frame)
 

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from clustor.control.command_gates import CommandGate, lacking_nodes
+from clustor.control.command_gates import CommandGate, lacking_nodes, members_of
 from clustor.raft.types import ReplicaId
 from clustor.replica import ReplicaOutput
 from clustor.runtime.audit_desk import AuditDesk
@@ -551,6 +551,15 @@ class BrokerService:
     def knows_slow_down(self, node: int) -> bool:
         """Say whether a node's build knows how to slow its publishers."""
         return self._knows(node, CommandGate.SLOW_DOWN)
+
+    def knows_full_queues(self, prg: Prg) -> bool:
+        """Say whether every replica of a partition can apply another choice for full queues."""
+        control = self._node.control
+        if control is None:
+            return True
+        store = control.state()
+        members = members_of(store, int(prg.group.partition_id))
+        return not lacking_nodes(store, CommandGate.FULL_QUEUES, members)
 
     def _knows(self, peer: int, gate: CommandGate) -> bool:
         """Say whether a node's build knows a word; without a control plane all are one build."""
