@@ -85,6 +85,16 @@ def test_what_follows_takes_effect_behind_the_last_part(version: ProtocolVersion
 
 
 @BOTH
+def test_an_unsubscribe_comes_behind_the_last_part(version: ProtocolVersion) -> None:
+    lab = TenantLab({"blue": {}}, OPEN)
+    client = connect(lab.door("blue"), version, client_id="c")
+    last = Unsubscribe(PacketId(2), (TopicFilter(b"f/%d" % (MANY - 1)),))
+    line_of(client).put(encoded(client, subscribe(1, MANY)) + encoded(client, last))
+    assert {type(each) for each in answers(lab, client)} == {Suback, Unsuback}
+    assert filters_of(lab) == MANY - 1
+
+
+@BOTH
 def test_a_client_that_leaves_in_the_middle_leaves_nothing_behind(
     version: ProtocolVersion,
 ) -> None:
