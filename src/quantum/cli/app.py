@@ -41,6 +41,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "why": Command(
         "why", "why", "Say what stands in the way of a client or of a group, in sentences."
     ),
+    "explain": Command("explain", "app", "Say which rule decides."),
     "doctor": Command(
         "doctor", "doctor", "Examine a node, or a whole cluster, from outside, and say what to do."
     ),
@@ -50,6 +51,9 @@ COMMANDS: Final[dict[str, Command]] = {
         "Read every log again now, past the page cache, and authenticate every byte of it.",
     ),
     "tenants": Command("tenants", "app", "Look at tenants' rings, or let one grow."),
+    "users": Command(
+        "users", "app", "Users of a tenant: who may come by a user name and a password."
+    ),
     "topics": Command("broker", "topics", "List the filters that clients subscribe to."),
     "retained": Command("broker", "retained", "List retained messages."),
     "bench": Command("bench", "app", "Put load on a broker."),

@@ -34,6 +34,7 @@ from quantum.serving.client_wire import PLACE
 from quantum.serving.conversation import Conversation
 from quantum.serving.entrance import Entrance
 from quantum.serving.large_packets import LARGE_BYTES, whole_within_ms
+from quantum.serving.passwords import IDENTITY_PREFIX
 from quantum.serving.permit import Permit
 from quantum.serving.phase import Phase
 from quantum.serving.relay import RelayExit
@@ -176,6 +177,7 @@ class Connection(SessionClient):
     def draw_permit(self) -> Permit:
         """Go on under the rules that the tenant has now."""
         self._permit = Permit(self, self.home)
+        self.withholds = self._permit.withholds
         return self._permit
 
     def believe(self, verdict: Accepted) -> None:
@@ -237,7 +239,9 @@ class Connection(SessionClient):
 
     def become_live(self, connack: Connack) -> None:
         """Say that the session is there, and go on with what the client already sent."""
-        self._entrance = None
+        entrance, self._entrance = self._entrance, None
+        if entrance is not None and entrance.trace is not None:
+            entrance.trace.finish(self.home.name)
         self.phase = Phase.LIVE
         self._note_audit("ClientConnected", "Resumed" if connack.session_present else "Done")
         self.send(connack)
@@ -271,6 +275,8 @@ class Connection(SessionClient):
                 if self.home.full.is_any:
                     rows, end = self.home.full.open_rows(self, buffer, rows, end)
                 reader.consume(end)
+                if self.service.traces is not None:
+                    rows = self.service.traces.choose(buffer, rows)
                 if self.permit.gate is None:
                     self._talk_on().on_rows(buffer, rows)
                 else:
@@ -501,6 +507,8 @@ class Connection(SessionClient):
         elif self._auth_epoch is not None and self._auth_epoch < self.home.auth_epoch:
             self.note_refused("TOKEN_EPOCH_OLD", "the tenant asks for newer tokens")
             self.expelled("the tenant asks for newer tokens")
+        elif (self.identity or "").startswith(IDENTITY_PREFIX) and not self._is_user():
+            self.expelled("its user was removed")
         elif (
             0 < self._keep_alive_ms < now_ms - self.last_seen_ms
             and self._relay is None
@@ -511,6 +519,11 @@ class Connection(SessionClient):
             self.disconnect(ReasonCode.QUOTA_EXCEEDED, "it took nothing while publishers waited")
         elif self.reader.buffered_bytes and self.phase is Phase.LIVE:
             self._check_whole(now_ms)
+
+    def _is_user(self) -> bool:
+        """Say whether the user that a password named is still one, as this node knows."""
+        passwords = self.service.passwords
+        return passwords.words is None or passwords.is_user(self.home.name, self.identity or "")
 
     def _check_whole(self, now_ms: int) -> None:
         """End a client whose packet drips: slower than any network, or never whole."""

@@ -37,6 +37,7 @@ from quantum.serving.connection import Connection
 from quantum.serving.groups import Seat, grown_seats, seats_of
 from quantum.serving.large_packets import LargePackets
 from quantum.serving.limits import MqttLimits
+from quantum.serving.passwords import Passwords
 from quantum.serving.policy import TenantsFile, server_name_owners
 from quantum.serving.prg import Prg
 from quantum.serving.relay import RelayEntry, RelayExit
@@ -44,6 +45,7 @@ from quantum.serving.replaying import broker_settings
 from quantum.serving.standing import Standing
 from quantum.serving.telemetry import BrokerMeters, Recent
 from quantum.serving.tenant import Tenant
+from quantum.serving.traces import Traces
 from quantum.tenancy import ConnectionAudit, TenantDescription
 
 _SENT_AWAY_AT_ONCE: Final = 16  # in a tick: clients that all come back at once are a storm
@@ -98,12 +100,15 @@ class BrokerService:
         """No other process of this node ever used the numbers that follow."""
         self.tick_ms = self._started_ms = node.now_ms()
         self.authenticators: dict[str, Authenticator] = {}
+        self.passwords = Passwords()
         """The methods of enhanced authentication that clients may name, none by default."""
         self.dropped = 0
         """QoS 0 messages that a client was too slow for, and what was too large for one."""
         self.faults: dict[str, int] = {}
         self.audit: AuditDesk | None = None
         """Where to tell what clients may not; None: nowhere."""
+        self.traces: Traces | None = None
+        """Who tells of single messages; None: nobody. See `trace_with`."""
         self.meters = BrokerMeters()
         self.recent = Recent(self.now_ms)
         """What happened to clients lately, for who asks why."""
@@ -136,6 +141,12 @@ class BrokerService:
         """Told of `broker.json` when it changed, and all its partitions are hosted."""
         self._number = node.serve(self)
 
+    def trace_with(self, traces: Traces | None) -> None:
+        """Tell of single messages from now on, of connections that begin from now on."""
+        self.traces = traces
+        for tenant in self.tenants.values():
+            tenant.traces = traces
+
     @property
     def node(self) -> Node:
         """The node whose part it is, to be looked at."""
@@ -152,6 +163,7 @@ class BrokerService:
     ) -> Tenant:
         """Host the partitions of a tenant in these groups."""
         tenant = Tenant(entry.name, self, HashRing(), life)
+        tenant.traces = self.traces
         tenant.guard.recent = self.recent
         self._seats[entry.name] = seats
         self.host(tenant, entry)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from quantum.serving.prg import Completion, Prg
     from quantum.serving.service import BrokerService
     from quantum.serving.tenant import Tenant
+    from quantum.tenancy import ClientAccess
 
 
 class SessionClient(ClientWire):
@@ -48,6 +49,7 @@ class SessionClient(ClientWire):
         "queued_bytes",
         "slowing",
         "tenant",
+        "withholds",
     )
 
     def __init__(self, service: BrokerService) -> None:
@@ -74,6 +76,8 @@ class SessionClient(ClientWire):
         """When something of that last left, or began to wait."""
         self.slowing: Slowing | None = None
         """Whom it slows; None: it kept up so far."""
+        self.withholds: ClientAccess | None = None
+        """The access rules that each message to it has to pass; None: none denies any."""
 
     @property
     def home(self) -> Tenant:

@@ -134,7 +134,7 @@ class _Reading:
         rules: list[AclRule] = []
         for number, raw in enumerate(tables, 1):
             try:
-                rule = _rule(msgspec.convert(raw, _RuleTable))
+                rule = _rule(msgspec.convert(raw, _RuleTable), number)
                 compile_acl([rule])
             except msgspec.ValidationError as error:
                 self.mistakes.append(f"{where}, rule {number}: {_plain(error)}")
@@ -176,13 +176,14 @@ class _Reading:
         return Rates(**good)
 
 
-def _rule(table: _RuleTable) -> AclRule:
+def _rule(table: _RuleTable, number: int) -> AclRule:
     people = table.principals
     return AclRule(
         Effect(table.effect),
         Action[table.action.upper()],
         table.pattern.encode(),
         None if people is None else frozenset(map(Principal, people)),
+        number,
     )
 
 
