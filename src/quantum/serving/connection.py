@@ -223,7 +223,20 @@ class Connection(SessionClient):
         patience_ms = min(self._keep_alive_ms or RESUME_MS_MAX, RESUME_MS_MAX)
         self._connect_deadline_ms = self.service.tick_ms + patience_ms
         self.reader = PacketReader(self.limits.packet_bytes_max, self.limits.connect_bytes_max)
-        self._route_again(memory.connect_again(), self._connect_deadline_ms)
+        self.phase = Phase.NEW
+        self.service.resume_later(self)
+
+    def is_led(self, now_ms: int) -> bool:
+        """Say whether one that is to be resumed has somebody to ask, or no time to wait for it."""
+        prg = self.home.session_prg(self.client_id)
+        node = prg.leader_node
+        has_way = node is not None and self.service.reaches(node)
+        return has_way or prg.serves(self.client_id) or now_ms >= self._connect_deadline_ms
+
+    def resume(self) -> None:
+        """Ask for the session where it is led now."""
+        if self._resumed is not None:
+            self._route_again(self._resumed.connect_again(), self._connect_deadline_ms)
 
     def _on_resumed(self) -> None:
         """Say what had no answer, when whoever answered has let the client in."""

@@ -32,6 +32,10 @@ class ResumedWire:
         """What the client said meanwhile; it is not read, but something may be on its way."""
         wire.pause_reading()
 
+    def connect_again(self) -> bytes:
+        """Return the CONNECT for the next leader."""
+        return self._memory.connect_again()
+
     def go_on(self) -> bytes:
         """Read again, and return what the next leader must hear before that."""
         said = self._memory.said_again() + bytes(self.late)

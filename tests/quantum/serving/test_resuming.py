@@ -22,7 +22,7 @@ from quantum.mqtt.types import ClientId, PacketId, ReasonCode
 from quantum.serving import link
 from quantum.serving.resuming import MOVED, RESUME_MS_MAX
 from tests.quantum.serving.client import V5, V311
-from tests.quantum.serving.lab import LabLine
+from tests.quantum.serving.lab import TENANT, LabLine
 from tests.quantum.serving.test_leaders_elsewhere import OTHER_NODE, FarLab
 
 CONNACKS = {V311: bytes.fromhex("20020000"), V5: bytes.fromhex("2003000000")}
@@ -114,6 +114,7 @@ def test_what_it_says_meanwhile_comes_behind_what_had_no_answer(lab: FarLab) -> 
     far.dies()
     line.send(encode_packet(publish(2), V311))
     lab.lead_by(lab.node.node_id)
+    lab.advance(0.1)
     assert line.receive(8) == bytes.fromhex("40020001 40020002")
 
 
@@ -138,6 +139,7 @@ def test_a_lasting_session_that_is_not_there_any_more_ends_the_connection(lab: F
     line = relayed(lab, far, clean=False)
     far.dies()
     lab.lead_by(lab.node.node_id)  # the lab's log knows nothing of it
+    lab.advance(0.1)
     assert line.is_closed
 
 
@@ -150,6 +152,27 @@ def test_who_would_lose_something_is_told_that_its_server_moved(lab: FarLab, ver
     far.dies()
     assert line.is_closed
     assert bytes(line.received) == (MOVED if version is V5 else b"")
+
+
+def test_many_take_turns_with_the_next_leader(lab: FarLab) -> None:
+    """All of them lost the same leader, and the next one has others to serve, too."""
+    far = Far(lab)
+    lines = []
+    for number in range(150):
+        line = lab.dial()
+        line.send(encode_packet(Connect(V311, ClientId(f"c{number}")), V311))
+        far.says(CONNACKS[V311])
+        del line.received[:]
+        lines.append(line)
+    far.dies()
+    lab.lead_by(lab.node.node_id)
+    lab.service.on_tick()
+    lab.settle()
+    assert 0 < lab.service.tenants[TENANT].guard.connections <= 64
+    lab.advance(0.1)
+    for line in lines:
+        line.send(b"\xc0\x00")
+        assert line.receive(2) == b"\xd0\x00" and not line.is_closed
 
 
 def test_nobody_is_held_for_ever(lab: FarLab) -> None:
