@@ -31,7 +31,7 @@ from quantum.mqtt import (
 from tests.interop import luck
 from tests.interop.cluster_process import ClusterProcess
 from tests.interop.test_half_open import Port
-from tests.quantum.serving.client import V5, V311, Client, SocketLine, connect
+from tests.quantum.serving.client import V5, V311, Client, SocketLine, connect, will
 
 MORE = 20
 """How many publishes are acknowledged before and after each kill."""
@@ -138,7 +138,8 @@ def test_clients_of_other_nodes_stay_connected_when_their_leader_is_killed(
     assert leader is not None
     door, near = Port(stand_in(cluster, leader)), leader % cluster.nodes + 1
     resumed = metric(cluster, near, "quantum_resumed_total")
-    lasting = connect(door, V5, client_id="lasting", clean=False, session_expiry_interval=300)
+    asked = {"clean": False, "session_expiry_interval": 300, "will": will(b"out/will", qos=1)}
+    lasting = connect(door, V5, client_id="lasting", **asked)  # type: ignore[arg-type]
     lasting.subscribe(b"out/#", 2)
     reader = Reader(lasting)
     clean = Reader(connect(door, V5, client_id="clean"))
@@ -165,6 +166,7 @@ def test_clients_of_other_nodes_stay_connected_when_their_leader_is_killed(
     until(lambda: wanted <= set(reader.got), "whatever was acknowledged arrives")
     twice = [name for name, count in reader.got.items() if name[0] == b"out/once" and count > 1]
     assert not twice, "QoS 2 is exactly once"
+    assert not any(topic == b"out/will" for topic, _ in reader.got), "it never went away"
     lasting.send(Pingreq())
     assert reader.end is None and reader.is_alive(), reader.end
     clean.join(DEADLINE_SECONDS)
