@@ -127,6 +127,7 @@ class Connection(SessionClient):
     def received(self, data: bytes) -> None:
         self.last_seen_ms = self.service.tick_ms
         if self.phase is Phase.LIVE:
+            self.home.bytes_in += len(data)
             self.reader.receive(data)
             self._pull()
             if len(self._out) > _ANSWERS_PER_TURN:
