@@ -193,3 +193,16 @@ def test_a_path_with_spaces_is_quoted(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     naming.own_command.cache_clear()
     assert naming.own_command() == "'my tree/quantum'"
+
+
+def test_the_help_of_options_can_be_pasted_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue 20, 2: what an option's help names is what works here."""
+    monkeypatch.setattr(naming, "own_command", lambda: "bin/quantum")
+    command = app._pasteable_command(app.build(["up", "config"]))
+    waiting, told = [command], []
+    while waiting:
+        each = waiting.pop()
+        waiting += getattr(each, "commands", {}).values()
+        told += [parameter.help for parameter in each.params if getattr(parameter, "help", None)]
+    assert not [text for text in told if "`quantum " in text]
+    assert any("`bin/quantum status`" in text for text in told)
