@@ -43,7 +43,7 @@ uninstall: ## Take them off again
 
 test: setup-dev check ## Lint, types, walls, and the whole suite on the compiled and the plain sources
 	$(PY) -m pytest $(TESTS) -n 2 --dist worksteal -m "not soak" --ignore tests/interop --ignore tests/slipstream/test_clustor_kill.py
-	$(PY) -m pytest tests/interop tests/slipstream/test_clustor_kill.py -n 3 --dist loadfile -m "not soak and not quiet"  # nodes wait more than they work
+	$(PY) -m pytest tests/interop tests/slipstream/test_clustor_kill.py -n 3 --dist loadfile --no-loadscope-reorder -m "not soak and not quiet"  # nodes wait more than they work
 	$(PY) -m pytest tests/interop -m "quiet and not soak"
 	QUANTUM_PURE=1 $(PY) -m pytest tests/clustor/log tests/quantum/mqtt -k "formats or vectors or fuzz or golden or test_log or hot" -n 2 -q -m "not soak"
 

@@ -31,6 +31,26 @@ JUDGED_BY_TIME: Final = frozenset(
 """What measures how long somebody waited has the machine to itself."""
 
 
+LONGEST: Final = (
+    "test_lake",
+    "test_cluster",
+    "test_control_plane",
+    "test_lake_connect",
+    "test_members",
+    "test_mqtt_restart",
+    "test_lake_standalone",
+    "test_office",
+    "test_placed_moves",
+    "test_lake_stream",
+    "test_mqtt_torture",
+    "test_mqtt_replay",
+    "test_identity",
+    "test_archive",
+)
+"""These files begin first, so that at the end no process waits for one that began last;
+what works all the time stands between what waits."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give whole clusters the time that they may need, and let a broker's tests stand in a row."""
     for item in items:
@@ -40,7 +60,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(TIMEOUT_SECONDS))
         if item.path.stem in JUDGED_BY_TIME:
             item.add_marker(pytest.mark.quiet)
-    items.sort(key=lambda item: place_of(item) or "~")
+    rank = {stem: nth for nth, stem in enumerate(LONGEST)}
+    items.sort(key=lambda item: (rank.get(item.path.stem, len(LONGEST)), place_of(item) or "~"))
 
 
 def place_of(item: pytest.Item | None) -> str | None:

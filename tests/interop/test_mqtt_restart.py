@@ -108,7 +108,7 @@ async def test_a_will_whose_client_died_with_the_broker_is_said(tmp_path: Path) 
     with BrokerProcess(tmp_path / "var") as broker:
         heir = await open_kept(broker, "heir")
         await heir.subscribe(Wish("wills", 1))
-        await open_kept(broker, "mortal", will=Will("wills", b"gone"))
+        await open_kept(broker, "mortal", keep_alive=1, will=Will("wills", b"gone"))
         broker.kill()
         await heir.wait_ended()
         broker.start()

@@ -64,11 +64,11 @@ def test_a_fresh_directory_is_small_and_status_tells_of_groups_that_stopped(
         # From here on no file of the broker can grow, as on a disk that takes no more.
         resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (1, 1))
         client = connect(Port(broker.mqtt), clean=False)
-        client.cut()
         deadline = time.monotonic() + DEADLINE_SECONDS
         while not broker.page("/broker/status")["stopped"]:
             assert time.monotonic() < deadline, broker.last_words()
             time.sleep(0.02)
+        client.cut()  # no earlier: a reset takes what was sent and not read with it
         ill = quantum(*status)
         assert ill.returncode == Exit.FAILED, ill.stdout
         assert "has stopped: the disk failed" in ill.stdout

@@ -54,6 +54,26 @@ class DeltaMachine(StateMachine, Protocol):
         """Go on to what a delta ends with, or raise and be unchanged."""
 
 
+@runtime_checkable
+class DefinableMachine(StateMachine, Protocol):
+    """A machine whose rules are a document that can be exchanged while it runs (clustor §9.7)."""
+
+    def redefine(self, index: int, definition: bytes, /) -> None:
+        """Apply the committed activation at `index`; what is unusable changes nothing."""
+
+    def adopt(self, definition: bytes, /) -> bool:
+        """Take a definition into use beside the log; False: it is none of this machine."""
+
+    def is_defined_by(self, definition: bytes, /) -> bool:
+        """Say whether a definition is in force."""
+
+    def misfits(self) -> tuple[int, int]:
+        """Count what it holds and could not take now, and all that it holds."""
+
+    def is_refusal(self, reply: bytes, /) -> bool:
+        """Say whether a reply refuses what was asked."""
+
+
 NewMachine: TypeAlias = Callable[[], StateMachine]
 """Makes an empty machine. A snapshot is restored into a new one, which replaces the old one
 only when all of it has been believed."""

@@ -18,7 +18,7 @@ from clustor.raft.leadership import Accepted, Refused
 from clustor.raft.reconfiguration import MembershipRequest
 from clustor.raft.transition import Transition
 from clustor.raft.types import ReplicaId
-from clustor.replica import DiskWork, Replica, ReplicaError, ReplicaOutput
+from clustor.replica import Activation, DiskWork, Replica, ReplicaError, ReplicaOutput
 from clustor.runtime.containment import contained
 
 PLACE: Final = "group"
@@ -99,6 +99,13 @@ class FencedReplica(Replica):
     def propose_transition(self, transition: Transition) -> Accepted | Refused:
         try:
             return super().propose_transition(transition)
+        except Exception as error:
+            self.fence(error)
+            raise
+
+    def propose_activation(self, activation: Activation) -> Accepted | Refused:
+        try:
+            return super().propose_activation(activation)
         except Exception as error:
             self.fence(error)
             raise

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cryptography import x509
 
-from clustor.control import FeatureGate, scan
+from clustor.control import FeatureGate, LagAlert, scan
 from clustor.runtime.control_reports import build_version
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.status import mode_of
@@ -33,6 +33,8 @@ def doctor_facts(node: Node) -> dict[str, Any]:
         "listeners": _listeners(node),
         "groups": [_group(each) for each in node.groups.values()],
         "gates": _gates(node),
+        "overrides": _overrides(node),
+        "lag_alerts": _lag_alerts(node),
     }
 
 
@@ -101,3 +103,20 @@ def _gates(node: Node) -> dict[str, str]:
     if node.control is None:
         return {}
     return {each.name: each.state.value for each in scan(node.control.cache, FeatureGate)}
+
+
+def _overrides(node: Node) -> list[dict[str, Any]]:
+    active = node.duties.overrides.active if node.duties is not None else {}
+    return [
+        {"override_id": name, "scope": each.scope.value, "ends_ms": each.expires_at}
+        for name, each in sorted(active.items())
+    ]
+
+
+def _lag_alerts(node: Node) -> list[dict[str, Any]]:
+    if node.control is None:
+        return []
+    return [
+        {"partition_id": each.partition_id, "followers": list(each.followers)}
+        for each in scan(node.control.cache, LagAlert)
+    ]

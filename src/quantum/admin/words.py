@@ -44,6 +44,8 @@ ABOUT: Final = {
     "key_id": "the key's name",
     "keys": "public keys to begin with",
     "level": "from which level on it logs",
+    "followers": "the replicas that are behind; none: the alert is over",
+    "lag_bytes": "how far the worst of them is behind",
     "load": "units of load that each member carries; of a report, how full the node is",
     "location": "where the archived segment is",
     "logger": "which part of the node: clustor, quantum, slipstream, or one below",

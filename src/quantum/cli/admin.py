@@ -68,6 +68,7 @@ NOUNS: Final = {
     "overrides": "Signed exceptions to guardrails.",
     "break-glass": "Tokens for emergencies: one scope, one use, five minutes.",
     "fences": "Fences of regions, and promotions.",
+    "lag-alerts": "Partitions whose followers are structurally behind.",
     "bundles": "Definition bundles.",
     "barriers": "Activation barriers.",
     "keys": "Public keys and key epochs.",

@@ -65,6 +65,7 @@ CHECKS: Final = (
     "readiness",
     "alerts",
     "gates",
+    "overrides",
 )
 
 
@@ -203,6 +204,7 @@ def _of_cluster(nodes: list[Examined]) -> Iterator[Finding]:
     if len({str(sorted(each["gates"].items())) for each in facts}) > 1:
         what = "nodes see different feature gates"
         yield Finding(0, "gates", Severity.WARN, what, "wait a moment; else look at their copies")
+    yield from _said(facts)
     led: dict[int, int] = {}
     for each in facts:
         for group in each["groups"]:
@@ -210,3 +212,26 @@ def _of_cluster(nodes: list[Examined]) -> Iterator[Finding]:
     for partition in sorted(number for number, leaders in led.items() if not leaders):
         what = f"nobody leads group {partition}"
         yield Finding(0, "groups", Severity.ILL, what, f"ask `quantum why {partition}`")
+
+
+def _said(facts: list[dict[str, Any]]) -> Iterator[Finding]:
+    """Tell of what the control plane has on record, once for all nodes that say so."""
+    overrides = {
+        (row["override_id"], row["scope"], row["ends_ms"], each["wall_ms"])
+        for each in facts[:1]
+        for row in each.get("overrides", ())
+    }
+    for name, scope, ends_ms, now_ms in sorted(overrides):
+        left_s = max(0, ends_ms - now_ms) // 1_000
+        what = f"override {name} ({scope}) is obeyed for {left_s} s more"
+        todo = "it ends by itself; `quantum admin overrides revoke` ends it now"
+        yield Finding(0, "overrides", Severity.WARN, what, todo)
+    lags = {
+        (row["partition_id"], tuple(row["followers"]))
+        for each in facts
+        for row in each.get("lag_alerts", ())
+    }
+    for partition, followers in sorted(lags):
+        what = f"group {partition}: replicas {list(followers)} are structurally behind"
+        todo = "see to their disks and networks; `quantum why GROUP` tells what is held back"
+        yield Finding(0, "alerts", Severity.WARN, what, todo)

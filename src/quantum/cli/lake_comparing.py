@@ -29,6 +29,7 @@ from quantum.cli.lake_running import progress_of, repeat, running, said_plainly,
 
 if TYPE_CHECKING:
     from quantum.lake.jobs import Divergence, Replayed, Verdict
+    from quantum.lake.jobs.verify import PrgVerdict
 
 
 @speaking
@@ -48,8 +49,9 @@ def verify(  # noqa: PLR0917  # typer
 ) -> None:
     """Compare a table with its log, row by row, and print the Merkle root of what was compared.
 
-    Exit code 0: equal. 6: something differs, and is named. 3: equal as far as it could be
-    compared; the source cannot judge some offsets any more. With --every it ends there, too.
+    Exit code 0: equal. 6: something differs, and is named. 15: equal as far as it goes, and it is
+    empty or lacks messages that the log has. 3: equal as far as it could be compared; the source
+    cannot judge some offsets any more. With --every it ends there, too, except with 15.
     """
     from quantum.lake.jobs.resuming import resuming
     from quantum.lake.jobs.verify import verify as run
@@ -65,17 +67,14 @@ def verify(  # noqa: PLR0917  # typer
             with resuming(runner, resume) as each:
                 found = run(where, table, spark=each, keys=keys, broker=broker, progress=show)
             _show_verdict(found, as_json)
+            _judge(found, again=every is not None)
 
         repeat(one, once, every)
 
 
 def _show_verdict(verdict: Verdict, as_json: bool) -> None:
     for each in verdict.partitions:
-        sentence = (
-            f"{each.prg}: entries {each.first} to {each.last}, {each.rows_log} rows in the log, "
-            f"{each.rows_table} in the table: {'equal' if each.is_equal else 'DIFFERENT'}"
-        )
-        say(asdict(each) | {"equal": each.is_equal}, as_json, sentence)
+        say(asdict(each) | {"equal": each.is_equal}, as_json, _sentence(each))
     findings = [each for partition in verdict.partitions for each in partition.findings]
     for finding in () if as_json else (*findings, *verdict.strays):
         place = f"{finding.prg} at {finding.raft_index}.{finding.sub_index}: "
@@ -83,13 +82,33 @@ def _show_verdict(verdict: Verdict, as_json: bool) -> None:
     document = {
         "equal": verdict.is_equal,
         "whole": verdict.is_whole,
+        "behind_rows": verdict.behind_rows,
         "root": verdict.root,
         "version": verdict.version,
         "strays": [asdict(each) for each in verdict.strays],
     }
     say(document, as_json, f"Merkle root {verdict.root}")
+
+
+def _sentence(each: PrgVerdict) -> str:
+    behind = f"{each.behind_rows:,} messages in {each.behind_entries:,} entries"
+    if not each.is_covered:
+        return f"{each.prg}: not in the table, which lacks {behind}"
+    later = f"; behind by {behind}" if each.behind_rows else ""
+    return (
+        f"{each.prg}: entries {each.first} to {each.last}, {each.rows_log} rows in the log, "
+        f"{each.rows_table} in the table: {'equal' if each.is_equal else 'DIFFERENT'}{later}"
+    )
+
+
+def _judge(verdict: Verdict, *, again: bool) -> None:
+    """End where something is wrong; a table that is filled meanwhile may lack some `again`."""
     if not verdict.is_equal:
         fail("the table is not what the log says", Exit.QUARANTINED)
+    if (verdict.is_empty or verdict.behind_rows) and not again:
+        state = "empty" if verdict.is_empty else "behind"
+        lacks = f"the log has {verdict.behind_rows:,} messages that it lacks"
+        fail(f"the table is {state}: {lacks}; run quantum lake ingest, then verify", Exit.BEHIND)
     if not verdict.is_whole:
         fail("some offsets could not be compared: their log is gone", Exit.NOT_FOUND)
 
@@ -169,8 +188,16 @@ def replay(  # noqa: PLR0917  # typer
             _show_replayed(found, diverging, as_json)
             if missing := uncompared(found, known):
                 fail(f"not in these logs: {', '.join(missing)}", Exit.NOT_FOUND)
+            if live:
+                _say_equal(f"{len(known)} partitions are as the running cluster has them", as_json)
+            if against is not None:
+                _say_equal(f"no partition differs from {against}, as far as both go", as_json)
 
         repeat(one, once, every)
+
+
+def _say_equal(sentence: str, as_json: bool) -> None:
+    say({"equal": True, "sentence": sentence}, as_json, f"equal: {sentence}")
 
 
 def _show_replayed(found: list[Replayed], diverging: list[Divergence], as_json: bool) -> None:

@@ -64,6 +64,13 @@ class Settings:
         2 << 30, kinds.size(1 << 20, 1 << 40), "a log that waits for the archive grows to this"
     )
 
+    traces: str = _setting(
+        "off", kinds.choice("off", "on"), "spans of single messages, in files of the data directory"
+    )
+    trace_percent: int = _setting(
+        1, kinds.count(0, 100), "of the publishes that bring no `traceparent`, how many get one"
+    )
+
     connections_max: int = _setting(100_000, kinds.count(1, 10_000_000), "clients at once")
     connections_per_second: int = _setting(
         5_000, kinds.count(1, 1_000_000), "new clients a second, before TLS"

@@ -28,7 +28,7 @@ from quantum.mqtt import (
     ProtocolViolation,
     ReasonCode,
 )
-from quantum.mqtt.hot import SLOW, Row, scan
+from quantum.mqtt.hot import SLOW, UNBOUNDED, Row, scan
 from quantum.serving.authentication import Accepted, Challenge, Refused, Talk
 from quantum.serving.client_wire import PLACE
 from quantum.serving.conversation import Conversation
@@ -50,13 +50,6 @@ if TYPE_CHECKING:
 
 _GRACE: Final = 1.5
 _NEVER_MS: Final = 1 << 62
-_FILTER_BYTES_PER_TURN: Final = 16 << 10
-"""So much of SUBSCRIBEs and UNSUBSCRIBEs a client may have read in one turn: filters are small
-on the wire and slow here. What is behind that waits for the next turn, unread."""
-_ANSWERS_PER_TURN: Final = 16_384
-"""So many pieces wait for the end of a turn: the loop may read megabytes of one client in one, and
-only what was written shows that the client does not read."""
-_WITH_FILTERS: Final = frozenset({PacketType.SUBSCRIBE.value, PacketType.UNSUBSCRIBE.value})
 _ASKS: Final = {
     PacketType.PUBLISH.value: Operation.PUBLISH,
     PacketType.SUBSCRIBE.value: Operation.SUBSCRIBE,
@@ -70,6 +63,7 @@ class Connection(SessionClient):
 
     __slots__ = (
         "_auth_epoch",
+        "_awaits_suback",
         "_connect_deadline_ms",
         "_conversation",
         "_ends_ms",
@@ -110,6 +104,7 @@ class Connection(SessionClient):
         self._incomplete = (0, 0)
         """How many reads brought whole packets, and since when none did while one is not whole."""
         self._is_large = False  # a large packet is on its way, or waits for that
+        self._awaits_suback = False  # a PUBLISH of it waits for the answer to a SUBSCRIBE
         self._holds = 0  # for how many reasons it is not read
         self._is_paused = False
 
@@ -130,8 +125,6 @@ class Connection(SessionClient):
             self.home.bytes_in += len(data)
             self.reader.receive(data)
             self._pull()
-            if len(self._out) > _ANSWERS_PER_TURN:
-                self.flush()
             if self._is_large or self.reader.awaited_bytes > LARGE_BYTES:
                 self._note_large()
         elif self._relay is not None:
@@ -210,7 +203,9 @@ class Connection(SessionClient):
 
     def become_live(self, connack: Connack) -> None:
         """Say that the session is there, and go on with what the client already sent."""
-        self._entrance = None
+        entrance, self._entrance = self._entrance, None
+        if entrance is not None and entrance.trace is not None:
+            entrance.trace.finish(self.home.name)
         self.phase = Phase.LIVE
         self._note_audit("ClientConnected", "Resumed" if connack.session_present else "Done")
         self.send(connack)
@@ -224,31 +219,50 @@ class Connection(SessionClient):
 
     @guarded(PLACE)
     def _pull(self) -> None:
-        """Take every whole packet that is here."""
-        reader = self.reader
+        """Take the whole packets that are here, as far as they belong into this turn."""
+        reader, share = self.reader, self.home.share
         try:
             while self.phase is Phase.LIVE and not self._holds:
                 window = reader.window()
                 if window is None or self.permit.must_wait():
                     return
                 buffer, start = window
-                rows, end = scan(buffer, start, reader.packet_bytes_max, self.is_v5)
+                part = UNBOUNDED if share is None else share.part
+                limit = reader.packet_bytes_max
+                behind = self._subacks_due > 0
+                rows, end, cost = scan(buffer, start, limit, self.is_v5, part, behind)
+                if not rows:
+                    self._await_suback()
+                    return
                 if self.prg is not None and self.prg.closed:
                     rows, end = self._open_rows(self.prg, buffer, rows, end)
                 if self.home.full.is_any:
                     rows, end = self.home.full.open_rows(self, buffer, rows, end)
-                if end - start > _FILTER_BYTES_PER_TURN:
-                    rows, end = self._bounded_rows(buffer, rows, end)
                 reader.consume(end)
+                if self.service.traces is not None:
+                    rows = self.service.traces.choose(buffer, rows)
                 if self.permit.gate is None:
                     self._talk_on().on_rows(buffer, rows)
                 else:
                     self.permit.on_rows(self._talk_on(), buffer, rows)
-                if self.home.share is not None:
-                    self.home.share.bring(end - start)
+                if share is not None:
+                    share.bring(cost)
+                    if cost >= part and reader.buffered_bytes:
+                        share.hold_behind(self)
         except PeerFault as fault:
             self.count_fault(fault)
             self.disconnect(fault.reason_code, fault.reason)
+
+    def _await_suback(self) -> None:
+        """Leave a PUBLISH unread until what was subscribed to before it has taken effect."""
+        self._awaits_suback = True
+        self.hold()
+
+    def suback_left(self) -> None:
+        super().suback_left()
+        if self._awaits_suback and not self._subacks_due:
+            self._awaits_suback = False
+            self.service.soon(self.let_go)
 
     def _open_rows(
         self, prg: Prg, buffer: bytes, rows: list[Row], end: int
@@ -260,17 +274,6 @@ class Connection(SessionClient):
             if operation is not None and operation in prg.closed:
                 self.home.fence(self, operation)
                 return rows[:number], row[2]
-        return rows, end
-
-    def _bounded_rows(self, buffer: bytes, rows: list[Row], end: int) -> tuple[list[Row], int]:
-        """Cut off filters that are too many for one turn, with all behind them."""
-        spent = 0
-        for number, row in enumerate(rows):
-            if row[0] == SLOW and buffer[row[2]] >> 4 in _WITH_FILTERS:
-                if spent > _FILTER_BYTES_PER_TURN:
-                    self.home.rest(self, self.service.tick_ms + 1)
-                    return rows[:number], row[2]
-                spent += row[6] - row[2]
         return rows, end
 
     def _talk_on(self) -> Conversation:

@@ -43,6 +43,7 @@ from quantum.tenancy import Verdict as TenantVerdict
 if TYPE_CHECKING:
     from quantum.serving.connection import Connection
     from quantum.serving.prg import Prg
+    from quantum.serving.traces import ConnectTrace
 
 _V5: Final = ProtocolVersion.V5
 _AUTHENTICATION: Final = frozenset(
@@ -59,7 +60,7 @@ _decode_attached = msgspec.msgpack.Decoder(Attached).decode
 class Entrance:
     """The way in of one connection."""
 
-    __slots__ = ("_arrived", "_closed", "_connection", "_early", "connect", "deadline_ms")
+    __slots__ = ("_arrived", "_closed", "_connection", "_early", "connect", "deadline_ms", "trace")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -69,6 +70,8 @@ class Entrance:
         self._early = b""  # the CONNECT packet, for the node that will serve it
         self._arrived = False  # another node sent this connection here
         self._closed = ""  # why it is not let in yet
+        self.trace: ConnectTrace | None = None
+        """Not None while a CONNECT is to be answered whose client wants a trace of it."""
 
     def received(self, data: bytes) -> None:
         """Take what the client sends before its CONNACK."""
@@ -106,6 +109,10 @@ class Entrance:
         """Answer CONNECT with a refusal ([MQTT-3.2.2-7])."""
         connection = self._connection
         connection.service.meters.refuse("CONNECT", reason)
+        if self.trace is not None:
+            tenant = "" if connection.tenant is None else connection.tenant.name
+            self.trace.finish(tenant, f"0x{reason:02x}")
+            self.trace = None
         if reason in _AUTHENTICATION:
             connection.note_refused("ConnectRefused", why)
         if connection.is_v5 or connect_return_code(reason) is not None:
@@ -158,6 +165,8 @@ class Entrance:
         if connect.will is not None and is_bridge_state(connect.will.topic):
             connect = replace(connect, will=None)
         self.connect = connect
+        if connection.service.traces is not None:
+            self.trace = connection.service.traces.begin_connect(connect)
         connection.speak(connect.version)
         connection.accept_terms(agree(connect, connection.limits))
         assert connection.peer is not None
@@ -334,7 +343,8 @@ class Entrance:
         connection.phase = Phase.ROUTING
         name, password = connect.user_name or "", connect.password or b""
         passwords = connection.service.passwords
-        passwords.judge(connection.home.name, name, password, self._on_password)
+        if not passwords.judge(connection.home.name, name, password, self._on_password):
+            self.refuse(ReasonCode.SERVER_BUSY, "too many passwords are being checked")
 
     def _on_password(self, is_right: bool) -> None:
         """Go on as the user that the client is, or refuse it."""

@@ -26,6 +26,7 @@ from quantum.serving.policy import TenantsFile
 from quantum.serving.service import BrokerService
 from quantum.serving.telemetry_why import show_broker
 from quantum.serving.tenant_keeper import keep_tenants
+from quantum.serving.trace_starting import start_traces
 from quantum.serving.views import BrokerPages
 
 _PORTS_PER_NODE: Final = 10
@@ -39,6 +40,7 @@ async def serve_mqtt(node: Node, admin: AdminServer, cluster_file: Path) -> Call
     service = BrokerService(node)
     service.audit = node.audit
     described = read_broker_file(cluster_file.parent)
+    end_traces = start_traces(node, service, described.traces)
     for ordinal, entry in enumerate(described.tenants):
         service.add_tenant(entry, ordinal)
     service.watch_rings(cluster_file.parent)
@@ -50,7 +52,7 @@ async def serve_mqtt(node: Node, admin: AdminServer, cluster_file: Path) -> Call
     show_broker(service, node.watch)
     service.references = _references(node)
     if not service.tenants and keeper is None:
-        return closing(lambda: None, archiving)
+        return closing(end_traces, archiving)
     first = node.settings.entry.admin_port - ADMIN_ROLE
     doors = Doors(
         mqtt=Door(LOOPBACK, first + MQTT_ROLE),
@@ -71,7 +73,7 @@ async def serve_mqtt(node: Node, admin: AdminServer, cluster_file: Path) -> Call
         await listeners.start()
         node.listeners = listeners.addresses
     journal.info("development mode: MQTT is plaintext on %s:%d", LOOPBACK, first + MQTT_ROLE)
-    return closing(listeners.stop_accepting, archiving)
+    return closing(listeners.stop_accepting, archiving, end_traces)
 
 
 def _references(node: Node) -> dict[int, dict[Transport, str]]:

@@ -57,6 +57,7 @@ class Outward:
         "_recalculated_ms",
         "_sent",
         "_slots",
+        "_traces",
     )
 
     def __init__(self, connection: SessionClient, terms: Terms) -> None:
@@ -66,6 +67,7 @@ class Outward:
         self._packet_max = terms.packet_bytes_max  # 0: no limit
         self._aliases: dict[bytes, int] = {}
         self._sent = connection.service.meters.publishes_out
+        self._traces = connection.service.traces
         self._slots = InFlightSlots(terms.receive_maximum, connection.limits.in_flight_max)
         self._recalculated_ms = connection.last_seen_ms
         self._kept: set[int] = set()
@@ -227,6 +229,8 @@ class Outward:
         else:
             shared = outgoing.with_properties(connection.now_ms())
             shared.append_to(connection.delivery_pieces(), first, packet_id)
+        if self._traces is not None and outgoing.message.properties:
+            self._traces.delivered(connection, outgoing.message)
 
     def _encode_own(
         self, message: Message, first: int, packet_id: int, identifiers: tuple[int, ...]

@@ -12,6 +12,7 @@ import base64
 import hashlib
 import hmac
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,7 +28,11 @@ _COST: Final = (14, 8, 5)
 """log2 n, r and p of scrypt: 16 MiB and about a tenth of a second."""
 _COST_MAX: Final = (17, 16, 16)
 _MEMORY_MAX: Final = 256 << 20
-_THREADS: Final = 2
+_THREADS: Final = max(1, (os.cpu_count() or 2) // 2)
+"""Half of the cores: the loop needs one."""
+_WAITING_MAX: Final = 64
+"""So many checks wait at once, which is less than the time that a CONNECT has; more are refused."""
+_WAITING_OF_TENANT_MAX: Final = 16
 _REMEMBERED_MAX: Final = 10_000
 
 
@@ -93,6 +98,7 @@ class Passwords:
         self._threads: ThreadPoolExecutor | None = None
         self._secret = os.urandom(_KEY_BYTES)
         self._right: dict[bytes, None] = {}
+        self._waiting: Counter[str] = Counter()  # by tenant
 
     def has_users(self, tenant: str) -> bool:
         """Say whether a tenant has users at all."""
@@ -102,20 +108,30 @@ class Passwords:
         """Say whether an identity that a password gave is still a user's."""
         return USER_PREFIX + identity.removeprefix(IDENTITY_PREFIX) in self._settings(tenant)
 
-    def judge(self, tenant: str, name: str, password: bytes, then: Callable[[bool], None]) -> None:
-        """Call `then` in the loop with whether it is that user's password."""
+    def judge(self, tenant: str, name: str, password: bytes, then: Callable[[bool], None]) -> bool:
+        """Call `then` in the loop with whether it is that user's password.
+
+        False: so many wait already that it is not asked, and `then` not called. One that guesses
+        passwords keeps out nobody whose password was right before, and no other tenant's clients.
+        """
         kept = self._settings(tenant).get(USER_PREFIX + name)
         # Who is no user costs as much time as who is: names cannot be told by it.
         hashed = kept if isinstance(kept, str) else _NOBODY
         digest = hmac.digest(self._secret, b"\0".join((hashed.encode(), password)), "sha256")
         if digest in self._right:
             then(True)  # noqa: FBT003
-            return
+            return True
+        if self._waiting[tenant] >= _WAITING_OF_TENANT_MAX:
+            return False
+        if self._waiting.total() >= _WAITING_MAX:
+            return False
         if self._threads is None:
             self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="passwords")
+        self._waiting[tenant] += 1
         loop = asyncio.get_running_loop()
 
         def settled(is_right: bool) -> None:
+            self._waiting[tenant] -= 1
             if is_right:
                 self._remember(digest)
             then(is_right)
@@ -125,6 +141,7 @@ class Passwords:
             loop.call_soon_threadsafe(settled, found)
 
         self._threads.submit(work)
+        return True
 
     def _remember(self, digest: bytes) -> None:
         if len(self._right) >= _REMEMBERED_MAX:

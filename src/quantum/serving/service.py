@@ -45,6 +45,7 @@ from quantum.serving.replaying import broker_settings
 from quantum.serving.standing import Standing
 from quantum.serving.telemetry import BrokerMeters, Recent
 from quantum.serving.tenant import Tenant
+from quantum.serving.traces import Traces
 from quantum.tenancy import ConnectionAudit, TenantDescription
 
 _SENT_AWAY_AT_ONCE: Final = 16  # in a tick: clients that all come back at once are a storm
@@ -106,6 +107,8 @@ class BrokerService:
         self.faults: dict[str, int] = {}
         self.audit: AuditDesk | None = None
         """Where to tell what clients may not; None: nowhere."""
+        self.traces: Traces | None = None
+        """Who tells of single messages; None: nobody. See `trace_with`."""
         self.meters = BrokerMeters(node.now_ms)
         self.recent = Recent(self.now_ms)
         """What happened to clients lately, for who asks why."""
@@ -138,6 +141,12 @@ class BrokerService:
         """Told of `broker.json` when it changed, and all its partitions are hosted."""
         self._number = node.serve(self)
 
+    def trace_with(self, traces: Traces | None) -> None:
+        """Tell of single messages from now on, of connections that begin from now on."""
+        self.traces = traces
+        for tenant in self.tenants.values():
+            tenant.traces = traces
+
     @property
     def node(self) -> Node:
         """The node whose part it is, to be looked at."""
@@ -154,6 +163,7 @@ class BrokerService:
     ) -> Tenant:
         """Host the partitions of a tenant in these groups."""
         tenant = Tenant(entry.name, self, HashRing(), life)
+        tenant.traces = self.traces
         tenant.guard.recent = self.recent
         self._seats[entry.name] = seats
         self.host(tenant, entry)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from quantum.serving.connection import Connection
     from quantum.serving.control_words import ConnectRules
     from quantum.serving.prg import Prg
+    from quantum.serving.traces import Traces
 
 FENCED_MS_MAX: Final = 5_000
 """For how long a client may wait for what is closed before it must go."""
@@ -95,6 +96,8 @@ class Tenant:
         """Of clients that are let in, as MQTT: without TLS and WebSocket around it."""
         self.deliveries = 0
         self.faults: dict[str, int] = {}
+        self.traces: Traces | None = None
+        """Who tells of single messages; None: nobody."""
 
     # The ring.
 

@@ -33,6 +33,7 @@ from quantum.serving.broker_file import (
     DEVELOPMENT_TENANT,
     ArchiveEntry,
     TenantEntry,
+    TracesEntry,
     prepare_broker,
     read_broker_file,
 )
@@ -44,6 +45,7 @@ from quantum.serving.policy import TenantsFile
 from quantum.serving.service import BrokerService
 from quantum.serving.telemetry_why import show_broker
 from quantum.serving.tenant_keeper import keep_tenants
+from quantum.serving.trace_starting import start_traces
 from quantum.serving.views import BrokerPages
 
 _ONE: Final = NodeId(1)
@@ -95,6 +97,7 @@ async def serve_alone(
         service = BrokerService(node, mqtt_limits(settings))
         service.audit = node.audit
         broker = read_broker_file(settings.data)
+        end_traces = start_traces(node, service, traces_entry(settings))
         for ordinal, entry in enumerate(broker.tenants):
             service.add_tenant(entry, ordinal)
         service.watch_rings(settings.data)
@@ -111,7 +114,7 @@ async def serve_alone(
         await listeners.start()
         node.listeners = listeners.addresses
         when_all_led(service, ready)
-        return closing(listeners.stop_accepting, archiving)
+        return closing(listeners.stop_accepting, archiving, end_traces)
 
     await serve_node(cluster, _ONE, data, settings.data / CLUSTER_FILE, extend, stop=stop)
     if stopped:
@@ -155,6 +158,11 @@ def archive_entry(settings: Settings) -> ArchiveEntry | None:
     return ArchiveEntry(
         settings.archive, settings.archive_flush_seconds, settings.archive_hold_bytes_max
     )
+
+
+def traces_entry(settings: Settings) -> TracesEntry | None:
+    """Return whether messages are traced, None where they are not."""
+    return TracesEntry(settings.trace_percent / 100) if settings.traces == "on" else None
 
 
 def mqtt_limits(settings: Settings) -> MqttLimits:

@@ -14,6 +14,7 @@ from clustor.log.types import LogIndex, LogState
 from clustor.sim.disk import CrashChoice
 from tests.clustor.log.harness import (
     SMALL,
+    Distinct,
     Moment,
     Operation,
     World,
@@ -55,11 +56,12 @@ def crash_everywhere(rng: Random) -> None:
     """Lose power between any two steps of each script, and go on from what is found."""
     for reorder in (False, True):
         for script in SCRIPTS.values():
-            world = World.new(reorder=reorder)
+            world, distinct = World.new(reorder=reorder), Distinct()
             for operation in script:
                 for moment in crash_points(world, operation):
-                    for disk in moment.disk.crashes(rng, max_exhaustive=24, samples=6):
-                        after = check_after_crash(moment.crashed(disk))
+                    disks = moment.disk.crashes(rng, max_exhaustive=24, samples=6)
+                    for crashed in distinct.crashed(moment, disks):
+                        after = check_after_crash(crashed)
                         run(after, append(33, tag=99))
                         check_after_crash(now(after))
 
@@ -146,11 +148,12 @@ def compaction_respects_its_floor(rng: Random) -> None:
 def torn_ledgers_without_zeros_ahead(rng: Random) -> None:
     """Nothing but the cut removes what a torn write left behind."""
     bare = replace(SMALL, ledger_zero_ahead_bytes=0, zero_ahead_bytes=0)
-    world = World.new(bare)
+    world, distinct = World.new(bare), Distinct()
     for _ in range(4):
         for moment in crash_points(world, append(10, 20)):
-            for disk in moment.disk.crashes(rng, max_exhaustive=200, samples=20):
-                after = check_after_crash(moment.crashed(disk), bare)
+            disks = moment.disk.crashes(rng, max_exhaustive=200, samples=20)
+            for crashed in distinct.crashed(moment, disks):
+                after = check_after_crash(crashed, bare)
                 run(after, append(33, tag=99))
                 check_after_crash(now(after), bare)
 

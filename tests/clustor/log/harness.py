@@ -138,6 +138,26 @@ class Moment:
         return Moment(disk, self.keys, self.witness, self.allowed)
 
 
+class Distinct:
+    """Lets each state through once: crashes at different steps often leave the same disk.
+
+    For disks after a loss of power only, on which nothing waits for a sync. What was sealed until
+    then is part of the state: the same disk with more behind it is checked again.
+    """
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[bytes, int, str]] = set()
+
+    def crashed(self, moment: Moment, disks: Iterator[SimDisk]) -> Iterator[Moment]:
+        sealed = hash(frozenset(moment.witness.sealed.items()))
+        allowed = repr(moment.allowed)
+        for disk in disks:
+            state = (disk.digest(), sealed, allowed)
+            if state not in self._seen:
+                self._seen.add(state)
+                yield moment.crashed(disk)
+
+
 Operation = Callable[[World], tuple[Plan, Callable[[], None], list[Contents]]]
 """Plans something; returns the plan, what to do when it is done, and what a crash may leave."""
 

@@ -17,6 +17,7 @@ from tests.clustor.log.harness import (
     IDENTITY,
     MODE,
     SMALL,
+    Distinct,
     Moment,
     Operation,
     World,
@@ -76,12 +77,12 @@ SMALL_SCRIPTS: dict[str, list[Operation]] = {
 @pytest.mark.parametrize("script", SMALL_SCRIPTS.values(), ids=SMALL_SCRIPTS.keys())
 def test_every_single_outcome_of_every_crash_of_a_small_script(script: list[Operation]) -> None:
     """Nothing is sampled here: `crash_states` raises where there are too many to see each."""
-    world = World.new(TINY)
+    world, distinct = World.new(TINY), Distinct()
     states = 0
     for operation in script:
         for moment in crash_points(world, operation):
-            for disk in moment.disk.crash_states(20_000):
-                check_after_crash(moment.crashed(disk), TINY)
+            for crashed in distinct.crashed(moment, moment.disk.crash_states(20_000)):
+                check_after_crash(crashed, TINY)
                 states += 1
     assert states > 50
 
@@ -91,13 +92,14 @@ def test_every_single_outcome_of_every_crash_of_a_small_script(script: list[Oper
 def test_after_a_crash_anywhere_the_log_holds_what_was_acknowledged(
     script: list[Operation], reorder: bool
 ) -> None:
-    world = World.new(reorder=reorder)
+    world, distinct = World.new(reorder=reorder), Distinct()
     rng = Random(0)
     states = 0
     for operation in script:
         for moment in crash_points(world, operation):
-            for disk in moment.disk.crashes(rng, max_exhaustive=60, samples=12):
-                after = check_after_crash(moment.crashed(disk))
+            disks = moment.disk.crashes(rng, max_exhaustive=60, samples=12)
+            for crashed in distinct.crashed(moment, disks):
+                after = check_after_crash(crashed)
                 run(after, append(33, tag=99))
                 run(after, overwrite(1, 44, tag=98))
                 check_after_crash(now(after))
@@ -107,22 +109,24 @@ def test_after_a_crash_anywhere_the_log_holds_what_was_acknowledged(
 
 @pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS.keys())
 def test_a_crash_while_recovering_loses_nothing_either(script: list[Operation]) -> None:
-    world = World.new()
+    world, first, second = World.new(), Distinct(), Distinct()
     rng = Random(1)
     for operation in script:
         for moment in crash_points(world, operation):
-            for disk in moment.disk.crashes(rng, max_exhaustive=6, samples=4):
-                _crash_the_recovery(moment.crashed(disk), rng)
+            disks = moment.disk.crashes(rng, max_exhaustive=6, samples=4)
+            for crashed in first.crashed(moment, disks):
+                _crash_the_recovery(crashed, second, rng)
 
 
-def _crash_the_recovery(moment: Moment, rng: Random) -> None:
+def _crash_the_recovery(moment: Moment, distinct: Distinct, rng: Random) -> None:
     recovery = start(moment)
     for nth, between in enumerate(moment.disk.copy().crash_points(recovery.plan)):
         witness = moment.witness.copy()
         witness.watch(recovery.plan[:nth])
-        for disk in between.crashes(rng, max_exhaustive=6, samples=3):
-            again = check_after_crash(Moment(disk, moment.keys, witness, moment.allowed))
-            run(again, append(5, tag=97))
+        halfway = Moment(between, moment.keys, witness, moment.allowed)
+        disks = between.crashes(rng, max_exhaustive=6, samples=3)
+        for crashed in distinct.crashed(halfway, disks):
+            run(check_after_crash(crashed), append(5, tag=97))
 
 
 def test_a_crash_while_creating_leaves_no_log_or_a_whole_one() -> None:

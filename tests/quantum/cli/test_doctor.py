@@ -32,6 +32,8 @@ FACTS: dict[str, Any] = {
     "listeners": [{"kind": "mqtt", "address": "127.0.0.1:1", "tls": False, "loopback": True}],
     "groups": [GROUP],
     "gates": {},
+    "overrides": [],
+    "lag_alerts": [],
 }
 READY = {"ready": True, "mode": "Serving", "reasons": {}}
 CONTROL = {"cache_state": "Fresh", "cache_age_ms": 1_000}
@@ -64,7 +66,10 @@ def test_of_a_healthy_cluster_nothing_is_said() -> None:
 
 
 ILL, WARN = Severity.ILL, Severity.WARN
+OVERRIDE = {"override_id": "o1", "scope": "Credit", "ends_ms": NOW_MS + 5_000}
 WRONG = {
+    "an override": (node(overrides=[OVERRIDE]), "overrides", WARN),
+    "a structural lag": (node(lag_alerts=[{"partition_id": 1, "followers": [2]}]), "alerts", WARN),
     "no answer": (Examined(1, None), "answers", ILL),
     "an alarm of its clock": (node(clock_alarm="the time of day jumped"), "clocks", ILL),
     "a clock that is off": (node(wall_ms=NOW_MS + 1_000), "clocks", WARN),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -25,9 +26,10 @@ KEPT = hash_password(b"secret", bytes(16))
 class Book(Passwords):
     """The users, checked at once: the lab has no loop that threads could call."""
 
-    def judge(self, tenant: str, name: str, password: bytes, then: Callable[[bool], None]) -> None:
+    def judge(self, tenant: str, name: str, password: bytes, then: Callable[[bool], None]) -> bool:
         kept = self._settings(tenant).get(f"users.{name}")
         then(isinstance(kept, str) and is_password(password, kept))
+        return True
 
 
 def lab_with(kind: str, *, acl: list[dict[str, object]] | None = None) -> TenantLab:
@@ -158,3 +160,20 @@ class TestExpiry:
             "SESSION_EXPIRY tenant=blue client=b'old' kept for 604800 s "
             "(session_expiry_seconds_default)"
         ]
+
+
+async def test_who_guesses_passwords_keeps_out_no_other_tenant_and_nobody_who_was_right() -> None:
+    passwords = Passwords()
+    passwords.words = SimpleNamespace(settings=lambda _tenant: {"users.ann": KEPT})
+    answered: asyncio.Queue[bool] = asyncio.Queue()
+    assert passwords.judge("blue", "ann", b"secret", answered.put_nowait)
+    assert await answered.get()
+    waiting = 0
+    while passwords.judge("blue", "ann", b"%d" % waiting, answered.put_nowait):
+        waiting += 1
+    assert waiting == 16
+    assert passwords.judge("blue", "ann", b"secret", answered.put_nowait)  # remembered
+    assert passwords.judge("red", "ann", b"no", answered.put_nowait)
+    assert sorted([await answered.get() for _ in range(18)]) == [False] * 17 + [True]
+    assert passwords.judge("blue", "ann", b"no", answered.put_nowait)
+    assert not await answered.get()

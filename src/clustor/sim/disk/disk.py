@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -156,6 +157,16 @@ class SimDisk:
         """Return up to `length` bytes from `offset`; fewer only at the end of the file."""
         self._require_present()
         return self._files[self._names.file(file)].read(offset, length)
+
+    def digest(self) -> bytes:
+        """Tell apart what readers see: every name, and the bytes of every file."""
+        seen = hashlib.blake2b(digest_size=16)
+        for path, number in sorted(self._names.visible.items()):
+            file = self._files.get(number)
+            data = b"" if file is None else file.read(0, file.size)
+            seen.update(b"%d %d %s" % (number == DIRECTORY, len(data), path.encode()))
+            seen.update(data)
+        return seen.digest()
 
     # Faults, all off until called
 

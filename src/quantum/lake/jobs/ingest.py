@@ -25,7 +25,7 @@ from quantum.lake.columns import gap_row
 from quantum.lake.errors import SourceUnreachable, while_reading
 from quantum.lake.jobs.backfill import backfill, digests_of
 from quantum.lake.jobs.errors import SparkFailed, StateUnknown
-from quantum.lake.jobs.log_reading import batches_of, judge_of, offer_with
+from quantum.lake.jobs.log_reading import batches_of, judge_of, kept_machine, offer_with
 from quantum.lake.jobs.progress import Progress, Step, silence
 from quantum.lake.jobs.row_files import RowSink, stream_of
 from quantum.lake.jobs.runner import Runner, runner_of
@@ -46,7 +46,6 @@ from quantum.lake.table import (
     RangeTaken,
     StreamName,
     Table,
-    TableDamaged,
     TableState,
     TableStore,
     digest_of,
@@ -276,7 +275,7 @@ def write_task(  # noqa: PLR0917
         return Written(task.prg, 1, tuple(sink.finish()))
     views = ViewWriter(store, task.prg, settings.views)
     with while_reading(task.prg, task.first):
-        judge = judge_of(source, task, _saved(store, states.get(task.prg), task.anchor))
+        judge = judge_of(source, task, kept_machine(store, states.get(task.prg), task.anchor))
     rows = 0
     for batch in batches_of(source, task, judge, version):
         sink.write(batch)
@@ -287,19 +286,6 @@ def write_task(  # noqa: PLR0917
         return Written(task.prg, rows, files)
     kept = _keep(store, task, judge, settings.state_bytes_max)
     return Written(task.prg, rows, files, judge.digest().hex(), kept)
-
-
-def _saved(store: TableStore, file: DataFile | None, anchor: int | None) -> bytes | None:
-    """Return the machine that the last commit kept, if the task begins there."""
-    if file is None or anchor != file.last:
-        return None
-    try:
-        data = store.read(file.path)
-    except FileNotFoundError:
-        raise TableDamaged("the kept machine is gone", path=file.path) from None
-    if digest_of(data) != file.digest:
-        raise TableDamaged("the kept machine was changed", path=file.path)
-    return data
 
 
 def _keep(store: TableStore, task: Task, machine: ReplayJudge, bytes_max: int) -> DataFile | None:

@@ -20,7 +20,7 @@ from quantum.lake.reader import begin_of, judge_for, offer_of
 from quantum.lake.rows import RowBuilder
 from quantum.lake.schema import SCHEMA_VERSION
 from quantum.lake.settings import settings_of
-from quantum.lake.table import DataFile
+from quantum.lake.table import DataFile, TableDamaged, TableStore, digest_of
 
 
 def offer_with(source: LogSource, prg: PrgId, saved: DataFile | None) -> Offer:
@@ -53,6 +53,19 @@ def judge_of(source: LogSource, task: Task, saved: bytes | None) -> Judge:
     except BrokerError as error:
         raise DamagedBlock(str(error), prg=task.prg, index=task.anchor) from error
     return machine
+
+
+def kept_machine(store: TableStore, file: DataFile | None, anchor: int | None) -> bytes | None:
+    """Return the machine that the last commit kept, if the task begins there."""
+    if file is None or anchor != file.last:
+        return None
+    try:
+        data = store.read(file.path)
+    except FileNotFoundError:
+        raise TableDamaged("the kept machine is gone", path=file.path) from None
+    if digest_of(data) != file.digest:
+        raise TableDamaged("the kept machine was changed", path=file.path)
+    return data
 
 
 def batches_of(

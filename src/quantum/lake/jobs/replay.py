@@ -18,7 +18,7 @@ from quantum.archive.types import IndexRange, PrgId
 from quantum.broker import Delivery, Message
 from quantum.broker.session import Session
 from quantum.lake.archive import KeyProvider, LogSource
-from quantum.lake.errors import LogGone, while_reading
+from quantum.lake.errors import BadAddress, LogGone, while_reading
 from quantum.lake.jobs.errors import StateUnknown
 from quantum.lake.jobs.log_reading import apply_through, machine_at
 from quantum.lake.jobs.progress import Progress, Step, silence
@@ -169,7 +169,9 @@ def find_divergences(
     """
     other_keys = keys if other_keys is None else other_keys
     source, second = open_logs(where, keys, broker), open_logs(other, other_keys, broker)
-    shared = [prg for prg in source.prgs() if prg in second.prgs()]
+    shared = sorted({*source.prgs()} & {*second.prgs()})
+    if not shared:
+        raise BadAddress("the two copies have no partition in common: nothing can be compared")
     for prg in shared:
         source.bounds(prg), second.bounds(prg)
     found = runner_of(spark).run(partial(diverge, source, second), shared)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from datetime import UTC
+from datetime import UTC, datetime, timedelta
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TOPICS_SHOWN: Final = 15
+_MARGIN: Final = timedelta(minutes=5)
+"""So that the first hour's mark is not cut in half."""
 _STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; color: #222 }
 table { border-collapse: collapse; margin: 1rem 0 }
@@ -139,14 +141,27 @@ def _plot_hours(hours: list[dict[str, Any]]) -> str:
     axes = figure.subplots()
     for tenant in sorted({row["tenant"] for row in hours}):
         mine = [row for row in hours if row["tenant"] == tenant]
-        times = [row["hour"].replace(tzinfo=row["hour"].tzinfo or UTC) for row in mine]
+        times = [_in_zone(row["hour"]) for row in mine]
         axes.plot(times, [row["messages"] for row in mine], marker="o", label=tenant)
     if hours:
         axes.legend()
+        axes.set_xlim(*time_span([_in_zone(row["hour"]) for row in hours]))
     axes.set_ylabel("messages")
     axes.set_ylim(bottom=0)
     figure.autofmt_xdate()
     return _svg(figure)
+
+
+def _in_zone(moment: datetime) -> datetime:
+    return moment.replace(tzinfo=moment.tzinfo or UTC)
+
+
+def time_span(hours: list[datetime]) -> tuple[datetime, datetime]:
+    """Say from when to when an axis goes: over the hours that are there, the last one whole.
+
+    Left to itself the plot gives a single hour four years, in which nothing can be seen.
+    """
+    return min(hours) - _MARGIN, max(hours) + timedelta(hours=1)
 
 
 def _plot_topics(topics: list[dict[str, Any]]) -> str:

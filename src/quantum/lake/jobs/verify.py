@@ -4,6 +4,9 @@ The log is read again from its own snapshots, not from anything that the table s
 the broker's machine decides again what was a message. Both sides are walked in the order of
 offsets; where they part, the row is named. The Merkle root is of the rows that the log gives, so
 two tables, or a table today and in a year, hold the same if they have the same root.
+
+What the log has behind the table's last offset is counted, too: a table that lacks messages equals
+its log as far as it goes, and is not up to date. Entries without a message leave nobody behind.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import pyarrow.parquet as pq
 from quantum.archive.types import PrgId
 from quantum.lake.archive import KeyProvider, LogSource
 from quantum.lake.errors import while_reading
-from quantum.lake.jobs.log_reading import batches_of
+from quantum.lake.jobs.log_reading import batches_of, judge_of, kept_machine, offer_with
 from quantum.lake.jobs.progress import Progress, Step, silence
 from quantum.lake.jobs.reading import table_state
 from quantum.lake.jobs.row_files import encoded_rows, stream_of
@@ -81,6 +84,9 @@ class PrgVerdict:
     findings: list[Finding] = field(default_factory=list)
     uncompared: list[tuple[int, int]] = field(default_factory=list)
     """Offsets of the table that the source cannot judge any more."""
+    behind_entries: int = 0
+    behind_rows: int = 0
+    """What the log has that no commit covers yet; of entries that are gone, one row."""
     root_log: str = ""
     root_table: str = ""
     digest: str = ""
@@ -92,6 +98,11 @@ class PrgVerdict:
     @property
     def is_equal(self) -> bool:
         return not self.findings and self.root_log == self.root_table
+
+    @property
+    def is_covered(self) -> bool:
+        """The table has offsets of this partition."""
+        return self.last >= self.first
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +124,16 @@ class Verdict:
         """Everything in the table was compared."""
         return not any(each.uncompared for each in self.partitions)
 
+    @property
+    def is_empty(self) -> bool:
+        """No log was ever taken into the table: nothing was compared."""
+        return not any(each.is_covered for each in self.partitions)
+
+    @property
+    def behind_rows(self) -> int:
+        """How many messages of the logs the table does not have yet."""
+        return sum(each.behind_rows for each in self.partitions)
+
 
 def verify(
     where: str | LogSource,
@@ -129,9 +150,9 @@ def verify(
     opened, state = table_state(table, version)
     check_version(state.schema_version)
     source = open_logs(where, keys, broker)
-    streams = [PrgId.parse(name) for name in sorted(state.ranges)]
+    streams = sorted({*map(PrgId.parse, state.ranges), *source.prgs()})
     for prg in streams:
-        with while_reading(prg, state.ranges[stream_of(prg)].first):
+        with while_reading(prg, (state.next_offset(stream_of(prg)) or 1)):
             source.bounds(prg)  # so that what it learns travels with it
     verdicts: list[PrgVerdict] = []
     work = partial(verify_partition, source, opened.store, state)
@@ -141,7 +162,7 @@ def verify(
         sentence = f"{len(verdicts)} of {len(streams)} partitions compared"
         progress(Step(JOB, sentence, len(verdicts), len(streams)))
     strays = tuple(find_strays(opened.store, state)) if version is None else ()
-    roots = {each.prg: bytes.fromhex(each.root_log) for each in verdicts}
+    roots = {each.prg: bytes.fromhex(each.root_log) for each in verdicts if each.is_covered}
     return Verdict(int(state.version), tuple(verdicts), strays, root_of_streams(roots).hex())
 
 
@@ -149,7 +170,12 @@ def verify_partition(
     source: LogSource, store: TableStore, state: TableState, prg: PrgId
 ) -> PrgVerdict:
     """Compare the rows of one partition. Runs where Spark says."""
-    covered = state.ranges[stream_of(prg)]
+    covered = state.ranges.get(stream_of(prg))
+    if covered is None:
+        first = source.bounds(prg).first
+        verdict = PrgVerdict(str(prg), first, first - 1)
+        _count_behind(source, store, state, prg, verdict)
+        return verdict
     verdict = PrgVerdict(str(prg), covered.first, covered.last)
     files = [each for each in state.of_kind(FileKind.ROWS) if each.stream == stream_of(prg)]
     tasks = _tasks(source, prg, covered, verdict)
@@ -161,7 +187,29 @@ def verify_partition(
         *trees,
     )
     verdict.root_log, verdict.root_table = trees[0].root().hex(), trees[1].root().hex()
+    _count_behind(source, store, state, prg, verdict)
     return verdict
+
+
+def _count_behind(
+    source: LogSource, store: TableStore, state: TableState, prg: PrgId, verdict: PrgVerdict
+) -> None:
+    """Count what `ingest` would add, from the machine that the last commit kept."""
+    saved = state.state_of(stream_of(prg))
+    with while_reading(prg, verdict.last + 1):
+        offer = offer_with(source, prg, saved)
+    verdict.behind_entries = max(0, offer.bounds.last - verdict.last)
+    if not verdict.behind_entries:
+        return
+    end = Offsets({prg: offer.bounds.last})
+    for task in cut(Offsets({prg: verdict.last}), end, {prg: offer}, on_gap=OnGap.ROW):
+        if task.is_gap:
+            verdict.behind_rows += 1
+            continue
+        with while_reading(prg, task.first):
+            judge = judge_of(source, task, kept_machine(store, saved, task.anchor))
+        batches = batches_of(source, task, judge, state.schema_version)
+        verdict.behind_rows += sum(batch.num_rows for batch in batches)
 
 
 def _tasks(source: LogSource, prg: PrgId, covered: Range, verdict: PrgVerdict) -> list[Task]:
