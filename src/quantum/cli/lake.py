@@ -27,6 +27,7 @@ from quantum.cli.lake_options import (
     TablePath,
     where_of,
 )
+from quantum.cli.lake_paths import checked_paths
 from quantum.cli.lake_running import (
     progress_of,
     repeat,
@@ -56,6 +57,7 @@ def _needs_the_extra() -> None:
 
 
 @app.command()
+@checked_paths
 @speaking
 def ingest(  # noqa: PLR0917  # typer
     table: TablePath,
@@ -189,7 +191,7 @@ def compact(  # noqa: PLR0917  # typer
 
 
 for _command in (verify, replay, usage, audit, simulate, report):
-    app.command()(_command)
+    app.command()(checked_paths(_command))
 
 
 @app.command()

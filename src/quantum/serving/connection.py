@@ -129,6 +129,7 @@ class Connection(SessionClient):
         if self._resumed is not None:
             self._resumed.late += data
         elif self.phase is Phase.LIVE:
+            self.home.bytes_in += len(data)
             self.reader.receive(data)
             self._pull()
             if self._is_large or self.reader.awaited_bytes > LARGE_BYTES:

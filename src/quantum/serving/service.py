@@ -115,7 +115,7 @@ class BrokerService:
         """Where to tell what clients may not; None: nowhere."""
         self.traces: Traces | None = None
         """Who tells of single messages; None: nobody. See `trace_with`."""
-        self.meters = BrokerMeters()
+        self.meters = BrokerMeters(node.now_ms)
         self.recent = Recent(self.now_ms)
         """What happened to clients lately, for who asks why."""
         self.large = LargePackets()
@@ -411,6 +411,10 @@ class BrokerService:
         """Return the time of day: what is stamped into commands."""
         return time.time_ns() // 1_000_000
 
+    def clock_ms(self) -> int:
+        """Return the loop's own clock, which only runs: what lasts is measured by it."""
+        return self._node.now_ms()
+
     @property
     def uptime_seconds(self) -> int:
         return (self.tick_ms - self._started_ms) // 1000
@@ -455,6 +459,7 @@ class BrokerService:
 
     def count_fault(self, fault: PeerFault, who: str, tenant: str) -> None:
         self.faults[fault.reason] = self.faults.get(fault.reason, 0) + 1
+        self.meters.faults[fault.reason_code] += 1
         self.note_refused("MalformedPacket", who=who, why=fault.reason, tenant=tenant)
 
     def note_refused(

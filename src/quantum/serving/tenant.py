@@ -93,6 +93,9 @@ class Tenant:
         self.throttled = 0
         """How often a connection was left unread because it, or its tenant, was too fast."""
         self.dropped = 0
+        self.bytes_in = self.bytes_out = 0
+        """Of clients that are let in, as MQTT: without TLS and WebSocket around it."""
+        self.deliveries = 0
         self.faults: dict[str, int] = {}
         self.traces: Traces | None = None
         """Who tells of single messages; None: nobody."""
