@@ -6,16 +6,15 @@ a path should not have to wait for either.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from quantum.archive.types import PrgId
-from quantum.lake.archive import KeyProvider, LogSource, open_source
+from quantum.lake.archive import LogSource, open_source
 from quantum.lake.archive.falling_through import FallThroughSource
-from quantum.lake.errors import BadAddress, SourceUnreachable, while_reading
+from quantum.lake.errors import SourceUnreachable, while_reading
 from quantum.lake.feed.client import ClusterSource
 from quantum.lake.jobs.sources import open_logs
+from quantum.lake.key_check import check_keys
 from quantum.lake.keys_option import key_provider
 
 PATIENCE_SECONDS: Final = 0.3
@@ -42,7 +41,8 @@ def check_logs(where: str, keys: str = "directory", broker: str | None = None) -
         ) from error
     for prg in {prg.tenant: prg for prg in reversed(prgs)}.values():
         with while_reading(prg, 1):
-            _check_keys(hurried, provider, prg)
+            provider.keyring(prg)
+            check_keys(hurried, prg)
     return open_logs(source, keys, broker)
 
 
@@ -54,15 +54,3 @@ def _hurried(source: LogSource) -> LogSource:
         seconds = TIMEOUT_SECONDS / len(source.addresses)
         return replace(source, patience_seconds=PATIENCE_SECONDS, timeout_seconds=seconds)
     return source
-
-
-def _check_keys(source: LogSource, provider: KeyProvider, prg: PrgId) -> None:
-    provider.keyring(prg)
-    if isinstance(source, FallThroughSource):
-        _check_keys(source.live, provider, prg)
-        with suppress(BadAddress):  # nothing of it is archived yet
-            source.archive.bounds(prg)
-    elif isinstance(source, ClusterSource):
-        source.check_keys(prg)
-    else:
-        source.bounds(prg)  # what it opens it remembers, for the job

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+import traceback
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from quantum.broker import OWN_ORIGIN, encode_publishes
 from quantum.cli.exits import Exit
 from quantum.cli.lake_options import LogOptions
 from quantum.cli.lake_running import checked_logs
-from quantum.lake.errors import BadAddress
+from quantum.lake.errors import BadAddress, WrongKey
 from quantum.lake.jobs import View, find_divergences, read_views
 from quantum.lake.jobs.checking import PATIENCE_SECONDS, TIMEOUT_SECONDS
 from quantum.lake.jobs.choosing import INLINE_BYTES_MAX, choose, log_bytes
@@ -26,9 +27,11 @@ from quantum.lake.jobs.measuring import percentile
 from quantum.lake.jobs.report import time_span
 from quantum.lake.jobs.sources import open_logs
 from quantum.lake.jobs.verify import verify
-from quantum.lake.options import keys_named
+from quantum.lake.options import keys_named, parse_options
 from quantum.lake.refusals import BadOption
-from quantum.lake.schema import SCHEMA_VERSION
+from quantum.lake.schema import NAMES, SCHEMA_VERSION
+from quantum.lake.session import logging_of
+from quantum.lake.source import QuantumReader, QuantumStreamReader
 from quantum.lake.table import DirectoryStore, Table
 from tests.clustor.runtime.waiting import free_ports
 from tests.interop.test_lake_connect import audited_node
@@ -243,6 +246,25 @@ def test_item_12_what_may_be_a_key_is_no_path(secret: str) -> None:
     with pytest.raises(BadOption) as caught:
         keys_named(secret)
     assert secret not in str(caught.value)
+
+
+def test_item_12_spark_gets_one_sentence_and_no_chain_of_causes(var: Path, tmp_path: Path) -> None:
+    """What a worker raises is printed by Spark as it is, with all that led to it."""
+    create_keyring(tmp_path)
+    options = parse_options({"path": str(var), "keys": str(tmp_path)})
+    stream = QuantumStreamReader(options, NAMES)
+    for asked in (QuantumReader(options, NAMES).partitions, stream.initialOffset):
+        with pytest.raises(WrongKey) as caught:
+            asked()
+        printed = traceback.format_exception(caught.value)
+        assert len(printed) == 4, "the head, this test, the reader, and the sentence"
+        assert "wanted=key" in printed[-1] and "given=key" in printed[-1]
+
+
+def test_item_12_spark_logs_a_line_for_an_error() -> None:
+    assert "alwaysWriteExceptions = false" in logging_of("ERROR")
+    assert "%replace{%m}{(?ms)$.*}{}%n" in logging_of("ERROR")
+    assert "alwaysWriteExceptions = true" in logging_of("INFO") and ": %m%n" in logging_of("INFO")
 
 
 # Item 13: views say what they mean, small jobs need no Spark, and all tell how far they are.
