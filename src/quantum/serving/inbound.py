@@ -162,6 +162,7 @@ class Inbound:
         answers = self._answers
         while answers and answers[0].done and not self._is_over:
             run = answers.popleft()
+            self._connection.service.meters.note_answered(run.began_ms, run.count)
             self._connection.stage(
                 run.acks if run.refused is None else self._answers_with_reasons(run)
             )
