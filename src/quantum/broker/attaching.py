@@ -14,6 +14,7 @@ from quantum.broker.commands import (
 )
 from quantum.broker.delivering import make_room, send_ready
 from quantum.broker.effects import Ended, SendPubrel
+from quantum.broker.full_queues import FULL_REASON, FullQueue, count_dropped
 from quantum.broker.holdings import SESSIONS
 from quantum.broker.interest import tell
 from quantum.broker.limiting import judge
@@ -226,6 +227,17 @@ def end_session(state: State, session: Session, reason: str) -> None:
     state.changes.session_went(session.client_id)
     _say_will(state, session)
     state.emit(Ended(session.client_id, session.epoch, reason))
+
+
+def end_overfull(state: State) -> None:
+    """End the sessions whose queues became too full, where their tenant chose that (C24)."""
+    ending, state.ending = state.ending, {}
+    for client_id in ending:
+        session = state.sessions.get(client_id)
+        if session is not None:
+            count_dropped(state, FullQueue.END_SESSION, len(session.outbound))
+            state.dropped -= len(session.outbound)  # counted by its own cause
+            end_session(state, session, FULL_REASON)
 
 
 def remove_subscription(state: State, session: Session, key: bytes, spec: SubscriptionSpec) -> None:

@@ -30,6 +30,7 @@ from quantum.broker.frames import (
     FrozenStream,
     Header,
 )
+from quantum.broker.full_queues import FullQueue
 from quantum.broker.restoring import (
     finish,
     restore_deliveries,
@@ -260,6 +261,8 @@ def _empty_small_tables(state: State) -> None:
     state.refusing.clear()
     state.replaying.clear()
     state.full_stores.clear()
+    state.full_queues = FullQueue.BLOCK
+    state.dropped_full.clear()
     state.parts.forget()
 
 

@@ -151,6 +151,13 @@ class FrozenStream(_Frame, tag=16):
     after: int
 
 
+class FrozenFullQueues(_Frame, tag=17):
+    """What full queues cost, and did; not there where a tenant never chose (C24)."""
+
+    policy: int
+    dropped: list[tuple[int, int]]
+
+
 class End(_Frame, tag=9):
     """Nothing is missing: so many frames came before."""
 
@@ -190,6 +197,7 @@ Frame: TypeAlias = (
     | FrozenMove
     | FrozenHeld
     | FrozenHoldings
+    | FrozenFullQueues
     | FrozenPart
     | DeltaHeader
     | FrozenGone

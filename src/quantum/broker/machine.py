@@ -19,6 +19,7 @@ from quantum.broker.attaching import (
     apply_elapse,
     apply_leader_started,
     apply_remove_session,
+    end_overfull,
 )
 from quantum.broker.changes import Marks
 from quantum.broker.commands import (
@@ -37,6 +38,7 @@ from quantum.broker.commands import (
     Release,
     RemoveSession,
     RoutesFlushed,
+    SetFullQueues,
     SetPolicy,
     Subscribe,
     Unsubscribe,
@@ -48,7 +50,7 @@ from quantum.broker.effects import Effect
 from quantum.broker.errors import BrokerMisuse
 from quantum.broker.frames import decode_frames, encode_frames, encode_frames_later
 from quantum.broker.holdings import SESSION_BYTES
-from quantum.broker.limiting import apply_set_policy, check_store
+from quantum.broker.limiting import apply_set_full_queues, apply_set_policy, check_store
 from quantum.broker.parts import is_part
 from quantum.broker.publishing import apply_publish_once, apply_publishes, apply_release
 from quantum.broker.rebalancing import advance, apply_begin_rebalance, apply_routes_flushed
@@ -107,6 +109,8 @@ class Broker:
         replies = []
         for command in commands:
             replies.append(self._apply(command))
+            if state.ending:
+                end_overfull(state)
             ends.append(len(effects))
         if state.congested and (
             state.routes.version != self._lifted_at or RETAINING in state.congested
@@ -161,6 +165,8 @@ class Broker:
                 return self._take_part(command)
             case SetPolicy():
                 return apply_set_policy(state, command)
+            case SetFullQueues():
+                return apply_set_full_queues(state, command)
             case _:
                 assert_never(command)
 

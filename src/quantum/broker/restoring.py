@@ -13,6 +13,7 @@ from quantum.broker.frames import (
     End,
     Frame,
     FrozenDeliveries,
+    FrozenFullQueues,
     FrozenGone,
     FrozenGroup,
     FrozenHeld,
@@ -28,6 +29,7 @@ from quantum.broker.frames import (
     FrozenStream,
     Header,
 )
+from quantum.broker.full_queues import FullQueue
 from quantum.broker.move import Move
 from quantum.broker.moving import moving_topics
 from quantum.broker.outbound import Delivery
@@ -138,6 +140,7 @@ Table: TypeAlias = (
     | FrozenMove
     | FrozenHeld
     | FrozenHoldings
+    | FrozenFullQueues
     | FrozenPart
 )
 
@@ -178,6 +181,9 @@ def restore_table(state: State, frame: Table) -> None:
             state.holdings.restore(frame.shares, frame.ceilings, frame.graces)
             state.full_stores.update(frame.full_stores)
             state.hashes_shares = frame.hashes_shares
+        case FrozenFullQueues():
+            state.full_queues = FullQueue(frame.policy)
+            state.dropped_full = dict(frame.dropped)
         case _:
             assert_never(frame)
 

@@ -15,6 +15,7 @@ from quantum.broker.frames import (
     End,
     Frame,
     FrozenDeliveries,
+    FrozenFullQueues,
     FrozenGroup,
     FrozenHeld,
     FrozenHoldings,
@@ -99,6 +100,8 @@ def small_frames(state: State) -> Iterator[Frame]:
         state.turned_away.frozen(),
     )
     yield FrozenHoldings(*state.holdings.frozen(), sorted(state.full_stores), state.hashes_shares)
+    if state.full_queues or state.dropped_full:
+        yield FrozenFullQueues(int(state.full_queues), sorted(state.dropped_full.items()))
     for data in state.parts.pieces:
         yield FrozenPart(data)
 

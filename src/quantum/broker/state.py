@@ -8,6 +8,7 @@ from typing import Final
 from quantum.broker.changes import Changes
 from quantum.broker.channels import Channels
 from quantum.broker.effects import Effect
+from quantum.broker.full_queues import FullQueue
 from quantum.broker.holdings import Holdings
 from quantum.broker.message import Message
 from quantum.broker.move import Move
@@ -36,9 +37,12 @@ class State:
         "congested",
         "deadlines",
         "dropped",
+        "dropped_full",
         "effects",
+        "ending",
         "epoch",
         "filters",
+        "full_queues",
         "full_stores",
         "groups",
         "hashes_shares",
@@ -108,6 +112,12 @@ class State:
         """A command that has not wholly come yet."""
         self.hashes_shares = False
         """Whether shared subscriptions share by the messages' keys, not in turn (C12)."""
+        self.full_queues = FullQueue.BLOCK
+        """What becomes of messages for a session without room (C24)."""
+        self.dropped_full: dict[int, int] = {}
+        """How many messages full queues cost, by the choice that was in force."""
+        self.ending: dict[bytes, None] = {}
+        """Sessions that end with the command that is being applied; empty between two."""
         self.full_stores: set[int] = set()
         """Partitions whose queues hold all that they may, this one included."""
         self.replaying: dict[bytes, None] = {}
