@@ -47,8 +47,12 @@ def add(
 
     if not _NAME.fullmatch(name):
         fail("a name has 1 to 64 letters, digits, dots, dashes and underscores", Exit.USAGE)
+    with telling():
+        _held(AdminApi(_address(admin)), tenant)  # nobody types a password for nothing
     if password_stdin:
         password = sys.stdin.readline().rstrip("\n")
+    elif not sys.stdin.isatty():
+        fail("there is no terminal to ask for the password: give --password-stdin", Exit.USAGE)
     else:
         password = typer.prompt("Password", hide_input=True, confirmation_prompt=True)
     if not password:

@@ -162,6 +162,7 @@ class Inbound:
         answers = self._answers
         while answers and answers[0].done and not self._is_over:
             run = answers.popleft()
+            self._connection.service.meters.note_answered(run.began_ms, run.count)
             self._connection.stage(
                 run.acks if run.refused is None else self._answers_with_reasons(run)
             )
@@ -358,6 +359,8 @@ class Inbound:
             self.refuse_topic(topic, packet.qos, packet.packet_id)
             return
         if properties.payload_format_indicator == 1 and not is_text(packet.payload):
+            if trace is not None:
+                trace.finish(f"0x{ReasonCode.PAYLOAD_FORMAT_INVALID:02x}")
             self._refuse_payload(packet)
             return
         expires_at_ms = 0

@@ -221,6 +221,7 @@ class Outward:
             self._settle_unsent(first, packet_id)
             return
         self._sent[first & _QOS_BITS] += 1
+        connection.home.deliveries += 1
         if not connection.is_v5:
             outgoing.plain().append_to(connection.delivery_pieces(), first, packet_id)
         elif identifiers or self._aliases_max or self._packet_max:

@@ -48,13 +48,11 @@ class SessionClient(ClientWire):
         "prg",
         "queued_bytes",
         "slowing",
-        "tenant",
         "withholds",
     )
 
     def __init__(self, service: BrokerService) -> None:
         super().__init__(service)
-        self.tenant: Tenant | None = None
         self.prg: Prg | None = None
         self.epoch = 0
         """The epoch of the session in the log; 0 while only this connection knows it."""
