@@ -22,6 +22,7 @@ from quantum.cli import audit
 from quantum.cli.admin_client import fetch
 from quantum.serving.broker_file import BROKER_FILE, ArchiveEntry, BrokerFile
 from tests.interop.cluster_process import PATIENT, ClusterProcess
+from tests.interop.test_telemetry import metrics
 from tests.slipstream.servers import S3Server
 
 NODES = (1, 2, 3)
@@ -103,6 +104,8 @@ def test_the_audit_log_of_a_killed_node_is_whole_in_s3_and_one_command_proves_it
         before = wait_for_export(cluster, nothing)
         cluster.kill(2)
         wanted = wait_for_export(cluster, nothing | {2: before[2]})
+        assert metrics(cluster, 2)["quantum_audit_exported_sequence", ()] >= wanted[2]
+        assert metrics(cluster, 2)["quantum_audit_export_failing", ()] == 0
     proven = run("verify", s3, "--keys", data, "--json")
     assert proven.exit_code == 0, proven.output
     found = {each["node"]: each for each in map(json.loads, proven.output.splitlines())}

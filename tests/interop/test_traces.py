@@ -31,6 +31,7 @@ from quantum.types import ClientId, TenantId
 from tests.interop.cluster_process import PATIENT, ClusterProcess
 from tests.interop.test_mqtt_replay import Node
 from tests.interop.test_telemetry import metrics
+from tests.quantum.cli.test_traces import run as run_traces
 from tests.quantum.serving.client import V5, connect
 
 NODES = (1, 2, 3)
@@ -159,6 +160,8 @@ def test_one_publish_is_one_trace_of_seven_spans_on_three_nodes(traced: Traced) 
     assert b"payload" not in b"".join(
         path.read_bytes() for path in traced.cluster.data.glob("node-*/traces/*.jsonl")
     )
+    told = run_traces(traced.cluster.data, "--trace", trace_id)
+    assert told.exit_code == 0 and len(told.output.splitlines()) == 8, told.output
     for client in (subscriber, publisher):
         client.leave()
         client.cut()

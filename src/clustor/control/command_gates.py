@@ -39,6 +39,7 @@ class CommandGate(StrEnum):
     LAG_ALERTS = "LagAlerts"
     FORWARDS_HELD = "ForwardsHeld"  # a word between brokers, tag 12 of their link
     SLOW_DOWN = "SlowDown"  # a word between brokers, tag 13 of their link
+    FULL_QUEUES = "FullQueues"  # a command of the broker's log, tag 17
 
 
 GATE_OF: Final[Mapping[str, CommandGate]] = {

@@ -95,6 +95,7 @@ class Replica:
         """A definition on trial: it is fed with all that is applied here."""
         self.failed: str | None = None
         self.is_damaged = False  # why it failed: bytes are not what was written
+        self.fault = ""  # why it failed: an error of our own, in a driver that contains those
         self._mending = True
         self._disk = DiskQueue()
         self._reader = Reader()
@@ -409,8 +410,15 @@ class Replica:
 
         `open` will refuse, and `rejoin` is the way on.
         """
+        self._damaged(f"the log is damaged: {detail}")
+
+    def snapshot_damaged(self, detail: str) -> None:
+        """Stop for good: a start would not find the snapshot that the log begins behind."""
+        self._damaged(f"a snapshot is damaged: {detail}")
+
+    def _damaged(self, reason: str) -> None:
         self.is_damaged = self.is_damaged or self.failed is None
-        self._fail(f"the log is damaged: {detail}")
+        self._fail(reason)
 
     def stop_for_good(self, reason: str) -> None:
         """Stop because the driver cannot answer for this replica any more, and say why."""

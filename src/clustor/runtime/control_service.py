@@ -413,6 +413,8 @@ class ControlService:
             more = changes.more
             if changes.all:
                 self._tell_all()
+            if changes.binding:
+                self._saving.set()  # a node that starts cut off believes and obeys by them
             if changes.placed:
                 self._steward.look()  # a node that left may carry nothing any more
             for partition in changes.partitions:

@@ -263,6 +263,7 @@ async def serve_node(
     selftest = selftest_digest(run_selftest())
     repairs, scrubber = RepairService(node), Scrubber(node, selftest)
     commands.scrub_now = scrubber.scrub_now
+    node.scrub_age_days = scrubber.age_days
     telemetry.sources.append(scrubber.families)
     telemetry.more.append(scrubber.page)
     close = await extend(node, admin, file) if extend is not None else None

@@ -86,6 +86,79 @@ def encode_spans(node: int, spans: list[Span]) -> bytes:
     return _encoder.encode({"resourceSpans": [whole]}) + b"\n"
 
 
+class _OtlpValue(msgspec.Struct):
+    stringValue: str = ""  # noqa: N815  # the names are OTLP's
+    intValue: str = ""  # noqa: N815
+
+
+class _OtlpPair(msgspec.Struct):
+    key: str
+    value: _OtlpValue
+
+
+class _OtlpSpan(msgspec.Struct, rename="camel"):
+    trace_id: str
+    span_id: str
+    parent_span_id: str
+    name: str
+    start_time_unix_nano: str
+    end_time_unix_nano: str
+    attributes: list[_OtlpPair]
+    status: dict[str, str | int]
+
+
+class _OtlpScope(msgspec.Struct):
+    spans: list[_OtlpSpan]
+
+
+class _OtlpResource(msgspec.Struct):
+    attributes: list[_OtlpPair]
+
+
+class _OtlpResourceSpans(msgspec.Struct, rename="camel"):
+    resource: _OtlpResource
+    scope_spans: list[_OtlpScope]
+
+
+class _OtlpRequest(msgspec.Struct, rename="camel"):
+    resource_spans: list[_OtlpResourceSpans]
+
+
+_decoder: Final = msgspec.json.Decoder(_OtlpRequest)
+
+
+def decode_spans(line: bytes) -> list[tuple[int, Span]]:
+    """Return the spans of a line, each with its node; none for what `encode_spans` did not make."""
+    found: list[tuple[int, Span]] = []
+    try:
+        for each in _decoder.decode(line).resource_spans:
+            node = int(_attributes(each.resource.attributes)["service.instance.id"])
+            found += [(node, _decode(span)) for scope in each.scope_spans for span in scope.spans]
+    except (msgspec.MsgspecError, KeyError, ValueError):
+        return []  # a disk was full, or somebody else writes here
+    return found
+
+
+def _decode(span: _OtlpSpan) -> Span:
+    return Span(
+        trace_id=bytes.fromhex(span.trace_id),
+        span_id=bytes.fromhex(span.span_id),
+        parent_id=bytes.fromhex(span.parent_span_id),
+        name=span.name,
+        began_ns=int(span.start_time_unix_nano),
+        ended_ns=int(span.end_time_unix_nano),
+        attributes=_attributes(span.attributes),
+        error=str(span.status.get("message", "")),
+    )
+
+
+def _attributes(pairs: list[_OtlpPair]) -> dict[str, Attribute]:
+    return {
+        each.key: int(each.value.intValue) if each.value.intValue else each.value.stringValue
+        for each in pairs
+    }
+
+
 def _encode(span: Span) -> dict[str, object]:
     status: dict[str, object] = {"code": _ERROR, "message": span.error} if span.error else {}
     return {

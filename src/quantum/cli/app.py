@@ -62,6 +62,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "keys": Command("keys", "app", "Keys: which there are, and new ones."),
     "node": Command("enrol", "app", "Let new nodes into a cluster."),
     "audit": Command("audit", "app", "Verify and read a node's audit log."),
+    "traces": Command("traces", "traces", "Print traces of messages, over all nodes of a cluster."),
     "admin": Command(
         "admin",
         "app",

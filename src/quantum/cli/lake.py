@@ -13,27 +13,15 @@ from quantum.cli.credentials import speaking
 from quantum.cli.exits import Exit, fail
 from quantum.cli.lake_asking import audit, report, simulate, usage
 from quantum.cli.lake_comparing import replay, verify
-from quantum.cli.lake_options import (
-    Archive,
-    AsJson,
-    BrokerDirectory,
-    Cluster,
-    Conf,
-    Data,
-    Every,
-    Keys,
-    Master,
-    Once,
-    TablePath,
-    where_of,
-)
+from quantum.cli.lake_options import AgainOptions, LogOptions, RunOptions, TablePath, grouped
 from quantum.cli.lake_paths import checked_paths
 from quantum.cli.lake_running import (
-    progress_of,
+    checked_logs,
+    job_of,
     repeat,
-    running,
     said_plainly,
     say,
+    size_of,
     until_told,
 )
 
@@ -59,13 +47,11 @@ def _needs_the_extra() -> None:
 @app.command()
 @checked_paths
 @speaking
+@grouped
 def ingest(  # noqa: PLR0917  # typer
     table: TablePath,
-    cluster: Cluster = None,
-    archive: Archive = None,
-    data: Data = None,
-    keys: Keys = "directory",
-    broker: BrokerDirectory = None,
+    logs: LogOptions,
+    options: RunOptions,
     once: Annotated[bool, typer.Option("--once", help="All that is there, then stop.")] = False,
     views: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Typed views to write as well (TOML).")
@@ -93,9 +79,6 @@ def ingest(  # noqa: PLR0917  # typer
     compact_every: Annotated[
         int, typer.Option(min=0, help="Compact after so many commits; 0: never.")
     ] = 64,
-    master: Master = None,
-    conf: Conf = None,
-    as_json: AsJson = False,
 ) -> None:
     """Turn the messages of a log into rows of a table, each once, now or continuously.
 
@@ -109,38 +92,37 @@ def ingest(  # noqa: PLR0917  # typer
     from quantum.lake.planner import Limits, OnGap
     from quantum.lake.table import Table, open_store
 
-    where = where_of(cluster, archive, data)
     with said_plainly():
         mirrors = mirrors_of([*(formats or []), *(["delta"] if delta else [])])
+        described = read_views(views) if views is not None else ()
+    where, source = checked_logs(logs, waits=not once)
     with (
         until_told() as told,
-        said_plainly(),
-        running(master, "ingest", conf) as runner,
-        progress_of("ingest", as_json) as show,
+        job_of("ingest", options, lambda: size_of(source, table), is_told=not once) as job,
     ):
         settings = IngestSettings(
             limits=Limits(bytes=batch_bytes),
             on_gap=OnGap.ROW if gap_rows else OnGap.FAIL,
             from_earliest=from_earliest,
             loose=loose,
-            views=read_views(views) if views is not None else (),
+            views=described,
         )
 
         def after_commit(opened: Table) -> None:
             if compact_every and opened.state.version % compact_every == 0:
-                compact_table(opened.store, spark=runner, progress=show)
+                compact_table(opened.store, spark=job.runner, progress=job.show)
             for mirror in mirrors:
                 mirror(opened)
 
         report = run(
             where,
             table,
-            spark=runner,
-            keys=keys,
-            broker=broker,
+            spark=job.runner,
+            keys=logs.keys,
+            broker=logs.broker,
             settings=settings,
             once=once,
-            progress=show,
+            progress=job.show,
             should_stop=told,
             after_commit=after_commit,
         )
@@ -148,46 +130,41 @@ def ingest(  # noqa: PLR0917  # typer
             mirror(Table.open(open_store(table)))
     say(
         asdict(report),
-        as_json,
+        options.as_json,
         f"{report.rows} rows in {report.commits} commits, {report.dead} dead letters",
     )
 
 
 @app.command()
+@grouped
 def compact(  # noqa: PLR0917  # typer
     table: TablePath,
+    again: AgainOptions,
+    options: RunOptions,
     file_bytes: Annotated[int, typer.Option(min=1, help="How large a file becomes.")] = 128 << 20,
     files_min: Annotated[int, typer.Option(min=2, help="Leave fewer small files alone.")] = 4,
     clean: Annotated[
         bool, typer.Option("--clean", help="Delete what no version can name, after a day.")
     ] = False,
-    once: Once = False,
-    every: Every = None,
-    master: Master = None,
-    conf: Conf = None,
-    as_json: AsJson = False,
 ) -> None:
     """Make few large files of many small ones; the rows stay what they are."""
+    from quantum.lake.jobs.choosing import table_bytes
     from quantum.lake.jobs.compact import clean as clean_table
     from quantum.lake.jobs.compact import compact as run
 
-    with (
-        said_plainly(),
-        running(master, "compact", conf) as runner,
-        progress_of("compact", as_json) as show,
-    ):
+    with job_of("compact", options, lambda: table_bytes(table)) as job:
 
         def one() -> None:
             limits = {"file_bytes": file_bytes, "files_min": files_min}
-            done = run(table, spark=runner, progress=show, **limits)
+            done = run(table, spark=job.runner, progress=job.show, **limits)
             gone = clean_table(table) if clean else []
             say(
                 asdict(done) | {"cleaned": len(gone)},
-                as_json,
+                options.as_json,
                 f"{done.files_before} files became {done.files_after}; {len(gone)} were deleted",
             )
 
-        repeat(one, once, every)
+        repeat(one, again)
 
 
 for _command in (verify, replay, usage, audit, simulate, report):
@@ -197,7 +174,7 @@ for _command in (verify, replay, usage, audit, simulate, report):
 @app.command()
 def package(
     target: Annotated[Path, typer.Argument(metavar="FILE", help="The zip to write.")],
-    as_json: AsJson = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Write the packages that Spark's workers need, for `--py-files`."""
     from quantum.lake.package import build_package

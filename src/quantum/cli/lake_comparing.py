@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from quantum.cli.credentials import speaking
 from quantum.cli.exits import Exit, fail
 from quantum.cli.lake_options import (
-    Archive,
-    AsJson,
-    BrokerDirectory,
-    Cluster,
-    Conf,
-    Data,
-    Every,
-    Keys,
-    Master,
-    Once,
+    AgainOptions,
+    LogOptions,
     Resume,
+    RunOptions,
     TablePath,
+    grouped,
     moment_of,
-    where_of,
 )
-from quantum.cli.lake_running import progress_of, repeat, running, said_plainly, say
+from quantum.cli.lake_running import checked_logs, job_of, repeat, say, size_of
 
 if TYPE_CHECKING:
     from quantum.lake.jobs import Divergence, Replayed, Verdict
@@ -33,19 +26,13 @@ if TYPE_CHECKING:
 
 
 @speaking
-def verify(  # noqa: PLR0917  # typer
+@grouped
+def verify(
     table: TablePath,
-    cluster: Cluster = None,
-    archive: Archive = None,
-    data: Data = None,
-    keys: Keys = "directory",
-    broker: BrokerDirectory = None,
-    once: Once = False,
-    every: Every = None,
+    logs: LogOptions,
+    again: AgainOptions,
+    options: RunOptions,
     resume: Resume = None,
-    master: Master = None,
-    conf: Conf = None,
-    as_json: AsJson = False,
 ) -> None:
     """Compare a table with its log, row by row, and print the Merkle root of what was compared.
 
@@ -56,20 +43,23 @@ def verify(  # noqa: PLR0917  # typer
     from quantum.lake.jobs.resuming import resuming
     from quantum.lake.jobs.verify import verify as run
 
-    where = where_of(cluster, archive, data)
-    with (
-        said_plainly(),
-        running(master, "verify", conf) as runner,
-        progress_of("verify", as_json) as show,
-    ):
+    where, source = checked_logs(logs, waits=again.every is not None)
+    with job_of("verify", options, lambda: size_of(source)) as job:
 
         def one() -> None:
-            with resuming(runner, resume) as each:
-                found = run(where, table, spark=each, keys=keys, broker=broker, progress=show)
-            _show_verdict(found, as_json)
-            _judge(found, again=every is not None)
+            with resuming(job.runner, resume) as runner:
+                found = run(
+                    where,
+                    table,
+                    spark=runner,
+                    keys=logs.keys,
+                    broker=logs.broker,
+                    progress=job.show,
+                )
+            _show_verdict(found, options.as_json)
+            _judge(found, again=again.every is not None)
 
-        repeat(one, once, every)
+        repeat(one, again)
 
 
 def _show_verdict(verdict: Verdict, as_json: bool) -> None:
@@ -114,12 +104,11 @@ def _judge(verdict: Verdict, *, again: bool) -> None:
 
 
 @speaking
+@grouped
 def replay(  # noqa: PLR0917  # typer
-    cluster: Cluster = None,
-    archive: Archive = None,
-    data: Data = None,
-    keys: Keys = "directory",
-    broker: BrokerDirectory = None,
+    logs: LogOptions,
+    again: AgainOptions,
+    options: RunOptions,
     to_index: Annotated[int | None, typer.Option("--to", min=0, help="The last index.")] = None,
     at_ms: Annotated[
         int | None, typer.Option("--at-ms", min=0, help="The last moment, in ms since 1970.")
@@ -137,12 +126,7 @@ def replay(  # noqa: PLR0917  # typer
     state: Annotated[
         str | None, typer.Option(metavar="DIR", help="Write the state as Parquet tables here.")
     ] = None,
-    once: Once = False,
-    every: Every = None,
     resume: Resume = None,
-    master: Master = None,
-    conf: Conf = None,
-    as_json: AsJson = False,
 ) -> None:
     """Apply every log again with the broker's own machine, and print each partition's digest.
 
@@ -155,45 +139,36 @@ def replay(  # noqa: PLR0917  # typer
     from quantum.lake.jobs.resuming import resuming
     from quantum.lake.jobs.state_tables import write_state
 
-    where = where_of(cluster, archive, data)
     moment = Moment(to_index, moment_of(at_ms, at))
-    if live and (cluster is None or moment != Moment()):
+    if live and (logs.cluster is None or moment != Moment()):
         fail("--live compares a --cluster as it is now: without --to and --at", Exit.USAGE)
-    with (
-        said_plainly(),
-        running(master, "replay", conf) as below,
-        progress_of("replay", as_json) as show,
-    ):
+    where, source = checked_logs(logs, waits=again.every is not None)
+    keys: dict[str, Any] = {"keys": logs.keys, "broker": logs.broker}
+    with job_of("replay", options, lambda: size_of(source)) as job:
 
         def one() -> None:
-            known = live_digests(cluster) if live and cluster is not None else {}
+            known = live_digests(logs.cluster) if live and logs.cluster is not None else {}
             indexes = {prg: index for prg, (index, _) in known.items()}
-            with resuming(below, resume) as runner:
+            with resuming(job.runner, resume) as runner:
                 found = run(
-                    where,
-                    spark=runner,
-                    keys=keys,
-                    broker=broker,
-                    at=moment,
-                    indexes=indexes,
-                    progress=show,
+                    where, spark=runner, at=moment, indexes=indexes, progress=job.show, **keys
                 )
                 diverging = compare_digests(found, known)
                 if against is not None:
-                    diverging += find_divergences(
-                        where, against, spark=runner, keys=keys, broker=broker
-                    )
+                    diverging += find_divergences(where, against, spark=runner, **keys)
                 if state is not None:
-                    write_state(where, state, spark=runner, keys=keys, broker=broker, at=moment)
-            _show_replayed(found, diverging, as_json)
+                    write_state(where, state, spark=runner, at=moment, **keys)
+            _show_replayed(found, diverging, options.as_json)
             if missing := uncompared(found, known):
                 fail(f"not in these logs: {', '.join(missing)}", Exit.NOT_FOUND)
             if live:
-                _say_equal(f"{len(known)} partitions are as the running cluster has them", as_json)
+                sentence = f"{len(known)} partitions are as the running cluster has them"
+                _say_equal(sentence, options.as_json)
             if against is not None:
-                _say_equal(f"no partition differs from {against}, as far as both go", as_json)
+                sentence = f"no partition differs from {against}, as far as both go"
+                _say_equal(sentence, options.as_json)
 
-        repeat(one, once, every)
+        repeat(one, again)
 
 
 def _say_equal(sentence: str, as_json: bool) -> None:

@@ -1,43 +1,22 @@
-"""The words that the lake's commands share."""
+"""The words that the lake's commands share, in groups that a command takes as one parameter."""
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from quantum.cli.credentials import tell_children
 from quantum.cli.exits import Exit, fail
 
-Cluster = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Admin addresses of a running cluster.")
-]
-Archive = Annotated[
-    str | None,
-    typer.Option(metavar="URL", help="Its archive; alone, or behind what the cluster has."),
-]
-Data = Annotated[
-    str | None, typer.Option(metavar="DIR", help="The directory of a stopped broker instead.")
-]
 TablePath = Annotated[
     str, typer.Option("--table", metavar="PATH", help="The table: a directory or a URL.")
-]
-Keys = Annotated[
-    str,
-    typer.Option(help="Where keys come from: directory[:PATH], env:NAME or module:NAME."),
-]
-BrokerDirectory = Annotated[
-    str | None,
-    typer.Option("--broker", metavar="DIR", help="A directory with the cluster's broker.json."),
-]
-Once = Annotated[bool, typer.Option("--once", help="All that is there, then stop: the default.")]
-Every = Annotated[
-    float | None,
-    typer.Option(
-        min=0, metavar="SECONDS", help="Do it again and again, so long after the last time."
-    ),
 ]
 Resume = Annotated[
     Path | None,
@@ -46,14 +25,113 @@ Resume = Annotated[
         help="Keep here what is done; after a stop the same command goes on behind it.",
     ),
 ]
-Master = Annotated[
-    str | None,
-    typer.Option(help="Spark's master, or `inline` for this process; default: all cores here."),
-]
-Conf = Annotated[
-    list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark; repeatable.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one line for each thing.")]
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """Where logs are, and their keys."""
+
+    cluster: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Admin addresses of a running cluster.")
+    ] = None
+    archive: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Its archive; alone, or behind what the cluster has."),
+    ] = None
+    data: Annotated[
+        str | None, typer.Option(metavar="DIR", help="The directory of a stopped broker instead.")
+    ] = None
+    keys: Annotated[
+        str,
+        typer.Option(
+            metavar="PATH", help="Where keys come from: a path, directory, env:NAME or module:NAME."
+        ),
+    ] = "directory"
+    broker: Annotated[
+        str | None,
+        typer.Option("--broker", metavar="DIR", help="A directory with the cluster's broker.json."),
+    ] = None
+
+    def where(self) -> str:
+        return where_of(self.cluster, self.archive, self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """Who works, and what is said meanwhile."""
+
+    master: Annotated[
+        str,
+        typer.Option(
+            help="`inline` for this process, `auto` for that while there is little to read, or "
+            "Spark's master, such as local[*]."
+        ),
+    ] = "auto"
+    conf: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark; repeatable.")
+    ] = None
+    progress: Annotated[
+        bool, typer.Option("--progress", help="Tell how far it is, also without a terminal.")
+    ] = False
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON, one line for each thing.")
+    ] = False
+
+
+@dataclass(frozen=True, slots=True)
+class AgainOptions:
+    """Once, or again and again."""
+
+    once: Annotated[
+        bool, typer.Option("--once", help="All that is there, then stop: the default.")
+    ] = False
+    every: Annotated[
+        float | None,
+        typer.Option(
+            min=0, metavar="SECONDS", help="Do it again and again, so long after the last time."
+        ),
+    ] = None
+
+
+_GROUPS = (LogOptions, RunOptions, AgainOptions)
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """Let typer see the options of a group where a command takes the group."""
+    signature = inspect.signature(command, eval_str=True)
+    groups = {
+        name: each.annotation
+        for name, each in signature.parameters.items()
+        if each.annotation in _GROUPS
+    }
+
+    @functools.wraps(command)
+    def called(**given: Any) -> None:
+        taken = {
+            name: kind(**{each.name: given.pop(each.name) for each in fields(kind)})
+            for name, kind in groups.items()
+        }
+        command(**given, **taken)
+
+    shown: list[inspect.Parameter] = []
+    for name, each in signature.parameters.items():
+        shown += _options_of(groups[name]) if name in groups else [_keyword(each)]
+    called.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]  # typer reads it
+    called.__annotations__ = {each.name: each.annotation for each in shown}
+    return called
+
+
+def _options_of(group: Any) -> list[inspect.Parameter]:
+    kinds = get_type_hints(group, include_extras=True)
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return [
+        inspect.Parameter(each.name, keyword, default=each.default, annotation=kinds[each.name])
+        for each in fields(group)
+    ]
+
+
+def _keyword(parameter: inspect.Parameter) -> inspect.Parameter:
+    return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
 
 
 def where_of(cluster: str | None, archive: str | None, data: str | None) -> str:

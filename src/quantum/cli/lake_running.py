@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -16,33 +18,60 @@ from rich.table import Table as RichTable
 
 from quantum.cli.consoles import errors
 from quantum.cli.exits import Exit, fail
+from quantum.cli.lake_options import AgainOptions, LogOptions, RunOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from quantum.lake.archive import LogSource
     from quantum.lake.jobs import Step
     from quantum.lake.jobs.runner import Runner
 
 
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Who works, and who is told; `spark` is None where it is this process."""
+
+    runner: Runner
+    spark: SparkSession | None
+    show: Callable[[Step], None]
+
+
 @contextmanager
-def running(master: str | None, job: str, conf: list[str] | None) -> Iterator[Runner]:
-    """Give who does the work; a Spark session is stopped at the end."""
+def job_of(
+    name: str, options: RunOptions, size: Callable[[], int | None], *, is_told: bool = False
+) -> Iterator[Job]:
+    """Choose who does a job, and end it with a sentence; a Spark session is stopped at the end.
+
+    `size` says how much there is to read, and raises what a job should not wait for Spark to
+    learn. `is_told` lets the steps be lines where there is no terminal, without `--progress`.
+    """
+    from quantum.lake.jobs.choosing import INLINE, choose
+    from quantum.lake.jobs.progress import silence
     from quantum.lake.jobs.runner import InlineRunner, SparkRunner
+    from quantum.lake.session import REMOTE
 
-    if master == "inline":
-        yield InlineRunner()
-        return
-    with spark_running(master, job, conf) as spark:
-        yield SparkRunner(spark)
+    if not all(each.partition("=")[1] for each in options.conf or ()):
+        fail("a setting of Spark is written KEY=VALUE", Exit.USAGE)
+    with said_plainly():
+        to_read = None if options.master == INLINE else size()
+        chosen = choose(
+            options.master, to_read, is_remote=REMOTE in os.environ, is_set=bool(options.conf)
+        )
+        if chosen.sentence:
+            _tell(f"{name}: {chosen.sentence}")
+        is_watched = options.progress or errors.is_terminal
+        with progress_of(name, options, is_told=is_told) as show:
+            watched = show if is_watched else silence
+            if chosen.is_inline:
+                yield Job(InlineRunner(name, watched), None, show)
+                return
+            with _spark_running(chosen.master, name, options.conf) as spark:
+                yield Job(SparkRunner(spark, name, watched), spark, show)
 
 
 @contextmanager
-def spark_running(master: str | None, job: str, conf: list[str] | None) -> Iterator[SparkSession]:
-    """Give a session, for jobs that are questions to Spark."""
-    if master == "inline":
-        fail(f"{job} needs Spark: --master local[*], for one", Exit.USAGE)
-    if not all(each.partition("=")[1] for each in conf or ()):
-        fail("a setting of Spark is written KEY=VALUE", Exit.USAGE)
+def _spark_running(master: str | None, job: str, conf: list[str] | None) -> Iterator[SparkSession]:
     from quantum.lake.session import spark_session
 
     settings = dict(each.partition("=")[::2] for each in conf or ())
@@ -51,6 +80,35 @@ def spark_running(master: str | None, job: str, conf: list[str] | None) -> Itera
         yield spark
     finally:
         spark.stop()
+
+
+def checked_logs(logs: LogOptions, *, waits: bool) -> tuple[str | LogSource, LogSource | None]:
+    """Return the logs for a job, and as they are now; wrong keys and absent brokers end it here.
+
+    A job that `waits` opens its logs again and again by name, and a broker may come later.
+    """
+    from quantum.lake.errors import SourceUnreachable
+    from quantum.lake.jobs.checking import check_logs
+
+    where = logs.where()
+    with said_plainly():
+        try:
+            source = check_logs(where, logs.keys, logs.broker)
+        except SourceUnreachable as error:
+            if not waits:
+                raise
+            _tell(f"quantum: waiting: {error}")
+            return where, None
+    return (where if waits else source), source
+
+
+def size_of(source: LogSource | None, table: str | None = None) -> int | None:
+    """Say how much of logs is to be read, behind what a table has; None while nobody answers."""
+    from quantum.lake.jobs.choosing import log_bytes, offsets_of
+
+    if source is None:
+        return None
+    return log_bytes(source, {} if table is None else offsets_of(table))
 
 
 @contextmanager
@@ -95,13 +153,19 @@ def exit_of_lake(error: Exception) -> Exit:
 
 
 @contextmanager
-def progress_of(job: str, as_json: bool) -> Iterator[Callable[[Step], None]]:
-    """Give what takes a job's steps: lines of JSON, a bar on a terminal, or lines."""
-    if as_json:
-        yield lambda step: typer.echo(json.dumps(_document(step)))
-        return
+def progress_of(
+    job: str, options: RunOptions, *, is_told: bool = False
+) -> Iterator[Callable[[Step], None]]:
+    """Give what takes a job's steps, on standard error: a bar on a terminal, or lines if asked."""
+    from quantum.lake.jobs.progress import silence
+
     if not errors.is_terminal:
-        yield lambda step: errors.print(f"{job}: {step.sentence}", markup=False, highlight=False)
+        if not (options.progress or is_told):
+            yield silence
+        elif options.as_json:
+            yield lambda step: _tell(json.dumps(_document(step)))
+        else:
+            yield lambda step: _tell(f"{job}: {step.sentence}")
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=errors, transient=True) as bar:
@@ -113,6 +177,10 @@ def progress_of(job: str, as_json: bool) -> Iterator[Callable[[Step], None]]:
             )
 
         yield show
+
+
+def _tell(line: str) -> None:
+    errors.print(line, markup=False, highlight=False)
 
 
 def _document(step: Step) -> dict[str, Any]:
@@ -135,12 +203,13 @@ def until_told() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-def repeat(work: Callable[[], None], once: bool, every: float | None) -> None:
+def repeat(work: Callable[[], None], again: AgainOptions) -> None:
     """Do it once, or again and again until told to stop; an absent source is looked for again."""
     from quantum.lake.errors import SourceUnreachable
     from quantum.lake.jobs.errors import SparkFailed
 
-    if once and every is not None:
+    every = again.every
+    if again.once and every is not None:
         fail("either --once or --every", Exit.USAGE)
     if every is None:
         work()
@@ -150,7 +219,7 @@ def repeat(work: Callable[[], None], once: bool, every: float | None) -> None:
             try:
                 work()
             except (SourceUnreachable, SparkFailed) as error:
-                errors.print(f"quantum: trying again: {error}", markup=False, highlight=False)
+                _tell(f"quantum: trying again: {error}")
             _pause(every, told)
 
 

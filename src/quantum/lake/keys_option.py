@@ -9,18 +9,19 @@ from pathlib import Path
 from clustor.log import KeyRing
 from quantum.archive.types import PrgId
 from quantum.lake.archive import DirectoryKeys, EnvironmentKeys, KeyProvider
+from quantum.lake.options import keys_named
 from quantum.lake.refusals import BadOption
 
 
 def key_provider(name: str, where: str) -> KeyProvider:
-    """Return the provider of a name that `parse_options` let through.
+    """Return the provider of a name, as `keys_named` takes it. Raises BadOption.
 
     `module:package.module.attribute` is imported where the keys are needed, so it can ask a vault
     or the workload's own identity there.
     """
-    kind, _, rest = name.partition(":")
+    kind, _, rest = keys_named(name).partition(":")
     if kind == "directory":
-        return DirectoryKeys(rest or _directory_of(where))
+        return DirectoryKeys(str(Path(rest).expanduser()) if rest else _directory_of(where))
     if kind == "env":
         return EnvironmentKeys(rest)
     module, _, attribute = rest.rpartition(".")
@@ -51,3 +52,6 @@ class NamedKeys:
 
     def keyring(self, prg: PrgId) -> KeyRing:
         return key_provider(self.name, self.where).keyring(prg)
+
+    def __str__(self) -> str:
+        return str(key_provider(self.name, self.where))

@@ -3,8 +3,9 @@
 path             a stopped broker's directory, or an archive's URL
 cluster          HOST:PORT of any node's admin address; with `path`, what the cluster has
                  compacted comes from that archive
-keys             where keys come from: `directory` (beside the data), `directory:PATH`, `env:NAME`,
-                 or `module:NAME` of a provider in Python. Never a key: options are shown in plans
+keys             where keys come from: `directory` (beside the data), a path or `directory:PATH`,
+                 `env:NAME`, or `module:NAME` of a provider in Python. Never a key: options are
+                 shown in plans
 broker           a directory with the broker's `broker.json`, where an archive does not say under
                  which numbers its log was applied: only then `applied` is exact
 rows             `applied` (messages that the broker took, each once; the default) or `logged`
@@ -56,6 +57,7 @@ _KNOWN: Final = frozenset(
 _BEGIN: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _KEYS: Final = re.compile(r"directory|(directory|env|module):.+")
+_PATH: Final = re.compile(r"(/|\./|\.\./|~)[^=\"{]*|[^:=\"{]*/[^:=\"{]*")
 _SECRET: Final = re.compile(r"(0x)?[0-9a-fA-F]{32,}|[A-Za-z0-9+/]{42,}={0,2}|.*[{\"].*")
 
 
@@ -93,7 +95,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     version = _number(options, "schemaversion") or SCHEMA_VERSION
     check_version(version)
     rows = _one_of(options, "rows", (APPLIED, LOGGED_ROWS))
-    where, keys = _where(options), _keys(options.get("keys", "directory"))
+    where, keys = _where(options), keys_named(options.get("keys", "directory"))
     if keys == "directory" and ("://" in where or where.startswith(CLUSTER)):
         raise BadOption("no keys lie beside this log: say where they are with option keys")
     return SourceOptions(
@@ -126,14 +128,25 @@ def _where(options: Mapping[str, str]) -> str:
     return path
 
 
-def _keys(name: str) -> str:
-    """Refuse what may be a key without repeating it."""
+def keys_named(name: str) -> str:
+    """Return the name of a provider; a plain path is that of a directory. Raises BadOption.
+
+    What may be a key is refused without being repeated. A bare word is no path: it may be the name
+    of something else that was mistyped.
+    """
+    if name.startswith(("/", "./", "../", "~/")) and _PATH.fullmatch(name):
+        return f"directory:{name}"
     is_secret = _SECRET.fullmatch(name.removeprefix("env:")) is not None
     if _KEYS.fullmatch(name) and not (is_secret and name.startswith("env:")):
         return name
     if is_secret:
         raise BadOption("option keys names a provider; a key in an option would be shown in plans")
-    raise BadOption("option keys is directory, directory:PATH, env:NAME or module:NAME", keys=name)
+    if _PATH.fullmatch(name):
+        return f"directory:{name}"
+    raise BadOption(
+        "option keys is a path (./PATH), directory, directory:PATH, env:NAME or module:NAME",
+        keys=name,
+    )
 
 
 def _one_of(options: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:

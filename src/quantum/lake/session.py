@@ -32,6 +32,8 @@ _ALWAYS: Final[Mapping[str, str]] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "8",
 }
+_ONE_LINE: Final = "%replace{%m}{(?ms)$.*}{}"
+"""The first line of what is logged: the error itself comes to the caller, without Java's pages."""
 _QUIET: Final = """\
 rootLogger.level = {level}
 rootLogger.appenderRef.stderr.ref = console
@@ -39,7 +41,8 @@ appender.console.type = Console
 appender.console.name = console
 appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n
+appender.console.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: {message}%n
+appender.console.layout.alwaysWriteExceptions = {stacks}
 """
 
 
@@ -120,11 +123,18 @@ def _prepare_environment() -> None:
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 
+def logging_of(level: str) -> str:
+    """Describe Spark's logging: a line for each error, and all of it for who asks for more."""
+    is_quiet = level in ("ERROR", "FATAL", "OFF")
+    message, stacks = (_ONE_LINE, "false") if is_quiet else ("%m", "true")
+    return _QUIET.format(level=level, message=message, stacks=stacks)
+
+
 def _classic(master: str, log_level: str) -> dict[str, str]:
     """Prepare what a driver in this process needs, before its JVM starts."""
     _prepare_environment()
     quiet = _scratch() / "log4j2.properties"
-    quiet.write_text(_QUIET.format(level=log_level), encoding="ascii")
+    quiet.write_text(logging_of(log_level), encoding="ascii")
     settings = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{quiet}"}
     if master.startswith("local"):
         settings["spark.driver.host"] = "127.0.0.1"

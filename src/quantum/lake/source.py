@@ -4,13 +4,15 @@
     spark.readStream.format("quantum").option("cluster", "127.0.0.1:7301").load()
 
 `quantum.lake.options` lists the options. Readers are picklable and keep nothing that `read` needs:
-a partition carries its own source and task. Keys are looked up by name where they are used.
+a partition carries its own source and task. Keys are looked up by name where they are used, and
+asked for where a query is planned: what fails in an executor is said by Spark in pages of Java.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -34,8 +36,9 @@ from pyspark.sql.types import StructType
 from clustor.runtime.memory import keep_freed_memory
 from quantum.archive.types import PrgId
 from quantum.lake.archive import LogSource, open_source
-from quantum.lake.errors import BadAddress, while_reading
+from quantum.lake.errors import BadAddress, LakeError, while_reading
 from quantum.lake.filters import Filters
+from quantum.lake.key_check import check_keys
 from quantum.lake.keys_option import NamedKeys
 from quantum.lake.known_states import KnownStates
 from quantum.lake.offsets import Offsets
@@ -51,6 +54,24 @@ NOTHING_READ = Offsets()
 ROW = OnGap.ROW
 _KNOWN_STATES = KnownStates()
 """Of this process; no row depends on it."""
+_FITTING_KEYS: set[tuple[str, str, str]] = set()
+"""(where, keys, tenant) that were found right in this process."""
+
+Given = ParamSpec("Given")
+Returned = TypeVar("Returned")
+
+
+def plainly(method: Callable[Given, Returned]) -> Callable[Given, Returned]:
+    """Let Spark print our sentence, and not every error that led to it with its own traceback."""
+
+    @wraps(method)
+    def called(*arguments: Given.args, **named: Given.kwargs) -> Returned:
+        try:
+            return method(*arguments, **named)
+        except LakeError as error:
+            raise error.with_traceback(None) from None
+
+    return called
 
 
 class QuantumPartition(InputPartition):
@@ -68,15 +89,18 @@ class QuantumDataSource(DataSource):
     def name(cls) -> str:
         return "quantum"
 
+    @plainly
     def schema(self) -> str:
         options = parse_options(self.options)
         return spark_ddl(options.columns, options.version)
 
+    @plainly
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse_options(self.options)
         kind = NarrowingReader if options.pushes_down else QuantumReader
         return kind(options, _names(schema, options))
 
+    @plainly
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's
         options = parse_options(self.options)
         return QuantumStreamReader(options, _names(schema, options))
@@ -127,8 +151,16 @@ class _Logs:
             if filters.wants_partition(prg):
                 source = self._sources[prg] = self._open()
                 with while_reading(prg, read[prg] + 1):
+                    self._check_keys(source, prg)
                     offers[prg] = offer_of(source, prg, exact=exact, broker=self._options.broker)
         return offers
+
+    def _check_keys(self, source: LogSource, prg: PrgId) -> None:
+        """Have one partition of each tenant confirm its keys, once in a process."""
+        name = (self._options.where, self._options.keys, prg.tenant)
+        if self._options.is_live and name not in _FITTING_KEYS:
+            check_keys(source, prg)
+            _FITTING_KEYS.add(name)
 
 
 def _starting(options: SourceOptions, offers: dict[PrgId, Offer]) -> Offsets:
@@ -150,6 +182,7 @@ class QuantumReader(DataSourceReader):
         self._names = names
         self._filters = options.filters
 
+    @plainly
     def partitions(self) -> Sequence[InputPartition]:
         options, filters = self._options, self._filters
         logs = _Logs(options)
@@ -186,6 +219,7 @@ class QuantumStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         return logs.offers(options.filters, exact=options.rows == APPLIED, read=read)
 
+    @plainly
     def initialOffset(self) -> dict[str, int]:  # noqa: N802  # Spark's
         return _starting(self._options, self._offers(_Logs(self._options))).to_document()
 
@@ -197,6 +231,7 @@ class QuantumStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(limits.bytes)
         return ReadAllAvailable() if limits.files is None else ReadMaxFiles(limits.files)
 
+    @plainly
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
         read = Offsets.from_document(start)
         offers = self._offers(_Logs(self._options), read)
@@ -210,14 +245,17 @@ class QuantumStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Spark hands over one limit of ours, or says that there is none for this trigger."""
         return NO_LIMITS if isinstance(limit, ReadAllAvailable) else self._options.limits
 
+    @plainly
     def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802  # Spark's
         offers = self._offers(_Logs(self._options))
         return Offsets({prg: offer.bounds.last for prg, offer in offers.items()}).to_document()
 
+    @plainly
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's
         offers = self._offers(_Logs(self._options))
         self._target = Offsets({prg: offer.bounds.last for prg, offer in offers.items()})
 
+    @plainly
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         options, logs = self._options, _Logs(self._options)
         begin, stop = Offsets.from_document(start), Offsets.from_document(end)
@@ -251,4 +289,8 @@ def _read(
     if isinstance(partition, QuantumPartition):  # Spark makes an empty one where there are none
         source, task = partition.source, partition.task
         known = (_KNOWN_STATES, f"{options.where} {task.prg} {options.broker}")
-        yield from read_task(source, task, names, filters, options.version, options.broker, known)
+        version, broker = options.version, options.broker
+        try:
+            yield from read_task(source, task, names, filters, version, broker, known)
+        except LakeError as error:
+            raise error.with_traceback(None) from None

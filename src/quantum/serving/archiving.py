@@ -27,6 +27,7 @@ from clustor.runtime.audit_writer import AUDIT_DIRECTORY
 from clustor.runtime.errors import DataDirectoryRefused
 from clustor.runtime.keystore import KEYS_DIRECTORY
 from clustor.runtime.rotation_keys import hold_keys
+from clustor.runtime.telemetry import NodeTelemetry
 from clustor.snapshot.bandwidth import observer_bytes_per_second
 from quantum.archive import (
     AppliedWith,
@@ -91,7 +92,8 @@ class Archiving:
         share = observer_bytes_per_second(peer) * max(1, len(prgs))  # each partition's own
         self._pacer = Pacer(max(1, min(share, peer // 2)), self._stop)
         self._lanes = [(prg, self._lane(prg)) for prg in prgs]
-        self._audit = None if node.audit is None else self._audit_lane()
+        self.audit = None if node.audit is None else self._audit_lane()
+        """The node's audit log on its way; None: it has none."""
         self._thread = threading.Thread(target=self._run, name="archiver", daemon=True)
 
     def add(self, prg: Prg) -> None:
@@ -142,14 +144,14 @@ class Archiving:
             "archive": self.settings.url,
             "node": int(self._node.node_id),
             "partitions": rows,
-            "audit": None if self._audit is None else self._audit.status(),
+            "audit": None if self.audit is None else self.audit.status(),
         }
 
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
                 busy = [lane.turn() for _, lane in self._lanes if not self._stop.is_set()]
-                busy.append(self._audit is not None and self._audit.turn())
+                busy.append(self.audit is not None and self.audit.turn())
                 if not any(busy):
                     self._stop.wait(self.settings.poll_seconds)
         except Stopped:
@@ -159,8 +161,8 @@ class Archiving:
             why = "the archiver has stopped: see the journal"
             for _, lane in self._lanes:
                 lane.give_up(why)
-            if self._audit is not None:
-                self._audit.give_up(why)
+            if self.audit is not None:
+                self.audit.give_up(why)
 
     def ask(self, question: Callable[[], Found]) -> Found:
         """Call something in the loop's thread and wait for what it returns."""
@@ -268,6 +270,8 @@ def start_archiving(
         raise DataDirectoryRefused("the archive cannot be used", cause=error) from error
     hold_keys(node.data_root / KEYS_DIRECTORY, "archive")  # its segments are sealed with them
     service.on_hosted = archiving.add
+    if archiving.audit is not None and isinstance(node.watch, NodeTelemetry):
+        node.watch.sources.append(archiving.audit.families)
     archiving.start()
     return archiving
 

@@ -7,13 +7,15 @@ an archive that is not what it was is left alone, told, and looked at by people.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from clustor.security import SecurityError
+from clustor.telemetry import Family, gauge
 from quantum.archive import ArchiveDamaged, ArchiveError, ArchiveForeign, AuditExporter
 
 _RETRY_SECONDS_MAX: Final = 60.0
+_TROUBLE: Final = ("retrying", "stopped")
 
 journal = logging.getLogger("quantum.archive")
 
@@ -62,6 +64,13 @@ class AuditLane:
         """Say how far it is; from any thread."""
         through = self._exporter.through
         return {"state": self._state, "reason": self._reason, "exported_sequence": through}
+
+    def families(self) -> Iterator[Family | None]:
+        """Give the series of the export."""
+        through, text = self._exporter.through, "The newest line of the audit log in the archive"
+        yield gauge("quantum.audit_exported_sequence", through, text)
+        is_failing, text = self._state in _TROUBLE, "1: the audit log's export fails or has stopped"
+        yield gauge("quantum.audit_export_failing", int(is_failing), text)
 
     def _missed(self) -> str:
         missed = self._exporter.missed

@@ -38,6 +38,7 @@ from quantum.serving.passwords import IDENTITY_PREFIX
 from quantum.serving.permit import Permit
 from quantum.serving.phase import Phase
 from quantum.serving.relay import RelayExit
+from quantum.serving.resuming import RESUME_MS_MAX, ResumedWire
 from quantum.serving.session_client import SessionClient
 from quantum.serving.standing import Operation
 from quantum.serving.tenant_binding import disbelief
@@ -46,6 +47,7 @@ from quantum.serving.terms import Terms
 if TYPE_CHECKING:
     from quantum.serving.prg import Prg
     from quantum.serving.relay import RelayEntry
+    from quantum.serving.relay_memory import RelayMemory
     from quantum.serving.service import BrokerService
 
 _GRACE: Final = 1.5
@@ -75,6 +77,7 @@ class Connection(SessionClient):
         "_keep_alive_ms",
         "_permit",
         "_relay",
+        "_resumed",
         "entered",
         "passes_full",
         "reader",
@@ -89,6 +92,8 @@ class Connection(SessionClient):
         """Not None exactly until it is live, relayed or closed."""
         self._connect_deadline_ms = 0
         self._relay: RelayEntry | None = None
+        self._resumed: ResumedWire | None = None
+        """Not None while its session finds another leader: what it says waits."""
         self._conversation: Conversation | None = None
         self._permit: Permit | None = None
         self.talk: Talk | None = None
@@ -121,7 +126,9 @@ class Connection(SessionClient):
     @guarded(PLACE)
     def received(self, data: bytes) -> None:
         self.last_seen_ms = self.service.tick_ms
-        if self.phase is Phase.LIVE:
+        if self._resumed is not None:
+            self._resumed.late += data
+        elif self.phase is Phase.LIVE:
             self.home.bytes_in += len(data)
             self.reader.receive(data)
             self._pull()
@@ -179,7 +186,9 @@ class Connection(SessionClient):
         self._ends_ms = _NEVER_MS if verdict.ends_ms is None else verdict.ends_ms
         self._auth_epoch = verdict.auth_epoch
 
-    def become_relayed(self, prg: Prg, node: int, assigned: bytes, data: bytes) -> None:
+    def become_relayed(  # a relay is all of these
+        self, prg: Prg, node: int, assigned: bytes, data: bytes, memory: RelayMemory | None
+    ) -> None:
         """Let another node serve the client; `data` is all that it sent."""
         assert self.wire is not None and self.peer is not None
         self.phase = Phase.RELAYED
@@ -190,6 +199,7 @@ class Connection(SessionClient):
         deadline_ms = self._connect_deadline_ms
         self._relay = self.service.open_relay(self.wire, self.peer, prg, node, assigned, data)
         self._relay.route_again = lambda early: self._route_again(early, deadline_ms)
+        self._relay.memory, self._relay.resume = memory, self._resume
 
     def _route_again(self, early: bytes, deadline_ms: int) -> None:
         """Find the session's partition anew: the node that was asked gave no answer."""
@@ -200,6 +210,46 @@ class Connection(SessionClient):
         self._entrance = Entrance(self)
         self._entrance.deadline_ms = deadline_ms
         self._entrance.received(early)
+
+    def _resume(self, memory: RelayMemory) -> None:
+        """Wait unread for the session's next leader, which is told what the last one was."""
+        self._relay = None
+        wire = self.wire
+        if wire is None or self.phase is Phase.CLOSED:
+            return
+        if isinstance(wire, ResumedWire):
+            wire = wire.wire
+        self.service.meters.resumed += 1
+        self.wire = self._resumed = ResumedWire(wire, memory, self._on_resumed)
+        patience_ms = min(self._keep_alive_ms or RESUME_MS_MAX, RESUME_MS_MAX)
+        self._connect_deadline_ms = self.service.tick_ms + patience_ms
+        self.reader = PacketReader(self.limits.packet_bytes_max, self.limits.connect_bytes_max)
+        self.phase = Phase.NEW
+        self.service.resume_later(self)
+
+    def is_led(self, now_ms: int) -> bool:
+        """Say whether one that is to be resumed has somebody to ask, or no time to wait for it."""
+        prg = self.home.session_prg(self.client_id)
+        node = prg.leader_node
+        has_way = node is not None and self.service.reaches(node)
+        return has_way or prg.serves(self.client_id) or now_ms >= self._connect_deadline_ms
+
+    def resume(self) -> None:
+        """Ask for the session where it is led now."""
+        if self._resumed is not None:
+            self._route_again(self._resumed.connect_again(), self._connect_deadline_ms)
+
+    def _on_resumed(self) -> None:
+        """Say what had no answer, when whoever answered has let the client in."""
+        self.service.soon(self._say_again)
+
+    @guarded(PLACE)
+    def _say_again(self) -> None:
+        resumed, self._resumed = self._resumed, None
+        if resumed is not None and self.phase is not Phase.CLOSED:
+            said = resumed.go_on()
+            if said:
+                self.received(said)
 
     def become_live(self, connack: Connack) -> None:
         """Say that the session is there, and go on with what the client already sent."""
@@ -526,6 +576,10 @@ class Connection(SessionClient):
         if self._entrance is not None and self._entrance.connect is not None:
             self.operations = 0  # what was on its way into that log is not heard of any more
             self._entrance.route_again(why)
+            return
+        if isinstance(self.wire, RelayExit) and self.phase is Phase.LIVE:
+            self.flush()
+            self.give_back(why)  # the node that the client reached goes on with the next leader
             return
         reference = None
         if prg is not None and self.peer is not None:

@@ -34,6 +34,7 @@ from quantum.serving.large_packets import LARGE_BYTES
 from quantum.serving.passwords import IDENTITY_PREFIX
 from quantum.serving.phase import Phase
 from quantum.serving.policy import identity_digest
+from quantum.serving.relay_memory import RelayMemory
 from quantum.serving.standing import Operation
 from quantum.serving.tenant_binding import UNDER_TLS
 from quantum.serving.terms import agree, announce, is_bridge_state, refuse_will, will_spec
@@ -286,9 +287,18 @@ class Entrance:
     def _relay_to(self, prg: Prg, node: int) -> None:
         assert self.connect is not None
         connection = self._connection
-        data = self._early + connection.reader.take_all()
+        rest = connection.reader.take_all()
         assigned = b"" if self.connect.client_id else connection.client_id
-        connection.become_relayed(prg, node, assigned, data)
+        memory = None
+        if connection.talk is None:  # what was proved to one node, no other takes for granted
+            memory = RelayMemory(
+                self._early,
+                is_v5=connection.is_v5,
+                outlives=connection.expiry_seconds > 0,
+                packet_bytes_max=connection.limits.packet_bytes_max,
+            )
+            memory.client_said(rest)
+        connection.become_relayed(prg, node, assigned, self._early + rest, memory)
 
     # Who the client is. The node that serves it asks, before anything of its session is touched.
 

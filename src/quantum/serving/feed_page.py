@@ -10,6 +10,7 @@ The head is what the seal also vouches for, so a page cannot be given for anothe
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import struct
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ PAGE_BYTES_MAX: Final = 8 << 20
 PROOF_AGE_MS_MAX: Final = 300_000
 NONCE_BYTES: Final = 12
 _DOMAIN: Final = LogId(b"quantum feed v1\x00")
+_NAME_DOMAIN: Final = LogId(b"quantum key name")
 _LENGTH: Final = struct.Struct("<I")
 
 
@@ -60,6 +62,12 @@ class PageHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dek_epoch: int
     nonce: str
     format_version: int = 1
+
+
+def key_name(keys: KeyRing) -> str:
+    """Name a ring without giving it away: two rings with one name are one."""
+    key = keys.mac_key(keys.mac_epoch, PartitionId(0), _NAME_DOMAIN)
+    return f"key {hashlib.sha256(key).hexdigest()[:12]} (epoch {keys.mac_epoch})"
 
 
 def prove(request: FeedRequest, keys: KeyRing, partition: PartitionId) -> str:

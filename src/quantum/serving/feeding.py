@@ -28,10 +28,12 @@ from quantum.serving.feed_page import (
     NONCE_BYTES,
     PAGE_BYTES_DEFAULT,
     PAGE_BYTES_MAX,
+    PROOF_AGE_MS_MAX,
     FeedRequest,
     PageHead,
     encode_page,
     is_proven,
+    key_name,
 )
 from quantum.serving.outflow import facts_of, outflow
 from quantum.serving.prg import Prg
@@ -76,8 +78,9 @@ class Feeding:
         prg = found.prgs[request.prg]
         keys, partition = self._node.settings.keys, prg.group.partition_id
         proof = query.get("proof", "")
-        if not is_proven(request, proof, keys, partition, time.time_ns() // 1_000_000):
-            return 403, {"error": "no proof of this tenant's keys, or an old one"}
+        now_ms = time.time_ns() // 1_000_000
+        if not is_proven(request, proof, keys, partition, now_ms):
+            return 403, _unproven(request, keys, now_ms)
         return self._refusal(prg, request) or self._read(prg, request, keys)
 
     def _refusal(self, prg: Prg, request: FeedRequest) -> Answer | None:
@@ -140,6 +143,14 @@ class Feeding:
 
     def _closed(self, _page: object) -> None:
         self._open -= 1
+
+
+def _unproven(request: FeedRequest, keys: KeyRing, now_ms: int) -> dict[str, object]:
+    """Say what a proof lacks: it was made with other keys, or by another clock."""
+    if abs(now_ms - request.at_ms) > PROOF_AGE_MS_MAX:
+        seconds = (now_ms - request.at_ms) // 1_000
+        return {"error": f"the proof is not of now: the reader's clock is {seconds} s behind ours"}
+    return {"error": "no proof of this tenant's keys", "wanted": key_name(keys)}
 
 
 def _bytes_left(window: MemoryLog, first: int, last: int) -> int:

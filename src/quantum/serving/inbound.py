@@ -360,6 +360,8 @@ class Inbound:
             self.refuse_topic(topic, packet.qos, packet.packet_id)
             return
         if properties.payload_format_indicator == 1 and not is_text(packet.payload):
+            if trace is not None:
+                trace.finish(f"0x{ReasonCode.PAYLOAD_FORMAT_INVALID:02x}")
             self._refuse_payload(packet)
             return
         expires_at_ms = 0

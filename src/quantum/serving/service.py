@@ -6,13 +6,14 @@ import asyncio
 import logging
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
 
-from clustor.control.command_gates import CommandGate, lacking_nodes
+from clustor.control.command_gates import CommandGate, lacking_nodes, members_of
 from clustor.raft.types import ReplicaId
 from clustor.replica import ReplicaOutput
 from clustor.runtime.audit_desk import AuditDesk
@@ -38,6 +39,7 @@ from quantum.serving.groups import Seat, grown_seats, seats_of
 from quantum.serving.large_packets import LargePackets
 from quantum.serving.limits import MqttLimits
 from quantum.serving.passwords import Passwords
+from quantum.serving.phase import Phase
 from quantum.serving.policy import TenantsFile, server_name_owners
 from quantum.serving.prg import Prg
 from quantum.serving.relay import RelayEntry, RelayExit
@@ -49,6 +51,8 @@ from quantum.serving.traces import Traces
 from quantum.tenancy import ConnectionAudit, TenantDescription
 
 _SENT_AWAY_AT_ONCE: Final = 16  # in a tick: clients that all come back at once are a storm
+_RESUMED_AT_ONCE: Final = 64
+"""In a tick: so many that all lost the same leader would hold the next one up."""
 _CHECK_SLICES: Final = 50
 """Each connection's time is looked at once in so many ticks: half a second."""
 _LINK_BYTES_PER_TURN: Final = 2 << 20
@@ -89,6 +93,8 @@ class BrokerService:
         self._slices: list[set[Connection]] = [set() for _ in range(_CHECK_SLICES)]
         self._next_slice = 0
         self._leaders: dict[Prg, int | None] = {}
+        self._resuming: deque[Connection] = deque()
+        """Clients that stayed connected, and whose sessions find another leader."""
         self._moved: dict[Prg, int] = {}
         """Partitions whose leader changed lately: relays to older leaders end after a while."""
         self._links_out: dict[int, link.LinkOut] = {}
@@ -304,6 +310,8 @@ class BrokerService:
             contained.run("tenant words", "broker.json", self._follow_rings)
             if self.keeper is not None:
                 contained.run("tenant words", "control plane", self.keeper.follow)
+        if self._resuming:
+            self._resume_some()
         if self.draining:
             contained.run("drain", "", self._send_relayed_away)
         if self._moved and self._next_slice == 0:
@@ -360,6 +368,20 @@ class BrokerService:
             for connection in tenant.connected():
                 if connection.slowing is not None:
                     connection.slowing.begin_anew(peer)
+
+    def resume_later(self, connection: Connection) -> None:
+        """Let a client wait for its session's next leader, and for its turn there."""
+        self._resuming.append(connection)
+
+    def _resume_some(self) -> None:
+        for _ in range(min(_RESUMED_AT_ONCE, len(self._resuming))):
+            connection = self._resuming.popleft()
+            if connection.phase is Phase.CLOSED:
+                continue
+            if connection.is_led(self.tick_ms):
+                connection.resume()
+            else:
+                self._resuming.append(connection)
 
     def set_draining(self, draining: bool) -> None:
         """Serve nobody here any more, or again; leaderships leave by themselves."""
@@ -568,6 +590,15 @@ class BrokerService:
     def knows_slow_down(self, node: int) -> bool:
         """Say whether a node's build knows how to slow its publishers."""
         return self._knows(node, CommandGate.SLOW_DOWN)
+
+    def knows_full_queues(self, prg: Prg) -> bool:
+        """Say whether every replica of a partition can apply another choice for full queues."""
+        control = self._node.control
+        if control is None:
+            return True
+        store = control.state()
+        members = members_of(store, int(prg.group.partition_id))
+        return not lacking_nodes(store, CommandGate.FULL_QUEUES, members)
 
     def _knows(self, peer: int, gate: CommandGate) -> bool:
         """Say whether a node's build knows a word; without a control plane all are one build."""

@@ -15,8 +15,10 @@ from clustor.printable import printable
 from clustor.telemetry import Family, Kind, by_label, counter, gauge, labels
 from clustor.telemetry.exposition import histogram
 from clustor.telemetry.meters import Histogram
+from quantum.broker.full_queues import FullQueue
 from quantum.broker.limiting import is_over_quota
 from quantum.mqtt import ReasonCode
+from quantum.tenancy import FullQueues
 
 if TYPE_CHECKING:
     from quantum.serving.prg import Prg
@@ -48,6 +50,7 @@ class BrokerMeters:
         "publishes_in",
         "publishes_out",
         "refused",
+        "resumed",
     )
 
     def __init__(self, clock_ms: Callable[[], int] = lambda: 0) -> None:
@@ -65,6 +68,8 @@ class BrokerMeters:
         self.connects = 0
         self.disconnects: Counter[int] = Counter()
         self.refused: Counter[tuple[str, int]] = Counter()
+        self.resumed = 0
+        """Clients whose session went on under another leader while they were connected."""
 
     def note_answered(self, began_ms: int, count: int) -> None:
         """Note that publishes are answered which came together."""
@@ -169,13 +174,26 @@ class BrokerTelemetry:
         yield from self._tenants(waiting)
         yield from self._lags()
 
+    def _dropped(self) -> dict[str, int]:
+        """Count what was dropped, by its cause; each partition where it is led."""
+        found = {"slow-client": self._service.dropped}
+        found |= {f"queue-{each.value}": 0 for each in FullQueues if each is not FullQueues.BLOCK}
+        for tenant in self._service.tenants.values():
+            for prg in tenant.prgs:
+                for policy, count in prg.broker.state.dropped_full.items() if prg.leading else ():
+                    found[f"queue-{FullQueue(policy).name.lower().replace('_', '-')}"] += count
+        return found
+
     def _hot(self) -> Iterator[Family]:
         service, meters = self._service, self._service.meters
         yield _by_qos("quantum.publishes_received_total", meters.publishes_in, "From clients")
         yield _by_qos("quantum.publishes_sent_total", meters.publishes_out[::2], "To clients")
         yield gauge("quantum.connections", service.connections, "Connections here")
         yield counter("quantum.connects_total", meters.connects, "Connections ever opened")
-        yield counter("quantum.dropped_total", service.dropped, "QoS 0 that nobody could take")
+        text = "Clients that stayed connected while their session found another leader"
+        yield counter("quantum.resumed_total", meters.resumed, text)
+        text = "Messages that were dropped: a client did not take them, or its queue was full (C24)"
+        yield by_label(Kind.COUNTER, "quantum.dropped_total", "cause", self._dropped(), text)
         yield _by_reason("quantum.refused_total", meters.refused)
         ended = {_reason_name(code): count for code, count in meters.disconnects.items()}
         text = "Connections that the broker ended"

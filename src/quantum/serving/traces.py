@@ -299,8 +299,17 @@ def _traced(record: bytes) -> TracedMessage | None:
 class PublishTrace:
     """The spans of one publish at the node that serves its client."""
 
-    __slots__ = ("_attributes", "_began_ns", "_forward_ns", "_is_root", "_message", "_traces",
-                 "properties")  # fmt: skip
+    __slots__ = (
+        "_attributes",
+        "_authorised_ns",
+        "_began_ns",
+        "_is_forwarded",
+        "_is_root",
+        "_message",
+        "_refused",
+        "_traces",
+        "properties",
+    )
 
     def __init__(
         self,
@@ -317,28 +326,32 @@ class PublishTrace:
         """The publish's own, with a context."""
         self._attributes = attributes
         self._is_root = is_root
-        self._began_ns = traces.now_ns()
-        self._forward_ns = 0
+        self._began_ns = self._authorised_ns = traces.now_ns()
+        self._is_forwarded = False
+        self._refused = ""
 
     def authorised(self, owner: Prg | None, home: Prg | None) -> None:
         """Note that the rules have spoken, and where the publish goes from here."""
-        now_ns = self._traces.now_ns()
-        error = "" if owner is not None else "NotAuthorized"
-        self._child("authorise", self._began_ns, now_ns, error)
+        self._authorised_ns = self._traces.now_ns()
         if owner is None:
-            self.finish(error)
+            self._refused = "NotAuthorized"
+            self.finish()
         elif owner is not home:
-            self._forward_ns = now_ns
+            self._is_forwarded = True
             self._attributes["quantum.owner"] = owner.number
 
     def finish(self, error: str = "") -> None:
-        """The publish is answered, or was handed over where there is no answer."""
-        traces, message = self._traces, self._message
-        now_ns = traces.now_ns()
-        if self._forward_ns:
-            self._child("forward", self._forward_ns, now_ns, error)
+        """The publish is answered, or was handed over where there is no answer.
+
+        Its children are told now too: one that is never answered leaves none without a parent.
+        """
+        traces, message, refused = self._traces, self._message, self._refused
+        now_ns, authorised_ns = traces.now_ns(), self._authorised_ns
+        self._child("authorise", self._began_ns, authorised_ns, refused)
+        if self._is_forwarded:
+            self._child("forward", authorised_ns, now_ns, error)
         parent_id = NO_PARENT if self._is_root else message.context.span_id
-        span_id = message.span_id("publish")
+        span_id, error = message.span_id("publish"), error or refused
         traces.add(
             message.context,
             *(span_id, parent_id, "publish", self._began_ns, now_ns, self._attributes, error),

@@ -19,6 +19,7 @@ from quantum.tenancy.namespace import check_tenant_id
 from quantum.tenancy.policy import (
     AclRefusal,
     ConnectionAudit,
+    FullQueues,
     SharedDistribution,
     TenantPolicy,
     Wills,
@@ -57,6 +58,7 @@ class _TenantTable(msgspec.Struct, forbid_unknown_fields=True):
     shared_distribution: Literal["round_robin", "hash"] = "round_robin"
     wills: Literal["continued", "standard"] = "continued"
     connection_audit: Literal["sampled", "all", "off"] = "sampled"
+    full_queues: Literal["block", "drop-oldest", "drop-newest", "end-session"] = "block"
     acl: list[Table] | None = None
     quotas: Table = {}
     rates: Table = {}
@@ -119,6 +121,7 @@ class _Reading:
                 shared_distribution=SharedDistribution(table.shared_distribution),
                 wills=Wills(table.wills),
                 connection_audit=ConnectionAudit(table.connection_audit),
+                full_queues=FullQueues(table.full_queues),
                 quotas=self._quotas(where, table.quotas),
                 rates=self._rates(f"{where}, rates", table.rates),
             ),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from clustor.telemetry.tracing import (
     NO_PARENT,
     Span,
     TraceContext,
+    decode_spans,
     encode_spans,
     read_traceparent,
 )
@@ -81,6 +83,10 @@ def test_a_line_is_an_export_request_of_otlp() -> None:
     ]
     line = encode_spans(3, spans)
     assert line.endswith(b"\n") and line.count(b"\n") == 1
+    clipped = msgspec.structs.replace(
+        spans[0], ended_ns=2**60, attributes={"topic": "t" * 256, "qos": 1}
+    )
+    assert decode_spans(line) == [(3, clipped), (3, spans[1])]
     assert json.loads(line) == {
         "resourceSpans": [
             {

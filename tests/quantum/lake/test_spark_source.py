@@ -158,7 +158,11 @@ def test_keys_are_named_and_never_shown(
     with pytest.raises(PySparkException) as caught:
         load(spark, var, keys=f"directory:{tmp_path / 'other'}").count()
     assert "dev/0" in str(caught.value)
-    shown = "".join(capfd.readouterr()) + plan + str(caught.value)
+    told = capfd.readouterr()
+    for text in (str(caught.value), told.err):  # issue 20, item 12
+        assert "\tat " not in text and "direct cause" not in text, text
+    assert "wanted=key" in str(caught.value) and "given=key" in str(caught.value)
+    shown = "".join(told) + plan + str(caught.value)
     assert "quantum" in shown
     assert secret not in shown
     with pytest.raises(PySparkException, match="names a provider") as refused:

@@ -178,8 +178,14 @@ def test_user_properties_reach_the_subscriber_as_they_were(is_on: bool, context:
     assert bool(bench.spans) == (is_on and context == SAMPLED)
 
 
-def test_nobody_traces_by_default() -> None:
-    assert Lab().service.traces is None
+def test_nobody_traces_by_default_and_nothing_is_made_for_it() -> None:
+    lab = Lab()
+    assert lab.service.traces is None
+    prg = lab.service.tenants[TENANT].prgs[0]
+
+    def completion(_reply: bytes | None) -> None: ...
+
+    assert prg.traced([b""], completion) is completion
 
 
 def test_a_publish_that_is_refused_says_so() -> None:
@@ -189,6 +195,22 @@ def test_a_publish_that_is_refused_says_so() -> None:
     spans = bench.by_name()
     assert set(spans) == {"publish", "authorise"}
     assert all(span.error for span in spans.values())
+
+
+def test_a_payload_that_is_refused_says_so() -> None:
+    bench = Bench()
+    publisher = connect(bench.lab)
+    wrong = Properties(user_properties=((KEY, SAMPLED),), payload_format_indicator=1)
+    publisher.publish(b"t", b"\xff", 1, properties=wrong)
+    assert bench.by_name()["publish"].error == "0x99"
+
+
+def test_a_publish_that_comes_again_is_told_once() -> None:
+    bench = Bench()
+    publisher = connect(bench.lab)
+    packet = Publish(TopicName(b"t"), b"x", 2, packet_id=PacketId(1), properties=with_context())
+    publisher.send(packet, packet)
+    assert bench.names()["publish"] == bench.names()["authorise"] == 1
 
 
 def test_a_connect_that_is_refused_says_so() -> None:

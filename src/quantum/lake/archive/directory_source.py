@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from clustor.log import KeyRing, LogReader
 from clustor.log.errors import AuthenticationFailed, KeyUnavailable
@@ -33,9 +34,9 @@ from quantum.lake.archive.committed import (
     longest,
     newest_configuration,
 )
-from quantum.lake.archive.keys import KeyProvider
+from quantum.lake.archive.keys import DirectoryKeys, KeyProvider, given_by
 from quantum.lake.archive.translating import in_readers_words, naming_the_entry
-from quantum.lake.errors import BadAddress, DamagedBlock, LogGone
+from quantum.lake.errors import BadAddress, DamagedBlock, LogGone, WrongKey
 from quantum.serving.broker_file import BROKER_FILE, read_broker_file
 from quantum.serving.groups import group_of
 
@@ -157,8 +158,13 @@ class DirectorySource:
             group = self._groups().get(prg)
             if group is None:
                 raise BadAddress("no such partition", prg=prg)
-            with in_readers_words(prg):
-                self._opened[prg] = self._read(prg, group)
+            try:
+                with in_readers_words(prg):
+                    self._opened[prg] = self._read(prg, group)
+            except WrongKey as error:
+                beside = given_by(DirectoryKeys(self.root), prg)
+                told: dict[str, Any] = {"wanted": beside, "given": given_by(self.keys, prg)}
+                raise WrongKey(error.reason, prg=prg, **(told | error.facts)) from error
         return self._opened[prg]
 
     def _read(self, prg: PrgId, group: PartitionId) -> _Opened:
@@ -225,7 +231,7 @@ def _stopped(state: Path, ring: KeyRing) -> StoppedReplica:
             raise image.problem  # a truncation may be lost in the ledger
         nothing = image.entries.last_index == image.entries.base_index < image.facts.proven_index
         if nothing and isinstance(image.problem, AuthenticationFailed):
-            raise KeyUnavailable("nothing here is authentic under these keys", log=state.name)
+            raise KeyUnavailable("these keys did not write this log")
         hard = read_hard_state(storage) or HardState()
         return StoppedReplica(hard, image.facts.proven_index, image.entries, image.problem)
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from clustor.log import KeyRing
 from clustor.log.errors import ChecksumMismatch, KeyUnavailable, UnsupportedFormat
@@ -13,6 +13,7 @@ from clustor.log.keyfile import decode_keyring, open_keyring, parse_kek
 from clustor.runtime.keystore import KEYRING_FILE, find_keyring, load_keyring
 from quantum.archive.types import PrgId
 from quantum.lake.errors import WrongKey
+from quantum.serving.feed_page import key_name
 
 RING_SUFFIX = "_KEYRING"
 KEK_SUFFIX = "_KEK"
@@ -44,7 +45,12 @@ class DirectoryKeys:
             found = own if (own / KEYRING_FILE).is_file() else find_keyring(root)
             return load_keyring(found, key_file)
         except (KeyUnavailable, ChecksumMismatch, UnsupportedFormat) as error:
-            raise WrongKey(str(error), prg=prg) from error
+            wanted = f"{KEYRING_FILE} of tenant {prg.tenant}"
+            facts: dict[str, Any] = {"wanted": wanted, "given": self} | error.facts
+            raise WrongKey(error.reason, prg=prg, **facts) from error
+
+    def __str__(self) -> str:
+        return f"directory {self.directory}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,5 +70,18 @@ class EnvironmentKeys:
                 try:
                     return open_keyring(decode_keyring(ring.encode()), parse_kek(kek))
                 except (KeyUnavailable, ChecksumMismatch, UnsupportedFormat) as error:
-                    raise WrongKey(str(error), prg=prg, variable=prefix) from error
-        raise WrongKey("no key in the environment", prg=prg, variable=self.name + RING_SUFFIX)
+                    facts: dict[str, Any] = error.facts | {"variable": prefix}
+                    raise WrongKey(error.reason, prg=prg, **facts) from error
+        wanted = f"{self.name + RING_SUFFIX} and {self.name + KEK_SUFFIX}"
+        raise WrongKey("no key in the environment", prg=prg, wanted=wanted, given="neither")
+
+    def __str__(self) -> str:
+        return f"environment {self.name}"
+
+
+def given_by(keys: KeyProvider, prg: PrgId) -> str:
+    """Say which key a provider gives, by its name, and where it is from."""
+    try:
+        return f"{key_name(keys.keyring(prg))} of {keys}"
+    except WrongKey:
+        return str(keys)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import http.client
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
+from clustor.log import KeyRing
 from clustor.log.types import Entry, PartitionId
 from clustor.runtime.admin_caller import CredentialsUnusable, DoorRefused, open_http
 from clustor.runtime.transport import Address
 from quantum.archive.types import Bounds, IndexRange, Piece, PrgId, SnapshotRef
-from quantum.lake.archive.keys import KeyProvider
+from quantum.lake.archive.keys import KeyProvider, given_by
 from quantum.lake.archive.translating import in_readers_words
 from quantum.lake.errors import (
     BadAddress,
@@ -28,7 +29,7 @@ from quantum.lake.errors import (
 from quantum.serving.broker_file import Ring, TenantEntry
 from quantum.serving.feed_page import PAGE_BYTES_DEFAULT, FeedRequest, PageHead, decode_page, prove
 
-_TIMEOUT_SECONDS: Final = 10.0
+_AWAY: Final = "a node does not answer"
 _PIECE_BYTES: Final = 8 << 20
 _PAUSE_SECONDS: Final = 0.1
 
@@ -48,6 +49,7 @@ class ClusterSource:
     addresses: tuple[str, ...]
     keys: KeyProvider
     patience_seconds: float = 30.0
+    timeout_seconds: float = 10.0
     _partitions: dict[PrgId, int] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -93,11 +95,20 @@ class ClusterSource:
                 return TenantEntry(tenant, int(row["prgs"]), *queue, rings, horizon)
         return None
 
+    def bytes_behind(self, through: Mapping[PrgId, int]) -> int:
+        """Say about how much the feed has behind some indexes, by one question."""
+        total = 0
+        for row in self._directory():
+            first, last = int(row["first"]), int(row["last"])
+            done = min(last, max(first - 1, through.get(PrgId(row["tenant"], row["number"]), 0)))
+            total += int(row["bytes"]) * (last - done) // max(1, last - first + 1)
+        return total
+
     # Asking.
 
     def _row(self, prg: PrgId) -> dict[str, Any]:
         def asked(address: Address) -> dict[str, Any]:
-            rows = _rows(address)
+            rows = _rows(address, self.timeout_seconds)
             for row in rows:
                 if (row["tenant"], row["number"]) == (prg.tenant, prg.number):
                     if row["refusal"]:
@@ -108,32 +119,62 @@ class ClusterSource:
         return self._until_answered(asked, prg)
 
     def _directory(self) -> list[dict[str, Any]]:
-        return self._until_answered(_rows)
+        return self._until_answered(lambda address: _rows(address, self.timeout_seconds))
 
     def _partition(self, prg: PrgId) -> PartitionId:
         """Return the number that the keys of a partition are derived with."""
         if prg not in self._partitions:
-            self._partitions[prg] = int(self._row(prg)["partition"])
+            self._partitions |= {
+                PrgId(row["tenant"], row["number"]): int(row["partition"])
+                for row in self._directory()
+            }
+        if prg not in self._partitions:
+            raise BadAddress("no such partition", prg=prg)
         return PartitionId(self._partitions[prg])
+
+    def check_keys(self, prg: PrgId) -> None:
+        """Ask for a page behind the end of a log, which is empty: only the proof matters.
+
+        Raises NotPermitted, WrongKey, SourceUnreachable; a node that refuses for any other reason
+        has believed the proof.
+        """
+        span = IndexRange(prg, 1 << 52, 1 << 52)
+        ring, partition = self.keys.keyring(prg), self._partition(prg)
+
+        def asked(address: Address) -> None:
+            code, body = self._ask(address, span.prg, span.first, ring, partition, bytes_max=1)
+            if code == 403:
+                raise self._not_permitted(body, prg, 1)
+
+        self._until_answered(asked, prg)
+
+    def _ask(  # noqa: PLR0917  # what a question is made of
+        self,
+        address: Address,
+        prg: PrgId,
+        index: int,
+        ring: KeyRing,
+        partition: PartitionId,
+        bytes_max: int = PAGE_BYTES_DEFAULT,
+    ) -> tuple[int, bytes]:
+        now_ms = time.time_ns() // 1_000_000
+        request = FeedRequest(prg.tenant, prg.number, index, bytes_max, now_ms)
+        query = {
+            "from": index,
+            "bytes": request.bytes_max,
+            "at": request.at_ms,
+            "proof": prove(request, ring, partition),
+        }
+        path = f"/broker/feed/{prg}?{urlencode(query)}"
+        return _get(address, path, self.timeout_seconds)
 
     def _page(self, span: IndexRange, index: int) -> list[Entry]:
         ring, partition = self.keys.keyring(span.prg), self._partition(span.prg)
 
         def asked(address: Address) -> list[Entry]:
-            request = FeedRequest(
-                span.prg.tenant,
-                span.prg.number,
-                index,
-                PAGE_BYTES_DEFAULT,
-                time.time_ns() // 1_000_000,
-            )
-            query = {
-                "from": index,
-                "bytes": request.bytes_max,
-                "at": request.at_ms,
-                "proof": prove(request, ring, partition),
-            }
-            code, body = _get(address, f"/broker/feed/{span.prg}?{urlencode(query)}")
+            code, body = self._ask(address, span.prg, index, ring, partition)
+            if code == 403:
+                raise self._not_permitted(body, span.prg, index)
             if code != 200:
                 raise _refused(code, body, address, span, index)
             with in_readers_words(span.prg, index):
@@ -147,6 +188,12 @@ class ClusterSource:
 
         with while_reading(span.prg, index):
             return self._until_answered(asked, span.prg)
+
+    def _not_permitted(self, body: bytes, prg: PrgId, index: int) -> NotPermitted:
+        said = _said(body)
+        reason = str(said.pop("error", "the node does not let us read"))
+        wanted = {"wanted": said["wanted"]} if "wanted" in said else {}
+        return NotPermitted(reason, prg=prg, index=index, **wanted, given=given_by(self.keys, prg))
 
     def _until_answered(self, ask: Callable[[Address], Found], about: PrgId | None = None) -> Found:
         """Ask one node after the other, and again after a pause, until patience ends."""
@@ -172,25 +219,25 @@ def _parse(text: str) -> Address:
     return Address(host.strip("[]"), int(port))
 
 
-def _get(address: Address, path: str) -> tuple[int, bytes]:
+def _get(address: Address, path: str, seconds: float) -> tuple[int, bytes]:
     try:
-        connection = open_http(address, seconds=_TIMEOUT_SECONDS)
+        connection = open_http(address, seconds=seconds)
     except (DoorRefused, CredentialsUnusable) as error:
         raise BadAddress(str(error), address=address) from error
     except OSError as error:
-        raise _Later("a node does not answer", address=address, cause=error) from error
+        raise _Later(_AWAY, address=address, cause=error) from error
     try:
         connection.request("GET", path)
         response = connection.getresponse()
         return response.status, response.read()
     except (OSError, http.client.HTTPException) as error:
-        raise _Later("a node does not answer", address=address, cause=error) from error
+        raise _Later(_AWAY, address=address, cause=error) from error
     finally:
         connection.close()
 
 
-def _rows(address: Address) -> list[dict[str, Any]]:
-    code, body = _get(address, "/broker/feed")
+def _rows(address: Address, seconds: float) -> list[dict[str, Any]]:
+    code, body = _get(address, "/broker/feed", seconds)
     if code != 200:
         raise BadAddress("this node has no feed", address=address, code=code)
     try:
@@ -200,11 +247,16 @@ def _rows(address: Address) -> list[dict[str, Any]]:
     return rows
 
 
-def _refused(code: int, body: bytes, address: Address, span: IndexRange, index: int) -> LakeError:
+def _said(body: bytes) -> dict[str, Any]:
     try:
-        said: dict[str, Any] = json.loads(body)
+        said = json.loads(body)
     except ValueError:
-        said = {}
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _refused(code: int, body: bytes, address: Address, span: IndexRange, index: int) -> LakeError:
+    said = _said(body)
     reason = str(said.get("error", f"the node answered {code}"))
     if code == 410:
         first = int(said["first"])
@@ -216,8 +268,6 @@ def _refused(code: int, body: bytes, address: Address, span: IndexRange, index: 
             last=min(span.last, first - 1),
             readable_from=readable,
         )
-    if code == 403:
-        return NotPermitted(reason, prg=span.prg, index=index)
     if code in (429, 503):
         later = _Later(reason, prg=span.prg, index=index, address=address)
         later.pause_seconds = max(0.01, int(said.get("retry_ms", 100)) / 1000)

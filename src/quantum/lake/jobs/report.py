@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import html
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Final
 
 from quantum.lake.jobs.errors import PackageMissing
-from quantum.lake.jobs.reading import read_dead_letters, table_state
-from quantum.lake.jobs.usage import UsageLimits, breaches, usage, usage_of_tenants
+from quantum.lake.jobs.measuring import breach_rows, measure_topics, tenant_rows
+from quantum.lake.jobs.progress import Progress, Step, silence
+from quantum.lake.jobs.reading import table_state
+from quantum.lake.jobs.usage import UsageLimits, usage
 from quantum.lake.table import FileKind, TableState, TableStore
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pyspark.sql import SparkSession
 
+JOB: Final = "report"
 TOPICS_SHOWN: Final = 15
 _MARGIN: Final = timedelta(minutes=5)
 """So that the first hour's mark is not cut in half."""
@@ -31,22 +34,25 @@ code { font-size: .85em; color: #555 }
 
 
 def report(
-    spark: SparkSession,
+    spark: SparkSession | None,
     table: str | TableStore,
     *,
     version: int | None = None,
     limits: dict[str, UsageLimits] | None = None,
     loads: pa.Table | None = None,
+    progress: Progress = silence,
 ) -> str:
-    """Return the page. Raises PackageMissing, NoTable.
+    """Return the page; without a session it is counted here. Raises PackageMissing, NoTable.
 
     With `limits` it says which were exceeded; `loads` are those of a fleet (`loads_of`).
     """
     _, state = table_state(table, version)
     version = int(state.version)
-    hours = [row.asDict() for row in usage_of_tenants(spark, table, version=version).collect()]
-    topics = _topics(spark, table, version)
-    dead = read_dead_letters(spark, table, version=version).count()
+    hours = [row for row in tenant_rows(spark, table, version=version) if row["hour"] is not None]
+    progress(Step(JOB, f"{len(hours)} hours of tenants are counted", 1, 3))
+    topics = _busiest(table, version) if spark is None else _topics(spark, table, version)
+    progress(Step(JOB, f"the {len(topics)} busiest topics are found", 2, 3))
+    dead = sum(file.rows for file in state.of_kind(FileKind.DEAD))
     sections = [
         _section("The table", _table(_facts(state, dead))),
         _section("Messages in each hour", _plot_hours(hours)),
@@ -54,12 +60,12 @@ def report(
         _section("Partitions", _table(_partitions(state))),
     ]
     if limits:
-        beyond = breaches(spark, table, limits, version=version).collect()
-        rows = [row.asDict() for row in beyond]
+        rows = breach_rows(spark, table, limits, version=version)
         sections.append(_section("Limits that were exceeded", _table(rows)))
     if loads is not None:
         title = f"A fleet of {loads.num_rows:,} partitions: sessions of each"
         sections.append(_section(title, _plot_loads(loads)))
+    progress(Step(JOB, "the page is written", 3, 3))
     return (
         f"<!doctype html><html lang=en><meta charset=utf-8><title>Quantum lake</title>"
         f"<style>{_STYLE}</style><h1>Quantum lake, version {version}</h1>"
@@ -84,6 +90,21 @@ def _topics(spark: SparkSession, table: str | TableStore, version: int) -> list[
         .collect()
     )
     return [row.asDict() for row in rows]
+
+
+def _busiest(table: str | TableStore, version: int) -> list[dict[str, Any]]:
+    """Find the same topics here."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in measure_topics(table, version=version):
+        place = {"tenant": row["tenant"], "topic": row["topic"]}
+        nothing = {"messages": 0, "bytes": 0, "publishers": 0, "payload_p99": 0}
+        total = found.setdefault((row["tenant"], row["topic"]), place | nothing)
+        for name in ("messages", "bytes"):
+            total[name] += row[name]
+        for name in ("publishers", "payload_p99"):
+            total[name] = max(total[name], row[name])
+    order = sorted(found.values(), key=lambda row: (-row["messages"], row["tenant"], row["topic"]))
+    return order[:TOPICS_SHOWN]
 
 
 def _facts(state: TableState, dead: int) -> list[dict[str, Any]]:
@@ -141,19 +162,16 @@ def _plot_hours(hours: list[dict[str, Any]]) -> str:
     axes = figure.subplots()
     for tenant in sorted({row["tenant"] for row in hours}):
         mine = [row for row in hours if row["tenant"] == tenant]
-        times = [_in_zone(row["hour"]) for row in mine]
+        times: Any = [row["hour"] for row in mine]
         axes.plot(times, [row["messages"] for row in mine], marker="o", label=tenant)
     if hours:
         axes.legend()
-        axes.set_xlim(*time_span([_in_zone(row["hour"]) for row in hours]))
+        span: Any = time_span([row["hour"] for row in hours])
+        axes.set_xlim(*span)
     axes.set_ylabel("messages")
     axes.set_ylim(bottom=0)
     figure.autofmt_xdate()
     return _svg(figure)
-
-
-def _in_zone(moment: datetime) -> datetime:
-    return moment.replace(tzinfo=moment.tzinfo or UTC)
 
 
 def time_span(hours: list[datetime]) -> tuple[datetime, datetime]:

@@ -14,6 +14,8 @@ import pyarrow as pa
 
 from quantum.lake.errors import LakeError
 from quantum.lake.jobs.errors import SparkFailed
+from quantum.lake.jobs.progress import Progress, Step, silence
+from quantum.lake.jobs.watching import watching
 from quantum.lake.table import TableError
 
 if TYPE_CHECKING:
@@ -32,23 +34,38 @@ class Runner(Protocol):
 
 
 class InlineRunner:
-    """One task after the other, here."""
+    """One task after the other, here; each is told."""
+
+    def __init__(self, job: str = "", progress: Progress = silence) -> None:
+        self._job = job
+        self._progress = progress
 
     def run(self, work: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
-        return [work(task) for task in tasks]
+        results: list[Result] = []
+        for task in tasks:
+            results.append(work(task))
+            done = len(results)
+            sentence = f"{done} of {len(tasks)} tasks are done"
+            self._progress(Step(self._job, sentence, done, len(tasks)))
+        return results
 
 
 class SparkRunner:
     """One Spark task for each, on classic sessions and on Spark Connect."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, job: str = "", progress: Progress = silence) -> None:
         self.spark = spark
+        self._job = job
+        self._progress = progress
 
     def run(self, work: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
         if not tasks:
             return []
         frame = self.spark.range(0, len(tasks), 1, len(tasks))
-        done = self._collect(frame.mapInArrow(_worker(work, tasks), "task bigint, result binary"))
+        with watching(self.spark, self._job, self._progress):
+            done = self._collect(
+                frame.mapInArrow(_worker(work, tasks), "task bigint, result binary")
+            )
         outcomes = {row["task"]: pickle.loads(row["result"]) for row in done}  # noqa: S301  # ours
         results: list[Result] = []
         for number in range(len(tasks)):

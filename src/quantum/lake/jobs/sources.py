@@ -11,6 +11,7 @@ from clustor.log.types import Entry
 from quantum.archive.types import Bounds, IndexRange, PrgId, SnapshotRef
 from quantum.lake.archive import KeyProvider, LogSource, open_source
 from quantum.lake.keys_option import key_provider
+from quantum.lake.options import keys_named
 from quantum.lake.settings import tenant_entry
 from quantum.serving.broker_file import BROKER_FILE, TenantEntry
 
@@ -51,12 +52,13 @@ def open_logs(
     `broker` is a directory with a `broker.json`: which publishes a full queue refused depends on
     it. Where it is not said and the keys lie in such a directory, that one is taken.
     """
+    keys = keys_named(keys) if isinstance(keys, str) else keys
     if not isinstance(where, str):
         source = where
     else:
         source = open_source(where, key_provider(keys, where) if isinstance(keys, str) else keys)
     if broker is None and isinstance(keys, str) and keys.startswith(_DIRECTORY):
-        beside = Path(keys.removeprefix(_DIRECTORY))
+        beside = Path(keys.removeprefix(_DIRECTORY)).expanduser()
         broker = str(beside) if (beside / BROKER_FILE).is_file() else None
     if broker is None:
         return source

@@ -21,6 +21,10 @@ USAGE_COLUMNS: Final = (
 )
 
 
+RESOURCES: Final = ("messages", "bytes", "publishers", "sessions")
+"""What can be limited."""
+
+
 class UsageLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a tenant may publish in an hour; None asks for nothing."""
 
@@ -73,7 +77,7 @@ def breaches(
     ]
     allowed = spark.createDataFrame(wanted, "tenant STRING, resource STRING, allowed BIGINT")
     used = usage_of_tenants(spark, table, version=version).unpivot(
-        ["tenant", "hour"], ["messages", "bytes", "publishers", "sessions"], "resource", "used"
+        ["tenant", "hour"], list(RESOURCES), "resource", "used"
     )
     return (
         used.join(allowed, ["tenant", "resource"])

@@ -1,16 +1,7 @@
 """Typed views: payloads under a schema, beside the raw rows; what does not fit is a dead letter.
 
-A view is described once, for the topics of an MQTT filter:
-
-    [[view]]
-    name = "readings"
-    topics = "sensors/+/reading"
-    format = "json"                      # or "avro", with `schema = "reading.avsc"`
-    [view.fields]
-    temperature = "double"               # string, long, double, boolean, json
-    unit = "string?"                     # may be absent or null
-
-The raw row stays where it is whatever becomes of its payload, so nothing is lost by a wrong schema.
+A view is described once, for the topics of an MQTT filter; `docs/lake.md` has the format. The raw
+row stays where it is whatever becomes of its payload, so nothing is lost by a wrong schema.
 """
 
 from __future__ import annotations
@@ -66,9 +57,13 @@ def read_views(path: Path) -> tuple[View, ...]:
     """Read a description. Raises BadView."""
     try:
         document = tomllib.loads(path.read_text())
-        views = msgspec.convert(document.get("view", []), list[View])
-    except (OSError, ValueError, msgspec.ValidationError) as error:
-        raise BadView(str(error), file=path) from error
+    except (OSError, ValueError) as error:
+        raise BadView(f"the views cannot be read: {error}", file=path) from error
+    _refuse_unknown(document, path)
+    try:
+        views = msgspec.convert(document["view"], list[View])
+    except msgspec.ValidationError as error:
+        raise BadView(f"a view is not described so: {error}", file=path) from error
     for nth, view in enumerate(views):
         if view.format == "avro":
             try:
@@ -80,6 +75,26 @@ def read_views(path: Path) -> tuple[View, ...]:
     return checked(tuple(views))
 
 
+def _refuse_unknown(document: dict[str, Any], path: Path) -> None:
+    """Name what means nothing: a key that is skipped is a view that somebody misses."""
+    strange = sorted(set(document) - {"view"})
+    if strange:
+        wanted = "a file of views has [[view]] tables and nothing else"
+        raise BadView(wanted, file=path, unknown=", ".join(strange))
+    views = document.get("view")
+    if not isinstance(views, list) or not all(isinstance(each, dict) for each in views):
+        raise BadView("a file of views has one or more [[view]] tables", file=path)
+    known = View.__struct_fields__
+    for view in views:
+        if strange := sorted(set(view) - set(known)):
+            raise BadView(
+                f"a view has {', '.join(known)}",
+                file=path,
+                view=view.get("name", "?"),
+                unknown=", ".join(strange),
+            )
+
+
 def checked(views: tuple[View, ...]) -> tuple[View, ...]:
     """Return views that make sense. Raises BadView."""
     if len({view.name for view in views}) != len(views):
@@ -89,6 +104,9 @@ def checked(views: tuple[View, ...]) -> tuple[View, ...]:
             raise BadView("a view's name has small letters, digits and _", view=view.name)
         if view.format not in ("json", "avro"):
             raise BadView("a view's format is json or avro", view=view.name)
+        useless = "schema" if view.format == "json" else "fields"
+        if getattr(view, useless):
+            raise BadView(f"a view of format {view.format} has no {useless}", view=view.name)
         try:
             columns = view.columns()
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -97,6 +97,10 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(app, [str(each) for each in arguments])
 
 
+def series(lane: AuditLane) -> list[float]:
+    return [value for family in lane.families() if family for _, value in family.series]
+
+
 def exported(bench: Bench) -> AuditExporter:
     exporter = bench.exporter()
     while exporter.step():
@@ -178,6 +182,7 @@ def test_a_lane_waits_retries_and_goes_on(bench: Bench) -> None:
     bench.objects.loses = "before"
     assert not lane.turn()
     assert lane.status()["state"] == "retrying" and "away" in lane.status()["reason"]
+    assert series(lane) == [0, 1]
     bench.objects.loses = ""
     assert not lane.turn(), "not yet"
     now[0] += 1
@@ -187,6 +192,7 @@ def test_a_lane_waits_retries_and_goes_on(bench: Bench) -> None:
         "reason": "",
         "exported_sequence": len(bench.on_disk()),
     }
+    assert series(lane) == [len(bench.on_disk()), 0]
     bench.write()
     now[0] += 59
     assert not lane.turn() and len(bench.archived()) < len(bench.on_disk())

@@ -21,7 +21,7 @@ from quantum.broker import OWN_ORIGIN, encode_publishes
 from quantum.cli import lake
 from quantum.cli.exits import Exit
 from quantum.cli.lake import app
-from quantum.cli.lake_options import where_of
+from quantum.cli.lake_options import AgainOptions, where_of
 from quantum.cli.lake_running import repeat
 from quantum.lake.archive import DirectoryKeys, open_source
 from quantum.lake.errors import SourceUnreachable
@@ -197,7 +197,7 @@ def test_what_the_cluster_has_and_the_logs_do_not_is_said(
     ours = {row["prg"]: row for row in lines(run("replay", "--data", var, "--json", *INLINE))[-2:]}
     live = {prg: (row["index"], row["digest"]) for prg, row in ours.items()}
     monkeypatch.setattr("quantum.lake.jobs.live.live_digests", lambda _: live)
-    monkeypatch.setattr("quantum.cli.lake_comparing.where_of", lambda *_: str(var))
+    monkeypatch.setattr("quantum.cli.lake_options.where_of", lambda *_: str(var))
     asked = ["replay", "--cluster", "127.0.0.1:1", "--live", *INLINE]
     assert run(*asked).exit_code == 0
     live["dev/9"] = (4, "00")
@@ -239,7 +239,7 @@ def test_a_source_that_is_away_is_looked_for_again(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("quantum.cli.lake_running._pause", lambda *_: None)
     with pytest.raises(ValueError, match="enough"):
-        repeat(work, once=False, every=1)
+        repeat(work, AgainOptions(every=1))
     assert outcomes == []
 
 
@@ -312,7 +312,8 @@ def test_simulate_and_package(tmp_path: Path) -> None:
         (["replay", "--data", "V", "--at", "noon"], 2, "with its zone"),
         (["audit", "T"], 2, "no audit log"),
         (["compact", "--table", "T"], 3, "no table"),
-        (["usage", "--table", "T"], 2, "needs Spark"),
+        (["usage", "--table", "T"], 3, "no table"),
+        (["report", "--table", "T", "--out", "T"], 3, "no table"),
     ],
 )
 def test_mistakes_get_a_sentence_and_a_code(

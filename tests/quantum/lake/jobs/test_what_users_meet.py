@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import time
+import traceback
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
+from clustor.runtime.keystore import KEK_FILE, KEYRING_FILE, create_keyring
 from quantum.archive.types import PrgId
 from quantum.broker import OWN_ORIGIN, encode_publishes
 from quantum.cli.exits import Exit
-from quantum.lake.errors import BadAddress
-from quantum.lake.jobs import find_divergences
+from quantum.cli.lake_options import LogOptions
+from quantum.cli.lake_running import checked_logs
+from quantum.lake.errors import BadAddress, WrongKey
+from quantum.lake.jobs import View, find_divergences, read_views
+from quantum.lake.jobs.checking import PATIENCE_SECONDS, TIMEOUT_SECONDS
+from quantum.lake.jobs.choosing import INLINE_BYTES_MAX, choose, log_bytes
+from quantum.lake.jobs.measuring import percentile
 from quantum.lake.jobs.report import time_span
+from quantum.lake.jobs.sources import open_logs
 from quantum.lake.jobs.verify import verify
-from quantum.lake.schema import SCHEMA_VERSION
+from quantum.lake.options import keys_named, parse_options
+from quantum.lake.refusals import BadOption
+from quantum.lake.schema import NAMES, SCHEMA_VERSION
+from quantum.lake.session import logging_of
+from quantum.lake.source import QuantumReader, QuantumStreamReader
 from quantum.lake.table import DirectoryStore, Table
+from tests.clustor.runtime.waiting import free_ports
+from tests.interop.test_lake_connect import audited_node
 from tests.quantum.lake.jobs.logs import NOON_MS, MemorySource, record
 from tests.quantum.lake.jobs.tables import filled
 from tests.quantum.lake.jobs.test_commands import INLINE, lines, run, write_story
@@ -113,7 +132,7 @@ def test_item_11_replay_says_equal(var: Path, monkeypatch: pytest.MonkeyPatch) -
     rows = lines(run("replay", "--data", var, "--json", *INLINE))[-2:]
     live = {row["prg"]: (row["index"], row["digest"]) for row in rows}
     monkeypatch.setattr("quantum.lake.jobs.live.live_digests", lambda _: live)
-    monkeypatch.setattr("quantum.cli.lake_comparing.where_of", lambda *_: str(var))
+    monkeypatch.setattr("quantum.cli.lake_options.where_of", lambda *_: str(var))
     asked = ["replay", "--cluster", "127.0.0.1:1", "--live", *INLINE]
     done = run(*asked)
     assert done.stdout.splitlines()[-1] == "equal: 2 partitions are as the running cluster has them"
@@ -136,3 +155,238 @@ def test_item_11_an_axis_spans_the_data(hours: int) -> None:
     first, last = time_span([HOUR + timedelta(hours=nth) for nth in range(hours)])
     assert timedelta(hours=hours) <= last - first <= timedelta(hours=hours, minutes=5)
     assert first <= HOUR
+
+
+# Item 12: keys and brokers are checked before Spark starts, in one sentence.
+
+
+@pytest.fixture
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr("quantum.lake.session.spark_session", refuse)
+
+
+@pytest.mark.parametrize("master", ["auto", "local[1]", "inline"])
+@pytest.mark.parametrize("place", ["data", "archive"])
+@pytest.mark.usefixtures("no_spark")
+def test_item_12_wrong_keys_are_named_before_spark_starts(
+    place: str, master: str, var: Path, tmp_path: Path
+) -> None:
+    """A directory without keys, another cluster's, and a key that opens another ring."""
+    create_keyring(tmp_path / "other")
+    (tmp_path / "mixed").mkdir()
+    shutil.copy(var / "keys" / KEYRING_FILE, tmp_path / "mixed")
+    shutil.copy(tmp_path / "other" / "keys" / KEK_FILE, tmp_path / "mixed")
+    logs = ["--data", var] if place == "data" else ["--archive", var.parent / "archive"]
+    for keys in ("nothing", "other", "mixed"):
+        where = [*logs, "--keys", tmp_path / keys, "--master", master]
+        begun = time.monotonic()
+        done = run("ingest", *where, "--table", tmp_path / "table", "--once")
+        assert done.exit_code == Exit.WRONG_KEY, done.output
+        said = " ".join(done.stderr.split())
+        assert "wanted=" in said and "given=" in said and "prg=dev/0" in said, said
+        assert len(done.stderr.splitlines()) == 1
+        assert time.monotonic() - begun < 2
+    assert not (tmp_path / "table").exists()
+
+
+@pytest.mark.parametrize("job", ["verify", "replay", "ingest"])
+@pytest.mark.usefixtures("no_spark")
+def test_item_12_a_broker_that_is_not_there_is_missed_at_once(job: str, tmp_path: Path) -> None:
+    """By every job that reads logs; `--every` and a continuous ingest wait for it instead."""
+    (port,) = free_ports(1)
+    create_keyring(tmp_path)
+    table = [] if job == "replay" else ["--table", tmp_path / "table"]
+    once = ["--once"] if job == "ingest" else []
+    begun = time.monotonic()
+    done = run(job, "--cluster", f"127.0.0.1:{port}", "--keys", tmp_path, *table, *once)
+    assert done.exit_code == Exit.UNREACHABLE, done.output
+    assert "is the broker running" in done.stderr and str(port) in done.stderr
+    assert time.monotonic() - begun < 2
+    assert PATIENCE_SECONDS + TIMEOUT_SECONDS < 2
+
+
+def test_item_12_who_waits_is_told_that_the_broker_is_missed(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    logs = LogOptions(cluster=f"127.0.0.1:{port}", keys=str(tmp_path))
+    where, source = checked_logs(logs, waits=True)
+    assert (where, source) == (f"cluster:127.0.0.1:{port}", None)
+
+
+def test_item_12_a_plain_path_is_a_directory_of_keys(var: Path, tmp_path: Path) -> None:
+    archive = ["--archive", var.parent / "archive", "--table", tmp_path / "table"]
+    for keys in (var, var / "keys", var / "keys" / KEYRING_FILE, f"directory:{var}"):
+        done = run("ingest", *archive, "--keys", keys, "--once", *INLINE)
+        assert done.exit_code == 0, done.output
+    done = run("ingest", *archive, "--keys", "vra", "--once", *INLINE)
+    assert done.exit_code == Exit.USAGE
+    assert "option keys is a path (./PATH)" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ("/srv/keys", "directory:/srv/keys"),
+        ("./var", "directory:./var"),
+        ("~/keys", "directory:~/keys"),
+        ("var/keys", "directory:var/keys"),
+        ("/home/someone/with/a/very/long/path/without/dots", None),
+        ("directory", "directory"),
+        ("env:LAKE", "env:LAKE"),
+    ],
+)
+def test_item_12_names_of_keys(given: str, named: str | None) -> None:
+    assert keys_named(given) == (named or f"directory:{given}")
+
+
+@pytest.mark.parametrize("secret", ["ab" * 32, "/" + "Q" * 42 + "=", "a/" + "Q" * 41, '{"a/b"'])
+def test_item_12_what_may_be_a_key_is_no_path(secret: str) -> None:
+    with pytest.raises(BadOption) as caught:
+        keys_named(secret)
+    assert secret not in str(caught.value)
+
+
+def test_item_12_spark_gets_one_sentence_and_no_chain_of_causes(var: Path, tmp_path: Path) -> None:
+    """What a worker raises is printed by Spark as it is, with all that led to it."""
+    create_keyring(tmp_path)
+    options = parse_options({"path": str(var), "keys": str(tmp_path)})
+    stream = QuantumStreamReader(options, NAMES)
+    for asked in (QuantumReader(options, NAMES).partitions, stream.initialOffset):
+        with pytest.raises(WrongKey) as caught:
+            asked()
+        printed = traceback.format_exception(caught.value)
+        assert len(printed) == 4, "the head, this test, the reader, and the sentence"
+        assert "wanted=key" in printed[-1] and "given=key" in printed[-1]
+
+
+def test_item_12_spark_logs_a_line_for_an_error() -> None:
+    assert "alwaysWriteExceptions = false" in logging_of("ERROR")
+    assert "%replace{%m}{(?ms)$.*}{}%n" in logging_of("ERROR")
+    assert "alwaysWriteExceptions = true" in logging_of("INFO") and ": %m%n" in logging_of("INFO")
+
+
+# Item 13: views say what they mean, small jobs need no Spark, and all tell how far they are.
+
+VIEW = '[[view]]\nname = "a"\ntopics = "t"\nformat = "json"\n'
+FIELDS = '[view.fields]\nx = "long"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (VIEW.replace("[[view]]", "[[views]]"), "unknown=views"),
+        ('title = "x"\n' + VIEW + FIELDS, "unknown=title"),
+        (VIEW + 'topic = "t"\n' + FIELDS, "view=a, unknown=topic"),
+        (VIEW + 'schema = "x.avsc"\n' + FIELDS, "has no schema"),
+        ("", "one or more [[view]] tables"),
+        ("view = 1\n", "one or more [[view]] tables"),
+        (VIEW + FIELDS.replace("long", "int"), "cannot be"),
+    ],
+)
+def test_item_13_views_with_unknown_keys_are_refused_by_name(
+    text: str, sentence: str, var: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "views.toml").write_text(text)
+    views = ["--views", tmp_path / "views.toml", "--table", tmp_path / "table"]
+    done = run("ingest", "--data", var, *views, "--once")
+    assert done.exit_code == Exit.FAILED
+    assert sentence in " ".join(done.stderr.split())
+    assert not (tmp_path / "table").exists()
+
+
+def test_item_13_the_example_of_the_page_is_a_view(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[4] / "docs" / "lake.md").read_text()
+    text = page.split("```toml\n")[1].split("```")[0]
+    (tmp_path / "views.toml").write_text(text)
+    (tmp_path / "reading.avsc").write_text(
+        '{"type": "record", "name": "r", "fields": [{"name": "x", "type": "long"}]}'
+    )
+    views = read_views(tmp_path / "views.toml")
+    assert {view.format for view in views} == {"json", "avro"}
+    for name in View.__struct_fields__:
+        assert f"`{name}`" in page, name
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_inline", "master"),
+    [
+        ({"master": "auto", "size_bytes": 0}, True, None),
+        ({"master": "auto", "size_bytes": INLINE_BYTES_MAX}, True, None),
+        ({"master": "auto", "size_bytes": INLINE_BYTES_MAX + 1}, False, None),
+        ({"master": "auto", "size_bytes": None}, False, None),
+        ({"master": "auto", "size_bytes": 1, "is_remote": True}, False, None),
+        ({"master": "auto", "size_bytes": 1, "is_set": True}, False, None),
+        ({"master": "inline", "size_bytes": 1 << 50}, True, None),
+        ({"master": "local[2]", "size_bytes": 1}, False, "local[2]"),
+    ],
+)
+def test_item_13_size_decides_who_works(
+    asked: dict[str, Any], is_inline: bool, master: str | None
+) -> None:
+    choice = choose(**asked)
+    assert (choice.is_inline, choice.master) == (is_inline, master)
+    chose_by_size = asked["master"] == "auto" and len(asked) == 2
+    assert bool(choice.sentence) == chose_by_size
+
+
+@pytest.mark.usefixtures("no_spark")
+def test_item_13_every_job_runs_in_this_process_and_says_so(var: Path, tmp_path: Path) -> None:
+    table, node = tmp_path / "table", audited_node(tmp_path / "node")
+    logs, rows = ["--data", var], ["--table", table]
+    jobs: dict[str, list[Any]] = {
+        "ingest": [*logs, *rows, "--once"],
+        "verify": [*logs, *rows],
+        "replay": logs,
+        "compact": [*rows, "--files-min", "2"],
+        "usage": [*rows, "--out", tmp_path / "usage"],
+        "audit": [node],
+        "simulate": ["--sessions", "2000", "--prgs", "8", "--grown-prgs", "9", "--nodes", "3"],
+        "report": [*rows, "--out", tmp_path / "page.html"],
+    }
+    for name, arguments in jobs.items():
+        quiet = run(name, *arguments)
+        assert quiet.exit_code == 0, quiet.output
+        (chosen,) = quiet.stderr.splitlines()
+        assert chosen.startswith(f"{name}: ") and "MiB to read: in this process" in chosen
+        loud = run(name, *arguments, "--progress")
+        told = loud.stderr.splitlines()[1:]
+        if name not in ("ingest", "compact"):  # they have nothing left to do
+            assert told and all(line.startswith(f"{name}: ") for line in told), loud.output
+    assert "<svg" in (tmp_path / "page.html").read_text()
+    counted = pq.read_table(tmp_path / "usage")
+    assert sum(counted.column("messages").to_pylist()) == 11
+
+
+@pytest.mark.usefixtures("no_spark")
+def test_item_13_progress_is_on_standard_error_as_json_too(var: Path) -> None:
+    done = run("replay", "--data", var, "--progress", "--json", *INLINE)
+    steps = [json.loads(line) for line in done.stderr.splitlines()]
+    assert steps[-1]["step"] == "2 of 2 partitions replayed"
+    assert all("digest" in row for row in lines(done))
+
+
+def test_item_13_the_size_of_a_log_is_what_lies_behind_the_table(var: Path) -> None:
+    source = open_logs(str(var))
+    ends = {prg: source.bounds(prg).last for prg in source.prgs()}
+    assert log_bytes(source) > log_bytes(source, ends) == 0
+
+
+@pytest.mark.parametrize(
+    ("count", "percent", "wanted"),
+    [(1, 99, 1), (2, 50, 1), (3, 50, 2), (100, 99, 99), (101, 99, 100)],
+)
+def test_item_13_percentiles(count: int, percent: int, wanted: int) -> None:
+    assert percentile(list(range(1, count + 1)), percent) == wanted
+
+
+def test_item_13_limits_are_judged_here(var: Path, tmp_path: Path) -> None:
+    rows = ["--table", tmp_path / "table"]
+    assert run("ingest", "--data", var, *rows, "--once", *INLINE).exit_code == 0
+    (tmp_path / "limits.toml").write_text("[dev]\nmessages = 3\nsessions = 99\n")
+    done = run("usage", *rows, "--limits", tmp_path / "limits.toml", "--json", *INLINE)
+    assert done.exit_code == Exit.CONFLICT
+    beyond = [row for row in lines(done) if "allowed" in row]
+    assert beyond and {row["resource"] for row in beyond} == {"messages"}
+    assert all(row["used"] > row["allowed"] == 3 for row in beyond)
