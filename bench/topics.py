@@ -24,7 +24,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from quantum.routing import MatchCache, RetainedIndex, SubscriptionTrie
+from quantum.routing import RetainedIndex, SubscriptionTrie
 from quantum.tenancy import AclRule, Action, Effect, Principal, compile_acl
 from quantum.topics import matches
 from quantum.types import ClientId
@@ -91,10 +91,6 @@ def measure_trie(mix: str, count: int) -> Row:
     size = (resident_bytes() - before) / count
     found = sum(len(trie.match(topic)) for topic in topics) / ASKED
     cold = cpu_us(lambda: drain(map(trie.match, topics)), ASKED)
-    cache = MatchCache(trie)
-    few = topics[:1000] * (ASKED // 1000)
-    drain(map(cache.match, few))
-    warm = cpu_us(lambda: drain(map(cache.match, few)), len(few))
     filters = list(trie.filters())
     twin = cpu_us(lambda: [f for f in filters if matches(f, topics[0])], 1)
     return Row(
@@ -104,7 +100,6 @@ def measure_trie(mix: str, count: int) -> Row:
             f"{fill:.1f}",
             f"{found:.1f}",
             f"{cold:.1f}",
-            f"{warm:.2f}",
             f"{twin:,.0f}",
         ],
     )
@@ -198,7 +193,7 @@ def main() -> None:
         rows = list(pool.map(measure_trie, mixes, itertools.repeat(count)))
         print_rows(
             f"{count:,} subscriptions",
-            ["filters", "B each", "add µs", "found", "match µs", "from cache µs", "naive µs"],
+            ["filters", "B each", "add µs", "found", "match µs", "naive µs"],
             rows,
         )
         title, rows = pool.submit(measure_retained, count).result()

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
 import time
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from clustor.control import Command
+from clustor.control import (
+    Command,
+    Feature,
+    FeatureRow,
+    GateState,
+    KeyPurpose,
+    PublishFeatureManifest,
+    RegisterKey,
+    SetFeatureGate,
+)
+from clustor.control.features import ManifestContent
 from clustor.control.objects import canonical
+from clustor.control.signing import sign
 from clustor.runtime.cluster_file import CLUSTER_FILE, encode_cluster_file
 from clustor.runtime.control_records import CONTROL_PARTITION
 from clustor.runtime.development import prepare_cluster
+from clustor.runtime.gated_features import DIGESTS, PREDICATES
 from clustor.runtime.pki import cluster_id, utc_now
 from clustor.runtime.transport import Address
 from quantum.cli.admin_client import AdminUnreachable, post
@@ -63,6 +77,38 @@ def insist(cluster: ClusterProcess, command: Command, request_id: str) -> dict[s
             problem = str(answer)
         time.sleep(0.02)
     raise AssertionError(f"{request_id} was never answered: {problem}\n{cluster.last_words()}")
+
+
+def open_gates(
+    cluster: ClusterProcess, *features: Feature, key: Ed25519PrivateKey | None = None
+) -> None:
+    """Open gates of features, as an operator with a release key does; once for a cluster."""
+    signer = key or Ed25519PrivateKey.generate()
+    public = signer.public_key().public_bytes_raw()
+    name = f"release-{public.hex()[:8]}"
+    register = RegisterKey(purpose=KeyPurpose.CP_RELEASE, key_id=name, public_key=public)
+    assert insist(cluster, register, f"register-{name}")["outcome"] == "Done"
+    rows = tuple(FeatureRow(name=each, predicate=PREDICATES[each]) for each in features)
+    signature = sign(signer, name, KeyPurpose.CP_RELEASE, ManifestContent(version=1, rows=rows))
+    manifest = PublishFeatureManifest(version=1, rows=rows, signature=signature)
+    assert insist(cluster, manifest, f"manifest-{name}")["outcome"] == "Done"
+    for each in features:
+        set_gate(cluster, each, GateState.ENABLED)
+
+
+_tries = itertools.count()
+
+
+def set_gate(cluster: ClusterProcess, feature: Feature, state: GateState) -> None:
+    """Open or shut a gate; not before every node has reported what its build can do."""
+    command = SetFeatureGate(name=feature, state=state, predicate_digest=DIGESTS[feature])
+
+    def is_done() -> bool:
+        answer = insist(cluster, command, f"{feature}-{state}-{next(_tries)}")
+        assert answer["outcome"] == "Done" or answer["code"] == "NotSupported", answer
+        return bool(answer["outcome"] == "Done")
+
+    cluster.until(is_done, f"{feature} is {state}")
 
 
 def control(cluster: ClusterProcess, node: int) -> dict[str, Any] | None:

@@ -12,13 +12,13 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from clustor.control import ModeName, SetDurabilityMode, TenantTier, UpdateTenant
+from clustor.control import Feature, ModeName, SetDurabilityMode, TenantTier, UpdateTenant
 from clustor.log.types import IoWriterMode
 from clustor.raft.profiles import CONSISTENCY_PROFILE, THROUGHPUT
 from clustor.runtime.disk import open_disk
 from quantum.cli.admin_client import AdminUnreachable, fetch
 from tests.interop.cluster_process import DEADLINE_SECONDS, PATIENT, ClusterProcess
-from tests.interop.control_process import all_healthy, insist, prepared
+from tests.interop.control_process import all_healthy, insist, open_gates, prepared
 
 HOST = "127.0.0.1"
 GROUP = 1_000  # the tenant's only partition
@@ -175,6 +175,11 @@ def test_a_mode_is_switched_on_and_off_and_nothing_acknowledged_is_lost(tmp_path
         more(20)
         allow(cluster)
         order(cluster, ModeName.GROUP_FSYNC, 0)
+        cluster.until(
+            lambda: group_page(cluster)["durability"].get("refused_clause") == "FeatureGateShut",
+            "its gate is shut (clustor §14.2)",
+        )
+        open_gates(cluster, Feature.GROUP_FSYNC)
         cluster.until(lambda: in_force(cluster, ModeName.GROUP_FSYNC, 1), "Group-Fsync")
         more(20)
         cluster.until(lambda: bool(leader_of(cluster)), "somebody leads")

@@ -11,7 +11,6 @@ import os
 import random
 import subprocess
 import sys
-import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -34,59 +33,15 @@ from quantum.edge.tls_development import issue_client
 from tests.interop.broker_process import BrokerProcess
 from tests.interop.fuzz_inputs import KINDS, Targets, mutate, plan
 from tests.interop.machine import slowness
-from tests.interop.test_half_open import Port, publish, rss_bytes
+from tests.interop.test_half_open import Port, rss_bytes
 from tests.interop.test_no_input_kills import contained_total, listening
-from tests.quantum.serving.client import Client, connect
+from tests.interop.witness import Idle, Witness, bound_seconds, publish
+from tests.quantum.serving.client import connect
 
 SEED = int(os.environ.get("QUANTUM_FUZZ_SEED", "20"))
-WAIT_SECONDS_MAX = 0.25
 GROWTH_BYTES_MAX = 96 << 20
 NOBODY = NodeId(9)
 """A node whose certificate is good, and which is a member of nothing."""
-_IDLE = """
-import os, sys, tempfile, time
-worst = 0.0
-with tempfile.TemporaryFile(buffering=0, dir=sys.argv[1]) as file:
-    while not os.path.exists(sys.argv[2]):
-        began = time.monotonic()
-        time.sleep(0.005)
-        file.write(bytes(4096))
-        os.fsync(file.fileno())
-        worst = max(worst, time.monotonic() - began - 0.005)
-print(worst)
-"""
-
-
-class Idle:
-    """A process of nobody's interest on the same disk: how long it has to wait, others do too."""
-
-    def __init__(self, directory: Path) -> None:
-        self._stop = directory / "stop"
-        self._process = subprocess.Popen(
-            [sys.executable, "-S", "-c", _IDLE, str(directory), str(self._stop)],
-            stdout=subprocess.PIPE,
-        )
-
-    def worst_seconds(self) -> float:
-        self._stop.touch()
-        said, _ = self._process.communicate(timeout=60)
-        return float(said)
-
-
-class Witness(threading.Thread):
-    """A client that publishes with QoS 1 all the while, and remembers its longest wait."""
-
-    def __init__(self, client: Client) -> None:
-        super().__init__(daemon=True)
-        self._client = client
-        self.stopping = threading.Event()
-        self.worst_seconds = 0.0
-        self.published = 0
-
-    def run(self) -> None:
-        while not self.stopping.wait(0.005):
-            self.worst_seconds = max(self.worst_seconds, publish(self._client))
-            self.published += 1
 
 
 def targets_of(broker: BrokerProcess) -> Targets:
@@ -146,8 +101,7 @@ def fuzz(broker: BrokerProcess, scratch: Path, *, seed: int, count: int, process
     good.cut()
     assert contained_total(broker) == 0, broker.last_words()
     assert grown < GROWTH_BYTES_MAX
-    # A publish changes hands a few times on its way, and each may wait as long as anybody does.
-    assert witness.worst_seconds < WAIT_SECONDS_MAX * slow + 4 * idle_seconds
+    assert witness.worst_seconds < bound_seconds(idle_seconds, slow)
 
 
 def test_five_thousand_inputs_to_every_listener(tmp_path: Path) -> None:

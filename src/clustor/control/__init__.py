@@ -152,6 +152,7 @@ from clustor.control.key_grants import (
     plan_deks,
     waits_for,
 )
+from clustor.control.lag_alerts import LagAlert, ReportLag, plan_lag_report
 from clustor.control.machine import (
     ControlMachine,
 )
@@ -264,6 +265,7 @@ from clustor.control.steering import (
     membership_report,
     membership_request,
 )
+from clustor.control.survival import why_no_survival
 from clustor.control.tenants import (
     PARTITIONS_MAX,
     TENANT_PARTITIONS_HARD_MAX,
@@ -388,6 +390,7 @@ __all__ = [
     "IssueBreakGlass",
     "KeyEpochs",
     "KeyPurpose",
+    "LagAlert",
     "LiftFence",
     "ManifestContent",
     "Members",
@@ -439,6 +442,7 @@ __all__ = [
     "Rehearsal",
     "RemoveNode",
     "ReportDekReady",
+    "ReportLag",
     "ReportNode",
     "ReportQuarantine",
     "ReportSilence",
@@ -500,6 +504,7 @@ __all__ = [
     "membership_request",
     "newly_silent",
     "plan_deks",
+    "plan_lag_report",
     "plan_mode_step",
     "proof_of",
     "proof_verifies",
@@ -518,4 +523,5 @@ __all__ = [
     "verdicts_of",
     "verifies",
     "waits_for",
+    "why_no_survival",
 ]

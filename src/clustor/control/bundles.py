@@ -1,7 +1,13 @@
-"""Definition bundles, and the barriers behind which they become active (clustor §9.7)."""
+"""Definition bundles, and the barriers behind which they become active (clustor §9.7).
+
+Every replica of a partition tries a bundle beside what is in force and reports for itself. A
+partition is as ready as its voters are on average: one that says nothing counts as not ready at
+all. So a threshold of a million wants every voter warm, one of 600,000 two of three.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from hashlib import sha256
 from typing import Annotated, Any, ClassVar, Final
@@ -9,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Final
 import msgspec
 
 from clustor.control.calls import Command
-from clustor.control.draft import Draft, Refuse
+from clustor.control.draft import Draft, Reading, Refuse, find, scan
 from clustor.control.objects import ControlObject, canonical, key_of
 from clustor.control.placement import Placement
 from clustor.control.rbac import Authority
@@ -61,6 +67,8 @@ class ActivationBarrier(ControlObject, frozen=True, kw_only=True):
 
 
 class WarmupReadiness(ControlObject, frozen=True, kw_only=True):
+    """What one replica of a partition said last of a bundle."""
+
     PREFIX: ClassVar[str] = "readiness/"
     partition_id: Count
     bundle_id: Name
@@ -70,7 +78,7 @@ class WarmupReadiness(ControlObject, frozen=True, kw_only=True):
     reported_at: Count
 
     def key(self) -> Key:
-        return key_of(WarmupReadiness, self.bundle_id, self.partition_id)
+        return key_of(WarmupReadiness, self.bundle_id, self.partition_id, self.reported_by)
 
 
 class PublishBundle(Command, frozen=True, kw_only=True):
@@ -95,7 +103,7 @@ class ArmBarrier(Command, frozen=True, kw_only=True):
 
 
 class ReportWarmup(Command, frozen=True, kw_only=True):
-    """Report how far a partition's shadow apply is with a bundle."""
+    """Report how far the shadow apply of a node's replica is with a bundle."""
 
     node_id: Count
     partition_id: Count
@@ -105,7 +113,7 @@ class ReportWarmup(Command, frozen=True, kw_only=True):
 
 
 class DefineActivate(Command, frozen=True, kw_only=True):
-    """Activate a barrier's bundle, if every partition is ready in time."""
+    """Activate a barrier's bundle, if every partition is ready in time; groups then switch."""
 
     barrier_id: Name
 
@@ -183,17 +191,19 @@ def on_define_activate(
             keep_changes=True,
             warmup_deadline=barrier.warmup_deadline,
         )
-    records = [
-        draft.find(WarmupReadiness, barrier.bundle_id, partition)
-        for partition in barrier.partitions
+    partitions = barrier.partitions
+    reports = {
+        each: recent_reports(draft.store, barrier, each, draft.now_ms) for each in partitions
+    }
+    waiting = [
+        each
+        for each in partitions
+        if ready_ratio(draft.store, each, reports[each]) < barrier.readiness_threshold
     ]
-    ready = [record for record in records if record is not None and _counts(draft, barrier, record)]
-    if len(ready) < len(records):
-        waiting = set(barrier.partitions) - {record.partition_id for record in ready}
-        raise Refuse(
-            RefusalCode.NOT_READY, "partitions are not ready", partitions=sorted(waiting)[:32]
-        )
-    digest = sha256(canonical(ready)).digest()  # sorted by partition already
+    if waiting:
+        raise Refuse(RefusalCode.NOT_READY, "partitions are not ready", partitions=waiting[:32])
+    counted = [record for each in partitions for record in reports[each]]
+    digest = sha256(canonical(counted)).digest()  # by partition, then by node
     draft.put(
         msgspec.structs.replace(
             barrier,
@@ -205,6 +215,57 @@ def on_define_activate(
     return {"readiness_digest": digest}
 
 
-def _counts(draft: Draft, barrier: ActivationBarrier, record: WarmupReadiness) -> bool:
-    is_recent = draft.now_ms - record.reported_at <= barrier.readiness_window_ms
-    return is_recent and record.partition_ready_ratio >= barrier.readiness_threshold
+def recent_reports(
+    store: Reading, barrier: ActivationBarrier, partition_id: int, now_ms: int
+) -> list[WarmupReadiness]:
+    """Return what the replicas of a partition said lately enough for a barrier, by node."""
+    found = [
+        each
+        for each in scan(store, WarmupReadiness, barrier.bundle_id, partition_id)
+        if now_ms - each.reported_at <= barrier.readiness_window_ms
+    ]
+    return sorted(found, key=lambda each: each.reported_by)
+
+
+def ready_ratio(store: Reading, partition_id: int, reports: Iterable[WarmupReadiness]) -> int:
+    """Return how ready a partition is, in millionths: the mean of its voters."""
+    placement = find(store, Placement, partition_id)
+    voters = placement.members.voters if placement is not None else ()
+    if not voters:
+        return 0
+    said = {each.reported_by: each.partition_ready_ratio for each in reports}
+    return sum(said.get(voter, 0) for voter in voters) // len(voters)
+
+
+# The node's side.
+
+
+def on_trial(store: Reading, partition_id: int, now_ms: int) -> ActivationBarrier | None:
+    """Return the barrier whose bundle a partition's replicas try now: the one armed last."""
+    armed = [
+        each
+        for each in scan(store, ActivationBarrier)
+        if each.state is BarrierState.ARMED
+        and partition_id in each.partitions
+        and now_ms <= each.warmup_deadline
+    ]
+    return max(armed, key=lambda each: (each.armed_at, each.barrier_id), default=None)
+
+
+def activated(store: Reading, partition_id: int) -> ActivationBarrier | None:
+    """Return the barrier that opened last for a partition: its bundle shall be in force."""
+    opened = [
+        each
+        for each in scan(store, ActivationBarrier)
+        if each.state is BarrierState.ACTIVATED and partition_id in each.partitions
+    ]
+    return max(opened, key=lambda each: (each.activated_at or 0, each.barrier_id), default=None)
+
+
+def report_warmup_is_due(
+    held: WarmupReadiness | None, wanted: ReportWarmup, window_ms: int, now_ms: int
+) -> bool:
+    """Say whether a replica must report: its readiness changed, or its word grows old."""
+    if held is None or held.partition_ready_ratio != wanted.partition_ready_ratio:
+        return True
+    return now_ms - held.reported_at >= window_ms // 2

@@ -14,11 +14,13 @@ from typing import Final
 
 import msgspec
 
+from clustor.control.bundles import DefineActivate, ReportWarmup
 from clustor.control.calls import Refused
 from clustor.control.commands import KINDS
 from clustor.control.draft import Reading, find, scan
 from clustor.control.durability import RecordDurabilityMode
 from clustor.control.key_grants import ActivateDek, ForgetDek, GrantDek, ReportDekReady
+from clustor.control.lag_alerts import ReportLag
 from clustor.control.nodes import NodeSpec
 from clustor.control.placement import Placement
 from clustor.control.reports import ReportSilence
@@ -33,8 +35,11 @@ class CommandGate(StrEnum):
     DURABILITY_RECORDS = "DurabilityRecords"
     DATA_KEY_GRANTS = "DataKeyGrants"
     NODE_SILENCE = "NodeSilence"
+    DEFINITIONS = "Definitions"  # warm-ups by node, and DefineActivate in a group's own log
+    LAG_ALERTS = "LagAlerts"
     FORWARDS_HELD = "ForwardsHeld"  # a word between brokers, tag 12 of their link
     SLOW_DOWN = "SlowDown"  # a word between brokers, tag 13 of their link
+    FULL_QUEUES = "FullQueues"  # a command of the broker's log, tag 17
 
 
 GATE_OF: Final[Mapping[str, CommandGate]] = {
@@ -44,6 +49,10 @@ GATE_OF: Final[Mapping[str, CommandGate]] = {
     ActivateDek.__name__: CommandGate.DATA_KEY_GRANTS,
     ForgetDek.__name__: CommandGate.DATA_KEY_GRANTS,
     ReportSilence.__name__: CommandGate.NODE_SILENCE,
+    ReportLag.__name__: CommandGate.LAG_ALERTS,
+    # Of the first release by name; what they mean is another since nodes warm up by themselves.
+    ReportWarmup.__name__: CommandGate.DEFINITIONS,
+    DefineActivate.__name__: CommandGate.DEFINITIONS,
 }
 """The gate of a call, by its kind; what is not here every build knows."""
 

@@ -23,6 +23,7 @@ from clustor.control import (
     genesis,
     key_epochs,
     key_grants,
+    lag_alerts,
     moves,
     nodes,
     overrides,
@@ -121,6 +122,7 @@ KINDS: Final = (
         _ANY,
         _BY_NODES,
     ),
+    CommandKind(lag_alerts.ReportLag, lag_alerts.on_report_lag, _NODE, _ANY, _BY_NODES),
     CommandKind(
         quarantine.ReportQuarantine, quarantine.on_report_quarantine, _EITHER, _ANY, _BY_NODES
     ),

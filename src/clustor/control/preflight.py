@@ -9,12 +9,13 @@ import msgspec
 
 from clustor.control.calls import Command
 from clustor.control.draft import Draft, Refuse
-from clustor.control.nodes import ClusterConfig, NodeSpec, NodeState, check_profile
+from clustor.control.nodes import ClusterConfig, NodeSpec, check_profile
 from clustor.control.objects import canonical
 from clustor.control.overrides import require_override
 from clustor.control.placement import Members, Placement, advance_ring, require_epoch, ring_of
 from clustor.control.rbac import Authority
 from clustor.control.reports import is_silent, measured
+from clustor.control.survival import health_ratio, quorum_ratio
 from clustor.control.tenants import (
     PARTITIONS_MAX,
     TENANT_PARTITIONS_HARD_MAX,
@@ -46,10 +47,9 @@ class PlacePartition(Command, frozen=True, kw_only=True):
 class Rehearsal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a placement would lead to. Ratios are in millionths; at least a million is good.
 
-    `quorum_ratio` (Q): voters left after the worst loss of one zone, over the quorum; where the
-    nodes are in fewer than three zones, after the loss of one node. `health_ratio` (H): voters
-    on Active nodes that did not fall silent, over the quorum. `utilization` counts what is placed;
-    of a node that is new to the partition also what it says of itself, but not in development.
+    `quorum_ratio` and `health_ratio` are the Q and H of `survival`. `utilization` counts what is
+    placed; of a node that is new to the partition also what it says of itself, but not in
+    development.
     """
 
     routing_epoch: int
@@ -75,18 +75,19 @@ def rehearse(draft: Draft, command: PlacePartition) -> Rehearsal:
         "routing_epoch": epoch,
     }
     config = draft.need(ClusterConfig, "config")
-    quorum_ratio = _quorum_ratio(draft, members.voters, nodes)
-    active = sum(_is_healthy(draft, nodes[voter]) for voter in members.voters)
-    health_ratio = active * MILLION // _quorum(members.voters)
+    everybody = {node.node_id: node for node in draft.scan(NodeSpec)}
+    silent = [voter for voter in members.voters if is_silent(draft, voter)]
+    quorum = quorum_ratio(members.voters, everybody)
+    health = health_ratio(members.voters, everybody, silent)
     enough = len(members.voters) >= config.voters_min(command.profile or config.profile)
-    survives = config.development or min(quorum_ratio, health_ratio) >= MILLION
+    survives = config.development or min(quorum, health) >= MILLION
     return Rehearsal(
         routing_epoch=epoch,
         utilization=max(
             _utilization(draft, config, nodes[node], command.load, held) for node in nodes
         ),
-        quorum_ratio=quorum_ratio,
-        health_ratio=health_ratio,
+        quorum_ratio=quorum,
+        health_ratio=health,
         survivable=enough and survives,
         placement_digest=sha256(canonical(content)).digest(),
     )
@@ -110,23 +111,6 @@ def _utilization(
     # Who carries the partition already does not get fuller by it.
     said = 0 if carries or config.development else measured(draft, node.node_id)
     return max(said, min(after * MILLION // node.capacity, UTILIZATION_CEILING))
-
-
-def _is_healthy(draft: Draft, node: NodeSpec) -> bool:
-    return node.state is NodeState.ACTIVE and not is_silent(draft, node.node_id)
-
-
-def _quorum(voters: tuple[int, ...]) -> int:
-    return len(voters) // 2 + 1
-
-
-def _quorum_ratio(draft: Draft, voters: tuple[int, ...], nodes: dict[int, NodeSpec]) -> int:
-    zones = {node.zone for node in draft.scan(NodeSpec)}
-    if len(zones) >= 3:
-        lost = max(sum(nodes[v].zone == zone for v in voters) for zone in zones)
-    else:
-        lost = 1
-    return (len(voters) - lost) * MILLION // _quorum(voters)
 
 
 def on_place_partition(

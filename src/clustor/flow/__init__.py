@@ -1,6 +1,11 @@
 """Flow control: writes are admitted only as fast as the slowest part that must hold them."""
 
-from clustor.flow.credits import CreditLimits, Credits, strict_only_scale
+from clustor.flow.credits import (
+    STRICT_ONLY_BACKPRESSURE_MS,
+    CreditLimits,
+    Credits,
+    strict_only_scale,
+)
 from clustor.flow.errors import FlowError, FlowMisuse, UnsafeGains
 from clustor.flow.lag import LagClass, LagNumbers, LagVerdict, LagWatch, classify
 from clustor.flow.pid import (
@@ -30,6 +35,7 @@ __all__ = [
     "GAINS_BY_PROFILE",
     "LATENCY_GAINS",
     "SAMPLE_PERIOD_MS",
+    "STRICT_ONLY_BACKPRESSURE_MS",
     "THROUGHPUT_GAINS",
     "WAN_GAINS",
     "AutoTuner",

@@ -71,6 +71,10 @@ class ClientTable:
         ):
             self._drop(next(iter(self._entries)))
 
+    def use_limits(self, limits: Limits) -> None:
+        """Keep other limits from the next request on."""
+        self._limits = limits
+
     def __len__(self) -> int:
         return len(self._entries)
 

@@ -23,6 +23,10 @@ class EventHistory:
         self.compacted = compacted
         self.fingerprint_sum = sum(map(fingerprint, self._events))
 
+    def use_limits(self, limits: Limits) -> None:
+        """Keep other limits from the next command on."""
+        self._limits = limits
+
     def append(self, record: Record, record_fingerprint: int) -> None:
         self._events.append(record)
         self._bytes += len(record.key) + len(record.value) + _EVENT_OVERHEAD_BYTES

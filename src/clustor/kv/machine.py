@@ -37,8 +37,10 @@ from clustor.kv.commands import (
     WriteCommand,
     Written,
     decode_command,
+    decode_reply,
     encode_reply,
 )
+from clustor.kv.definition import decode_definition
 from clustor.kv.errors import KvMisuse, SnapshotRefused
 from clustor.kv.events import EventHistory
 from clustor.kv.store import Store
@@ -325,6 +327,42 @@ class KvMachine:
         self._now_ms = header.now_ms
         self._applied_index = header.applied_index
         self._marks = {}
+
+    # --- definitions ------------------------------------------------------------------------
+
+    def redefine(self, index: int, definition: bytes) -> None:
+        """Apply the committed activation at `index`: from here on other limits hold.
+
+        A definition that this version cannot keep changes nothing, on every replica.
+        """
+        self.advance(index)
+        self.adopt(definition)
+
+    def adopt(self, definition: bytes) -> bool:
+        """Take a definition's limits into use; False: it is none of this machine."""
+        limits = decode_definition(definition)
+        if limits is None:
+            return False
+        self._limits = limits
+        self._store.use_limits(limits)
+        self._clients.use_limits(limits)
+        self._marks = {}  # a delta carries no limits: the next snapshot is a full one
+        return True
+
+    def is_defined_by(self, definition: bytes) -> bool:
+        """Say whether a definition is in force; one that is unusable never is."""
+        return decode_definition(definition) == self._limits
+
+    def misfits(self) -> tuple[int, int]:
+        """Count the live records that could not be written now, and all live records."""
+        live, _ = self._store.frozen()
+        bad = sum(refuse_write(self._limits, each.key, each.value) is not None for each in live)
+        return bad, len(live)
+
+    @staticmethod
+    def is_refusal(reply: bytes) -> bool:
+        """Say whether a reply of this machine refuses what was asked."""
+        return isinstance(decode_reply(reply), Refused)
 
     # --- deltas -----------------------------------------------------------------------------
 

@@ -42,6 +42,11 @@ class Store:
             store._fingerprint_sum += fingerprint(record)
         return store
 
+    def use_limits(self, limits: Limits) -> None:
+        """Keep other limits from the next command on."""
+        self._limits = limits
+        self._events.use_limits(limits)
+
     def __len__(self) -> int:
         return len(self._records)
 

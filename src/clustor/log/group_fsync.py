@@ -19,6 +19,7 @@ class GroupFsyncClause(StrEnum):
 
     NONE = "None"
     PROFILE = "ProfileForbids"  # judged by the group: its profile has no Group-Fsync at all
+    FEATURE_GATE = "FeatureGateShut"  # judged by the group: the control plane has not opened it
     STRICT_FALLBACK = "StrictFallback"
     CACHE_NOT_FRESH = "CacheNotFresh"
     DOWNGRADE_BACKOFF = "DowngradeBackoff"

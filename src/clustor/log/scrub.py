@@ -21,7 +21,7 @@ from clustor.log.types import SegmentSeq
 
 ROUND_MS: Final = 21_600_000
 COVERAGE_MS: Final = 604_800_000
-_DAY_MS: Final = 86_400_000
+DAY_MS: Final = 86_400_000
 # One round fewer than fit into seven days, so that a late round does not break the promise.
 _ROUNDS_PER_COVERAGE: Final = COVERAGE_MS // ROUND_MS - 1
 
@@ -114,7 +114,7 @@ class Scrub:
     def coverage_age_days(self, now_ms: int) -> float:
         """The age of the oldest reading that any byte relies on (`scrub.coverage_age_days`)."""
         oldest = [progress.oldest_ms() for progress in self._segments.values()]
-        return (now_ms - min(oldest, default=self._started_ms)) / _DAY_MS
+        return (now_ms - min(oldest, default=self._started_ms)) / DAY_MS
 
 
 def read_slice(storage: Storage, keys: KeyRing, wanted: Slice) -> SliceResult:

@@ -176,6 +176,14 @@ class Group:
         """Append a change of the durability mode, with the epoch the control plane issued."""
         return self.leadership.propose_transition(transition)
 
+    def allow_group_fsync(self, *, allowed: bool) -> None:
+        """Open or close the gate of Group-Fsync (§14.2); it is open where nobody has gates."""
+        self.leadership.group_fsync_allowed = allowed
+
+    def propose_activation(self, payload: bytes) -> Accepted | Refused:
+        """Append a DefineActivate entry: the machine changes its rules there."""
+        return self.leadership.propose_activation(payload)
+
     def change_membership(self, request: MembershipRequest) -> LogIndex:
         """Begin a change of members, or raise MembershipRefused."""
         if not self.core.leads:

@@ -88,6 +88,8 @@ class Leadership:
         self.reconfiguration = Reconfiguration(core)
         self.group_fsync = GroupFsyncBudget(core.profile.group_fsync)
         self.incident_flags: set[str] = set()
+        self.group_fsync_allowed = True
+        """Whether the gate of Group-Fsync is open; whoever drives the group says so."""
         self.fenced = ""
         """The fence under which nothing is taken or acknowledged; empty: there is none."""
         self._transfer_to: ReplicaId | None = None
@@ -250,6 +252,14 @@ class Leadership:
         index = self.append(Proposal(EntryKind.DURABILITY_TRANSITION, payload))
         return Accepted(core.hard.term, index, index)
 
+    def propose_activation(self, payload: bytes) -> Accepted | Refused:
+        """Append a DefineActivate; the payload is the machine's to read."""
+        core = self._core
+        if not core.leads:
+            return Refused(RefusedBecause.NOT_LEADER, core.leader_id)
+        index = self.append(Proposal(EntryKind.DEFINE_ACTIVATE, payload))
+        return Accepted(core.hard.term, index, index)
+
     def _group_fsync_refusal(self) -> RefusedBecause | None:
         if self._access.fallback.refuse(GatedOperation.GROUP_FSYNC):
             return RefusedBecause.STRICT_FALLBACK
@@ -262,6 +272,8 @@ class Leadership:
         profile = self._core.profile
         if not profile.allows_group_fsync:
             return GroupFsyncClause.PROFILE
+        if not self.group_fsync_allowed:
+            return GroupFsyncClause.FEATURE_GATE
         return failed_clause(self.group_fsync_state(), profile.group_fsync)
 
     def group_fsync_state(self) -> GroupFsyncState:
@@ -298,6 +310,8 @@ class Leadership:
             return True
         if self._core.hard.durability_mode is DurabilityMode.STRICT:
             return False
+        if not self.group_fsync_allowed:
+            return True
         state = self.group_fsync_state()
         state.cache_state = CacheState.FRESH
         return not can_enable_group_fsync(state, self._core.profile.group_fsync)

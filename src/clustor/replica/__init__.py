@@ -1,5 +1,6 @@
 """One group on one replica: commands in, replies out, and nothing said before it is durable."""
 
+from clustor.replica.activation import Activation, apply_entry
 from clustor.replica.batch import decode_batch, encode_batch
 from clustor.replica.delaying import NodeInflight
 from clustor.replica.documents import (
@@ -15,7 +16,7 @@ from clustor.replica.errors import (
     ReplicaExists,
     ReplicaMisuse,
 )
-from clustor.replica.machine import NewMachine, StateMachine
+from clustor.replica.machine import DefinableMachine, NewMachine, StateMachine
 from clustor.replica.quarantined import is_checksum_fault, quarantined_replica
 from clustor.replica.readmission import (
     ReadmissionStep,
@@ -26,6 +27,7 @@ from clustor.replica.readmission import (
 )
 from clustor.replica.replica import Replica
 from clustor.replica.settings import Entropy, ReplicaSettings
+from clustor.replica.shadow import Shadow, ShadowState
 from clustor.replica.transfer import (
     ChunkSent,
     ChunkWanted,
@@ -58,9 +60,11 @@ from clustor.replica.types import (
 __all__ = [
     "HARD_STATE_FILE",
     "IDENTITY_FILE",
+    "Activation",
     "Applied",
     "ChunkSent",
     "ChunkWanted",
+    "DefinableMachine",
     "Delay",
     "DiskJob",
     "DiskRead",
@@ -90,10 +94,13 @@ __all__ = [
     "ReplicaOutput",
     "ReplicaSettings",
     "RequestId",
+    "Shadow",
+    "ShadowState",
     "Standing",
     "StateMachine",
     "Transfer",
     "Unknown",
+    "apply_entry",
     "decode_batch",
     "decode_transfer",
     "encode_batch",

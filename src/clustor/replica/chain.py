@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from clustor.log.keys import KeyRing
 from clustor.log.steps import Storage
@@ -13,11 +13,16 @@ from clustor.snapshot.errors import CorruptSnapshot
 
 
 def restore_contents(
-    machine: StateMachine, contents: Iterable[Iterable[bytes]]
+    machine: StateMachine,
+    contents: Iterable[Iterable[bytes]],
+    check: Callable[[int], None] = lambda _: None,
 ) -> SnapshotHeader | None:
-    """Restore a full snapshot's content, then each delta's; return the last one's header."""
+    """Restore a full snapshot's content, then each delta's; return the last one's header.
+
+    `check` is called with the number of each link once the machine has it, and may raise.
+    """
     header: SnapshotHeader | None = None
-    for content in contents:
+    for nth, content in enumerate(contents):
         is_first = header is None
         header, rest = split_header(content)
         if is_first:
@@ -26,6 +31,7 @@ def restore_contents(
             machine.restore_delta(rest)
         else:
             raise CorruptSnapshot("a delta for a machine that has none")
+        check(nth)
     return header
 
 

@@ -20,7 +20,7 @@ from clustor.replica.chain import mark
 from clustor.replica.disk_queue import DiskQueue
 from clustor.replica.header import SnapshotHeader, encode_header
 from clustor.replica.jobs import NextChunk, Relist
-from clustor.replica.machine import DeltaMachine, DigestsLater, StateMachine
+from clustor.replica.machine import DeltaMachine, DigestsDeltas, DigestsLater, StateMachine
 from clustor.replica.reading import Reader
 from clustor.replica.settings import ReplicaSettings
 from clustor.snapshot.catalog import Catalog, Relisted, plan_acknowledge, plan_authorize
@@ -49,8 +49,10 @@ class Shelf:
     busy: bool = False
 
 
-def state_digest(machine: StateMachine) -> HexDigest:
-    """The manifest's digest of the state: whoever restores it compares."""
+def state_digest(machine: StateMachine, kind: SnapshotKind) -> HexDigest:
+    """The manifest's digest of what was restored last, a snapshot of this kind: compare them."""
+    if kind is SnapshotKind.DELTA and isinstance(machine, DigestsDeltas):
+        return pane_digest(machine.delta_digest())
     return pane_digest(machine.digest())
 
 
@@ -70,6 +72,9 @@ def freeze(machine: StateMachine, kind: SnapshotKind, parent_base: int | None) -
     """Freeze what a snapshot of this kind holds; None where the machine knows no delta."""
     if kind is SnapshotKind.FULL and isinstance(machine, DigestsLater):
         return Frozen(*machine.frozen())
+    if kind is SnapshotKind.DELTA and isinstance(machine, DigestsDeltas):
+        found = None if parent_base is None else machine.frozen_delta(parent_base)
+        return None if found is None else Frozen(*found)
     digest = machine.digest()
     if kind is SnapshotKind.FULL:
         return Frozen(machine.snapshot(), lambda: digest)

@@ -208,9 +208,13 @@ class Installing:
         assert isinstance(found, list)
         head = self._chain[-1]
         machine = self._shelf.settings.new_machine()
+
+        def check(nth: int) -> None:
+            link = self._chain[nth]
+            link.on_restored(state_digest(machine, link.manifest.snapshot_kind), ())
+
         try:
-            header = restore_contents(machine, found)
-            head.on_restored(state_digest(machine), ())
+            header = restore_contents(machine, found, check)
             assert header is not None
             mark(machine, head.manifest.base_index)
             self._machine = machine

@@ -51,7 +51,44 @@ class DeltaMachine(StateMachine, Protocol):
         """Give what changed since that moment, as of now; None where it is not known."""
 
     def restore_delta(self, chunks: Iterable[bytes], /) -> None:
-        """Go on to what a delta ends with, or raise and be unchanged."""
+        """Go on to what a delta ends with, or raise: then it is given up, and may be empty."""
+
+
+@runtime_checkable
+class DigestsDeltas(DeltaMachine, Protocol):
+    """A machine whose digest costs as much as its whole state: a delta has one of its own.
+
+    It covers what the delta tells of. What it does not tell of is the snapshot's before it, whose
+    own digest was compared: a chain is believed link by link.
+    """
+
+    def frozen_delta(
+        self, base_index: int, /
+    ) -> tuple[Iterator[bytes], Callable[[], bytes]] | None:
+        """Give `delta`, and its digest once all of that was taken."""
+
+    def delta_digest(self) -> bytes:
+        """Return the digest of the delta that was restored last, made from the state it led to."""
+
+
+@runtime_checkable
+class DefinableMachine(StateMachine, Protocol):
+    """A machine whose rules are a document that can be exchanged while it runs (clustor §9.7)."""
+
+    def redefine(self, index: int, definition: bytes, /) -> None:
+        """Apply the committed activation at `index`; what is unusable changes nothing."""
+
+    def adopt(self, definition: bytes, /) -> bool:
+        """Take a definition into use beside the log; False: it is none of this machine."""
+
+    def is_defined_by(self, definition: bytes, /) -> bool:
+        """Say whether a definition is in force."""
+
+    def misfits(self) -> tuple[int, int]:
+        """Count what it holds and could not take now, and all that it holds."""
+
+    def is_refusal(self, reply: bytes, /) -> bool:
+        """Say whether a reply refuses what was asked."""
 
 
 NewMachine: TypeAlias = Callable[[], StateMachine]

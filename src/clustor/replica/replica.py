@@ -7,6 +7,7 @@ when the whole plan is durable, a reply leaves when the group allows it and the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Self
 
 from clustor.log.log import Log
@@ -37,18 +38,19 @@ from clustor.raft.types import (
     Role,
     RoutingEpoch,
 )
-from clustor.replica.batch import decode_batch
+from clustor.replica.activation import Activation, apply_entry, commands_of, encode_activation
 from clustor.replica.disk_queue import DiskQueue
 from clustor.replica.documents import plan_hard_state, plan_identity
 from clustor.replica.emission_clock import EmissionClock
 from clustor.replica.emitting import Shelf
 from clustor.replica.fetching import Fetching
-from clustor.replica.machine import StateMachine
+from clustor.replica.machine import DefinableMachine, StateMachine
 from clustor.replica.opening import Opened, prepare_new, prepare_open, prepare_rejoin
 from clustor.replica.proposals import Proposals
 from clustor.replica.read_gate import ReadGate
 from clustor.replica.reading import Reader
 from clustor.replica.settings import ReplicaSettings
+from clustor.replica.shadow import Shadow, copy_under
 from clustor.replica.snapshots import EmissionClause, Snapshots
 from clustor.replica.transfer import Transfer
 from clustor.replica.types import (
@@ -89,8 +91,11 @@ class Replica:
         )
         self.apply_seconds: list[float] = []
         """How long each batch took to apply, for who has given a clock, and empties this."""
+        self.shadow: Shadow | None = None
+        """A definition on trial: it is fed with all that is applied here."""
         self.failed: str | None = None
         self.is_damaged = False  # why it failed: bytes are not what was written
+        self.fault = ""  # why it failed: an error of our own, in a driver that contains those
         self._mending = True
         self._disk = DiskQueue()
         self._reader = Reader()
@@ -301,6 +306,25 @@ class Replica:
         """
         return self.group.propose_transition(transition)
 
+    # Definitions.
+
+    def propose_activation(self, activation: Activation) -> Accepted | GroupRefused:
+        """Append the entry at which a definition comes into force on every replica."""
+        return self.group.propose_activation(encode_activation(activation))
+
+    def begin_shadow(
+        self, definition: bytes
+    ) -> Callable[[], tuple[DefinableMachine | None, int, int]] | None:
+        """Put a definition on trial, and return the job that copies the state for it.
+
+        What the job returns goes to `Shadow.copied` of the shadow that stands here now. None:
+        this machine has no definition.
+        """
+        if not self.ready or not isinstance(self.machine, DefinableMachine):
+            return None
+        self.shadow = Shadow(definition, self.applied_index)
+        return copy_under(self.settings.new_machine, self.machine.snapshot(), definition)
+
     def transfer(self, target: ReplicaId) -> GroupRefused | None:
         """Hand the leadership over; None says that it began."""
         return self.group.transfer(target)
@@ -386,8 +410,15 @@ class Replica:
 
         `open` will refuse, and `rejoin` is the way on.
         """
+        self._damaged(f"the log is damaged: {detail}")
+
+    def snapshot_damaged(self, detail: str) -> None:
+        """Stop for good: a start would not find the snapshot that the log begins behind."""
+        self._damaged(f"a snapshot is damaged: {detail}")
+
+    def _damaged(self, reason: str) -> None:
         self.is_damaged = self.is_damaged or self.failed is None
-        self._fail(f"the log is damaged: {detail}")
+        self._fail(reason)
 
     def stop_for_good(self, reason: str) -> None:
         """Stop because the driver cannot answer for this replica any more, and say why."""
@@ -528,9 +559,13 @@ class Replica:
 
     def _apply_entries(self, entries: list[Entry]) -> None:
         for entry in entries:
+            replies = apply_entry(self.machine, entry)
             if entry.kind is EntryKind.DATA:
-                replies = self.machine.apply_batch(entry.index, _commands(entry))
                 self._proposals.applied(entry, replies)
+                if self.shadow is not None:
+                    self.shadow.offer(entry.index, commands_of(entry), replies)
+            elif entry.kind is EntryKind.DEFINE_ACTIVATE:
+                self.shadow = None  # it was a trial against the rules before
         self.applied_index = entries[-1].index
         # The state is as durable as the log and the snapshot that it is rebuilt from.
         self.group.applied(self.applied_index, self.applied_index)
@@ -541,6 +576,7 @@ class Replica:
         if install.base_index > self.applied_index:
             self.machine = machine
             self.applied_index = install.base_index
+            self.shadow = None  # it has not seen what the snapshot brought
 
     def _role_changed(self, change: RoleChange) -> None:
         term = change.term if change.role is Role.LEADER else None
@@ -566,11 +602,3 @@ def _only_appends(found: Output) -> bool:
         and found.emit_snapshot is None
         and found.compact_through is None
     )
-
-
-def _commands(entry: Entry) -> list[bytes]:
-    """Return the commands of an entry; one that is no batch has none, on every replica."""
-    try:
-        return decode_batch(entry.payload)
-    except ValueError:
-        return []

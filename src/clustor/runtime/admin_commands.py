@@ -21,9 +21,11 @@ from clustor.runtime.cluster_file import ClusterFile
 from clustor.runtime.errors import NodeError
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.members import WantedChange, change_members
+from clustor.runtime.waivers import take_waiver
 
 if TYPE_CHECKING:
     from clustor.runtime.node import Node
+    from clustor.runtime.rotation import NodeTrust
 
 Answer: TypeAlias = tuple[int, object]
 """The HTTP status, and what is sent as JSON."""
@@ -61,6 +63,8 @@ class AdminCommands:
         self._read_cluster = read_cluster
         self.scrub_now: Callable[[HostedGroup], dict[str, Any]] | None = None
         """Begins to read a whole group again; None: nothing here does."""
+        self.trust: NodeTrust | None = None
+        """Whom waivers are given to."""
 
     def carry_out(self, path: str, body: bytes) -> Answer:
         """Do what was posted; every refusal is an answer too."""
@@ -68,6 +72,8 @@ class AdminCommands:
             return self._reload()
         if path == "/clock":
             return self._shift_clock(body)
+        if path == "/revocation/waiver":
+            return take_waiver(self._node, self.trust, body)
         found = _GROUP_PATH.fullmatch(path)
         group = None if found is None else self._node.groups.get(PartitionId(int(found[1])))
         if found is None or group is None:

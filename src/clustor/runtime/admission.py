@@ -14,6 +14,7 @@ from typing import Final
 from clustor.flow import (
     GAINS_BY_PROFILE,
     SAMPLE_PERIOD_MS,
+    STRICT_ONLY_BACKPRESSURE_MS,
     AutoTuner,
     CreditLimits,
     Credits,
@@ -52,6 +53,7 @@ class FlowNumbers:
     lag: LagNumbers = LagNumbers()
     structural_override: bool = False
     structural_hard_block: bool = False
+    strict_only_ms_max: int = STRICT_ONLY_BACKPRESSURE_MS
     disk: DiskNumbers = DiskNumbers()
 
 
@@ -77,6 +79,8 @@ class Admission:
         self.credits = Credits(gains, numbers.credits)
         self.tuner = AutoTuner(profile.name, gains)
         self.disk = DiskLevel.ROOM
+        self._may_tune = True  # without a control plane there is no gate
+        self._overridden = False  # by a signed override: see `override_structural`
         self._watch = self._new_watch()
         self.verdict = self._calm()
         """Of the lag; its share of the credits is also the disk's."""
@@ -94,13 +98,22 @@ class Admission:
 
     def _new_watch(self) -> LagWatch:
         watch = LagWatch(self._numbers.lag)
-        watch.structural_override = self._numbers.structural_override
+        watch.structural_override = self._overridden or self._numbers.structural_override
         watch.structural_hard_block = self._numbers.structural_hard_block
         return watch
 
     def _calm(self) -> LagVerdict:
         share = 0.0 if self._numbers.structural_hard_block else 1.0
         return LagVerdict(LagClass.NONE, share * CREDIT_SHARE[self.disk])
+
+    def allow_tuning(self, *, allowed: bool) -> None:
+        """Open or close the gate of the auto-tuner; shut, the profile's gains hold."""
+        self._may_tune = allowed
+
+    def override_structural(self, *, active: bool) -> None:
+        """Let a leader stay although a lag is structural, or let it step down again (§10.6)."""
+        self._overridden = active
+        self._watch.structural_override = active or self._numbers.structural_override
 
     # Commands.
 
@@ -139,7 +152,9 @@ class Admission:
     def _strict_share(self) -> float:
         """Halve the credits of a leader that was alone in Strict for long (§6.3)."""
         since_ms = self._replica.group.fallback.local_only_since_ms
-        return 1.0 if since_ms is None else strict_only_scale(self._now_ms - since_ms)
+        if since_ms is None:
+            return 1.0
+        return strict_only_scale(self._now_ms - since_ms, self._numbers.strict_only_ms_max)
 
     # Time.
 
@@ -215,7 +230,7 @@ class Admission:
         self.credits.pid.gains = self.tuner.sample(
             self.credits.pid.error,
             fixed_uring=group.core.io_writer_mode is IoWriterMode.FIXED_URING,
-            cache_fresh=group.access.cache is CacheState.FRESH,
+            cache_fresh=self._may_tune and group.access.cache is CacheState.FRESH,
         )
 
     def _carry_out(self, verdict: LagVerdict) -> None:
@@ -235,7 +250,6 @@ class Admission:
 
     def _words(self) -> str:
         behind = [f"{name} by {lag.lag_bytes} bytes" for name, lag in self._behind().items()]
-        # ControlPlaneRaft hears of a structural lag here, when it exists.
         return f"lag {self.verdict.lag_class}: {', '.join(behind) or 'nobody is behind'}"
 
     # Followers.

@@ -41,6 +41,7 @@ class Changes:
     all: bool = False
     partitions: set[PartitionId] = field(default_factory=set)
     placed: bool = False  # a placement is another now
+    binding: bool = False  # keys or fences: a node that starts cut off must have them
     more: bool = False  # there is more to fold: come again
 
 
@@ -122,7 +123,7 @@ def touched(events: Iterable[Record]) -> Changes:
             changes.partitions.add(PartitionId(int(name)))
             changes.placed |= prefix == b"placement"
         elif event.key.startswith(_OF_ALL):
-            changes.all = True
+            changes.all = changes.binding = True
     return changes
 
 

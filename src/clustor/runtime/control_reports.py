@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Final
 from clustor.control import (
     Feature,
     NodeLoad,
+    ReportLag,
     ReportNode,
     WriterMode,
     utilization_of,
 )
 from clustor.control.command_gates import CommandGate
+from clustor.flow import LagClass
 from clustor.runtime.build import build
+from clustor.runtime.hosted_group import HostedGroup
 
 if TYPE_CHECKING:
     from clustor.runtime.node import Node
@@ -41,6 +44,22 @@ def report_of(node: Node, version: str) -> ReportNode:
         io_writer_mode=WriterMode[node.disk.mode.name],
         features=tuple(sorted(each.value for each in (*BUILD_FEATURES, *CommandGate))),
         load=_load(node),
+    )
+
+
+def lag_report_of(group: HostedGroup, node_id: int) -> ReportLag:
+    """Gather what the leader of a group would say of a structural lag now; no followers: none."""
+    admission = group.admission
+    lags = {}
+    if admission.verdict.lag_class is LagClass.STRUCTURAL:
+        worst = admission.lags().items()
+        lags = {int(member): lag for member, lag in worst if lag.lag_class is not LagClass.NONE}
+    return ReportLag(
+        partition_id=int(group.partition_id),
+        node_id=node_id,
+        term=group.replica.group.core.hard.term,
+        followers=tuple(sorted(lags)),
+        lag_bytes=max((lag.lag_bytes for lag in lags.values()), default=0),
     )
 
 

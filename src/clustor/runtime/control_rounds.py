@@ -10,13 +10,13 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from clustor.control import (
-    Answer,
     ClusterConfig,
     Command,
+    LagAlert,
     NodeReport,
     RbacManifest,
     Reading,
@@ -26,6 +26,7 @@ from clustor.control import (
     is_stale,
     key_of,
     newly_silent,
+    plan_lag_report,
     report_is_due,
     scan,
     waits_for,
@@ -33,7 +34,8 @@ from clustor.control import (
 from clustor.log.errors import LogError
 from clustor.runtime.control_desk import Desk
 from clustor.runtime.control_records import lacks_steward, steward_of
-from clustor.runtime.control_reports import LOOK_SECONDS, build_version, report_of
+from clustor.runtime.control_reports import LOOK_SECONDS, build_version, lag_report_of, report_of
+from clustor.runtime.definitions import Call, Definitions, Read
 from clustor.runtime.errors import ControlUnavailable
 from clustor.runtime.rotation_grants import KeyGrants
 from clustor.runtime.signer_keys import SignerKeeper, keep_trusted, snapshot_keys
@@ -42,8 +44,6 @@ from clustor.security import SecurityError
 
 if TYPE_CHECKING:
     from clustor.runtime.node import Node
-
-Call: TypeAlias = Callable[[Command], Awaitable[Answer]]
 
 journal = logging.getLogger("clustor.control")
 
@@ -60,6 +60,7 @@ class Rounds:
         state: Callable[[], Reading],
         call_for_node: Call,
         call_as_steward: Call,
+        reading: Read,
     ) -> None:
         self._node = node
         self._desk = desk
@@ -70,6 +71,7 @@ class Rounds:
         self._grants = KeyGrants(
             node.keys_directory, node.settings.keys, node.node_id, node.cluster.dek_period_ms
         )
+        self._definitions = Definitions(node, call_for_node, reading)
         self._version = build_version()
         self._complaint = ""
         self._manifest_seen = 0
@@ -84,6 +86,8 @@ class Rounds:
                 await self._report()
                 await self._record_silence()
                 await self._rotate()
+                await self._report_lags()
+                await self._definitions.look(self._state(), _wall_ms())
 
     async def _report(self) -> None:
         """Say how this node is when that changed; one word for all its groups.
@@ -98,6 +102,16 @@ class Rounds:
         """As the leader, record which nodes are not heard any more."""
         for silence in newly_silent(self._state(), *self._desk.heard()):
             await self._call_as_steward(silence)
+
+    async def _report_lags(self) -> None:
+        """As the leader of groups, say whose followers are behind for good, and when that ends."""
+        for group in list(self._node.groups.values()):
+            if group.replica.leads and group is not self._desk.group:
+                report = lag_report_of(group, int(self._node.node_id))
+                held = find(self._state(), LagAlert, int(group.partition_id))
+                due = plan_lag_report(held, report)
+                if due is not None:
+                    await self._call_for_node(due)
 
     async def _rotate(self) -> None:
         """Take granted keys, say what this node has, and, as the leader, see to what is due."""

@@ -26,6 +26,7 @@ from clustor.control import (
     Command,
     ControlCache,
     ControlMachine,
+    Feature,
     Moment,
     NodeSpec,
     NodeState,
@@ -69,7 +70,7 @@ from clustor.runtime.control_wire import (
     encode_message,
 )
 from clustor.runtime.errors import ControlUnavailable
-from clustor.runtime.gated_features import tell_groups
+from clustor.runtime.gated_features import open_gates, tell_groups
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.kv_service import KvService
 from clustor.runtime.pki import NodeId
@@ -118,7 +119,12 @@ class ControlService:
             node.now_ms,
         )
         self._own_proofs = OwnProofs()
-        self._steering = Steering(node.node_id, self.call_for_node, self.call_as_steward)
+        self._steering = Steering(
+            node.node_id,
+            self.call_for_node,
+            self.call_as_steward,
+            lambda: Feature.OBSERVER_ADMISSION in open_gates(self),
+        )
         proof_key = signers.signers[KeyUse.CONTROL_PLANE_PROOF]
         self._desk = Desk(node, self.group, self._send, signers.proof_key_id, proof_key)
         self._rounds = Rounds(
@@ -128,6 +134,7 @@ class ControlService:
             state=self.state,
             call_for_node=self.call_for_node,
             call_as_steward=self.call_as_steward,
+            reading=self.reading,
         )
         self._steward = Steward(
             lambda: self.group.replica.leads,
@@ -406,6 +413,8 @@ class ControlService:
             more = changes.more
             if changes.all:
                 self._tell_all()
+            if changes.binding:
+                self._saving.set()  # a node that starts cut off believes and obeys by them
             if changes.placed:
                 self._steward.look()  # a node that left may carry nothing any more
             for partition in changes.partitions:
@@ -440,6 +449,7 @@ class ControlService:
         word = self.cache.word_for(group.partition_id, self._now())
         if word is None:
             return
+        tell_groups(self, (group,))
         replica = group.replica
         if word.reconciled:
             replica.proof_conflict_reconciled()

@@ -30,12 +30,13 @@ from clustor.control import (
     membership_report,
     membership_request,
     plan_mode_step,
+    why_no_survival,
 )
 from clustor.control.placement import digest_of
 from clustor.log.types import PartitionId
 from clustor.raft.errors import MembershipRefused
 from clustor.raft.leadership import Refused as GroupRefused
-from clustor.raft.membership import membership_digest
+from clustor.raft.membership import ChangeKind, membership_digest
 from clustor.raft.reconfiguration import MembershipRequest, Phase
 from clustor.raft.transition import Transition
 from clustor.raft.types import RoutingEpoch
@@ -139,8 +140,17 @@ def mode_facts_of(group: HostedGroup) -> ModeFacts:
 class Steering:
     """The groups that one node leads. One report of a group is under way at a time."""
 
-    def __init__(self, node_id: int, call_for_node: Call, call_as_steward: Call) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        call_for_node: Call,
+        call_as_steward: Call,
+        may_observe: Callable[[], bool],
+    ) -> None:
+        """`may_observe` says whether new observers are admitted (clustor §14.2)."""
         self._node_id = node_id
+        self._may_observe = may_observe
+        self._waits: dict[PartitionId, str] = {}  # what was said of each last
         self._call_for_node = call_for_node
         self._call_as_steward = call_as_steward
         self._under_way: set[PartitionId] = set()
@@ -156,6 +166,7 @@ class Steering:
         if partition in self._under_way:
             self.unsettled.add(partition)  # what is said now may come to nothing
             return None
+        self._judge(group, placement, store)
         step = self._step(group, placement, store)
         if isinstance(step, MembershipRequest):
             self._begin(group, step)
@@ -170,6 +181,16 @@ class Steering:
         return self._report(
             partition, self._call_for_node if by_node else self._call_as_steward, step
         )
+
+    def _judge(self, group: HostedGroup, placement: Placement, store: Reading) -> None:
+        """Roll a move back that would not be allowed to begin now (clustor §9.9)."""
+        change = group.replica.group.leadership.reconfiguration
+        if placement.previous is None or change.phase not in (Phase.CATCH_UP, Phase.JOINT):
+            return
+        why = why_no_survival(store, placement)
+        if why and change.survivable:
+            journal.warning("group %d: its move is taken back: %s", group.partition_id, why)
+            group.replica.group.survivability_failed()
 
     def _step(
         self, group: HostedGroup, placement: Placement, store: Reading
@@ -195,12 +216,28 @@ class Steering:
             journal.info("group %d: %s begins with epoch %d", group.partition_id, mode, epoch)
 
     def _begin(self, group: HostedGroup, request: MembershipRequest) -> None:
+        """Begin a change, or say once what it waits for; it is looked at again and again."""
+        partition = group.partition_id
+        why = self._try(group, request)
+        if why != self._waits.get(partition):
+            if why:
+                journal.info("group %d: the move waits: %s", partition, why)
+            else:
+                journal.info("group %d: a placed move begins", partition)
+        if why:
+            self._waits[partition] = why
+        else:
+            self._waits.pop(partition, None)
+
+    def _try(self, group: HostedGroup, request: MembershipRequest) -> str:
+        observes = any(each.kind is ChangeKind.ADD_OBSERVER for each in request.changes)
+        if observes and not self._may_observe():
+            return "the gate ObserverAdmission is shut"
         try:
             group.replica.change_membership(request)
         except MembershipRefused as error:
-            journal.info("group %d: the move waits: %s", group.partition_id, error.reason)
-        else:
-            journal.info("group %d: a placed move begins", group.partition_id)
+            return error.reason
+        return ""
 
     async def _report(self, partition: PartitionId, call: Call, command: Command) -> None:
         try:

@@ -3,7 +3,8 @@
 A node that is drained hands every group over that it leads, again and again until nobody gives it
 one, and the broker sends its clients away (`Node.draining`). A clock that jumps or runs away ends
 every leadership here, and no group campaigns until it is steady (quantum §6.2): what is stamped
-into entries, and what expires by them, would be wrong for everybody.
+into entries, and what expires by them, would be wrong for everybody. Overrides of the control
+plane's ledger are obeyed while they are active, and not a second longer.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from clustor.runtime.audit_writer import wall_ms
+from clustor.runtime.overrides_in_force import LOOK_MS as OVERRIDES_LOOK_MS
+from clustor.runtime.overrides_in_force import OverridesInForce
 from clustor.telemetry.clock_guard import ClockGuard
 
 if TYPE_CHECKING:
@@ -35,6 +39,8 @@ class NodeDuties:
         """A fault that tests and drills inject: the guard sees the time of day so much off."""
         self.on_drain: list[Callable[[bool], None]] = []
         """Who wants to hear that this node is drained, or wanted again."""
+        self.overrides = OverridesInForce(node)
+        self._overrides_due_ms = 0
         self._clock_due_ms = 0
         self._drain_due_ms = 0
 
@@ -42,6 +48,9 @@ class NodeDuties:
         if now_ms >= self._clock_due_ms:
             self._clock_due_ms = now_ms + CLOCK_LOOK_MS
             self._watch_clock(now_ms)
+        if now_ms >= self._overrides_due_ms:
+            self._overrides_due_ms = now_ms + OVERRIDES_LOOK_MS
+            self.overrides.look(wall_ms())
         if now_ms >= self._drain_due_ms:
             self._drain_due_ms = now_ms + DRAIN_LOOK_MS
             self._drain()

@@ -18,10 +18,11 @@ from clustor.raft.leadership import Accepted, Refused
 from clustor.raft.reconfiguration import MembershipRequest
 from clustor.raft.transition import Transition
 from clustor.raft.types import ReplicaId
-from clustor.replica import DiskWork, Replica, ReplicaError, ReplicaOutput
+from clustor.replica import Activation, DiskWork, Replica, ReplicaError, ReplicaOutput
 from clustor.runtime.containment import contained
 
 PLACE: Final = "group"
+FENCED: Final = "fenced by an error of our own"
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -66,9 +67,11 @@ class FencedReplica(Replica):
         """Stop for good because of an error of our own; a second one changes nothing."""
         digest = contained.caught(PLACE, f"group {self.identity.partition_id}", error)
         self._unplanned.clear()
+        if self.failed is None:
+            self.fault = f"{FENCED} ({type(error).__name__}, {digest})"
         self.stop_for_good(
-            f"fenced by an error of our own ({type(error).__name__}, {digest}):"
-            " restart the node to open it again"
+            f"{FENCED} ({type(error).__name__}, {digest}):"
+            " `quantum admin quarantines resume`, or a restart of the node, opens it again"
         )
 
     def take(self, *, plan_later: bool = False) -> ReplicaOutput:
@@ -99,6 +102,13 @@ class FencedReplica(Replica):
     def propose_transition(self, transition: Transition) -> Accepted | Refused:
         try:
             return super().propose_transition(transition)
+        except Exception as error:
+            self.fence(error)
+            raise
+
+    def propose_activation(self, activation: Activation) -> Accepted | Refused:
+        try:
+            return super().propose_activation(activation)
         except Exception as error:
             self.fence(error)
             raise

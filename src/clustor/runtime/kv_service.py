@@ -236,11 +236,13 @@ class KvService:
         watches = self._watches.get(group.partition_id)
         if not watches:
             return
-        machine = _machine(group)
-        if self._seen.get(group.partition_id) != machine.revision and self._may_show(group):
-            self._seen[group.partition_id] = machine.revision
+        partition, machine = group.partition_id, _machine(group)
+        if not self._may_show(group):
+            self._seen.pop(partition, None)  # what is shown again begins with what was kept back
+        elif self._seen.get(partition) != machine.revision:
+            self._seen[partition] = machine.revision
             for key in list(watches):
-                self._feed(group.partition_id, key, machine)
+                self._feed(partition, key, machine)
 
     def _may_show(self, group: HostedGroup) -> bool:
         return self.reads.may_watch(group) and self.reads.may_show_newest(group)
@@ -375,6 +377,7 @@ class KvService:
         self._ticks += 1
         for partition, group in self._groups.items():
             self._revoke_watches(group)
+            self._feed_all(group)  # its copy may have been confirmed since, which is no output
             if self._ticks % _SILENT_TICKS_MAX == 0:
                 self._give_signs_of_life(group)
             if not group.replica.leads or partition in self._expiring:

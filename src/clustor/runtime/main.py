@@ -34,7 +34,7 @@ from clustor.runtime.admin_ports import CertificateGuard
 from clustor.runtime.admin_trust import AdminTrust
 from clustor.runtime.audit_control import ControlFollower
 from clustor.runtime.audit_desk import open_desk
-from clustor.runtime.audit_writer import AUDIT_DIRECTORY
+from clustor.runtime.audit_writer import AUDIT_DIRECTORY, wall_ms
 from clustor.runtime.cluster_file import ClusterFile, read_cluster_file
 from clustor.runtime.containment import contained, on_loop_error
 from clustor.runtime.control_orders import GroupOrders
@@ -237,12 +237,14 @@ async def serve_node(
     node.serve(kv)
     pid = os.getpid()
     commands = AdminCommands(node, lambda: read_cluster_file(file))
+    commands.trust = trust
     admin = AdminServer(lambda: status_of(node, pid), kv, commands)
     door = AdminTrust(data.pki, admin, node.audit) if cluster.admin_tls else None
     if door is not None:
         watches.append(Repeated(door.look))
     telemetry = admin.telemetry = node.watch = NodeTelemetry(node)
-    node.duties = NodeDuties(node)
+    duties = node.duties = NodeDuties(node)
+    trust.waivers = lambda: duties.overrides.waivers(wall_ms())
     gates: dict[str, Gate] = {"admin": admin.gate, "peer": node.transport.gate}
     telemetry.sources.append(lambda: gate_families(gates))
     await admin.listen(
@@ -261,6 +263,7 @@ async def serve_node(
     selftest = selftest_digest(run_selftest())
     repairs, scrubber = RepairService(node), Scrubber(node, selftest)
     commands.scrub_now = scrubber.scrub_now
+    node.scrub_age_days = scrubber.age_days
     telemetry.sources.append(scrubber.families)
     telemetry.more.append(scrubber.page)
     close = await extend(node, admin, file) if extend is not None else None

@@ -148,6 +148,8 @@ class Node:
             jitter=self._random.random,
         )
         self.on_group_stopped: Callable[[HostedGroup, str], None] = lambda _group, _why: None
+        self.scrub_age_days: Callable[[PartitionId], float | None] = lambda _: None
+        """How long ago the byte of a group was read that is longest ago; None: nobody watches."""
         """Who must hear that a group has stopped for good; the others go on."""
         self.audit: AuditDesk | None = None
         """Where to tell what people must be able to prove; None: nowhere."""

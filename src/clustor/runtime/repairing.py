@@ -52,6 +52,7 @@ from clustor.runtime.containment import contained
 from clustor.runtime.control_orders import placement_for
 from clustor.runtime.control_records import CONTROL_PARTITION
 from clustor.runtime.errors import ControlUnavailable
+from clustor.runtime.fenced_groups import FencedGroups
 from clustor.runtime.hosted_group import HostedGroup, QuarantineView
 from clustor.runtime.members import WantedChange, change_members
 from clustor.runtime.pki import NodeId
@@ -92,6 +93,8 @@ class _Repair:
         self.round_ends_ms = 0
         self.standings: dict[ReplicaId, Standing] = {}
         self.reported = False
+        self.is_known = False
+        """Whether this node's copy of the control plane has shown the quarantine."""
         self.report_due_ms = 0
         self.is_busy = False
         """Whether something of it runs beside the loop: one thing at a time."""
@@ -111,6 +114,7 @@ class RepairService:
         # Never one of an earlier life: an answer to that would be older than the fence.
         self._round = node.now_ms() * 1_000
         self._told: set[tuple[PartitionId, NodeId]] = set()
+        self._fenced = FencedGroups(node, self._spawn)
 
     # What the node calls.
 
@@ -139,6 +143,7 @@ class RepairService:
     # Which replicas are not believed.
 
     def _look(self) -> None:
+        self._fenced.look()
         records = self._node.quarantines
         for partition in (*records.take_damaged(), *records.partitions()):
             group = self._node.groups.get(partition)
@@ -191,6 +196,10 @@ class RepairService:
             self._beside(repair, self._report(repair))
             return
         replica = repair.group.replica
+        if replica.failed is not None and self._is_resumed(repair):
+            repair.reported = repair.is_known = False
+            self._beside(repair, self._read_again(repair))
+            return
         if replica.failed is not None:
             self._rejoin(repair)
         elif replica.ready:
@@ -220,6 +229,18 @@ class RepairService:
         if error is not None:  # the quarantine stays, and nobody is told that it is over
             contained.caught("duty", "a step of a repair", error)
 
+    def _is_resumed(self, repair: _Repair) -> bool:
+        """Say whether an operator has ended the quarantine without a rebuild (break-glass).
+
+        What is on disk is then read again, and believed if it can be.
+        """
+        control, group = self._node.control, repair.group
+        if control is None or not group.idle or group.is_recorded:
+            return False
+        held = find(control.cache, Quarantine, int(group.partition_id), int(self._node.node_id))
+        repair.is_known = repair.is_known or held is not None
+        return repair.is_known and held is None
+
     async def _read_again(self, repair: _Repair) -> None:
         group = repair.group
         try:
@@ -227,8 +248,10 @@ class RepairService:
         except (DataLost, ReplicaDamaged) as error:
             self._judge(repair, error)
             return
-        repair.health.on_repaired()
+        if repair.health.state is PartitionState.NEEDS_REPAIR:
+            repair.health.on_repaired()
         journal.warning("group %d: it reads well again", group.partition_id)
+        self._node.quarantines.forget(group.partition_id)
         group.quarantine = None
         del self._repairs[group.partition_id]
         self._node.replace_replica(group, replica)

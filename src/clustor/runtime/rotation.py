@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -32,7 +32,15 @@ from clustor.runtime.pki import (
 from clustor.runtime.revocation import lists_end
 from clustor.runtime.transport import Transport
 from clustor.runtime.trust import Shown, Trust, fingerprint_of, read_trust
-from clustor.security import AuditEvent, AuditSink, Feed, Freshness, RevocationFreshness
+from clustor.security import (
+    AuditEvent,
+    AuditSink,
+    Feed,
+    Freshness,
+    RevocationFreshness,
+    SecurityMisuse,
+)
+from clustor.security.revocation import WAIVER_MS_MAX
 from clustor.security.revocation_order import Evidence, decide_revocation
 
 LOOK_SECONDS: Final = 1.0
@@ -124,6 +132,8 @@ class NodeTrust:
         # Without any source at the start nothing is checked: development clusters begin that way.
         is_checked = (pki / REVOCATION_FILE).exists() or self._ocsp.is_used or bool(ocsp_url)
         self.freshness = RevocationFreshness(now_ms()) if is_checked else None
+        self.waivers: Callable[[], Iterable[tuple[str, int]]] = tuple
+        """Who waives fresh revocation data now, and for how many ms; asked before a quarantine."""
         transport.disbelief = self.disbelief
         self.look()
 
@@ -145,15 +155,30 @@ class NodeTrust:
         self._read_list()
         self._read_answers()
         if self.freshness is not None:
+            self._take_waiver(self.freshness)
             self._judge(self.freshness)
         self._end_refused()
 
     def waive(self, waiver_id: str, ttl_ms: int) -> None:
-        """Go on without fresh revocation data for a while; raises SecurityMisuse."""
-        if self.freshness is not None:
-            self.freshness.on_waiver(waiver_id, ttl_ms, self._now_ms())
-            self._note("RevocationWaived", "Done", waiver_id)
-            self._judge(self.freshness)
+        """Go on without fresh revocation data for a while; raises SecurityMisuse.
+
+        A node that checks none has nothing to waive.
+        """
+        if self.freshness is None:
+            raise SecurityMisuse("this node checks no revocation data")
+        self.freshness.on_waiver(waiver_id, ttl_ms, self._now_ms())
+        journal.warning("revocation data is waived for %d s by %s", ttl_ms // 1_000, waiver_id)
+        self._note("RevocationWaived", "Done", waiver_id)
+        self._judge(self.freshness)
+
+    def _take_waiver(self, freshness: RevocationFreshness) -> None:
+        """Use a waiver that was not used yet, if one is needed to go on."""
+        if freshness.status(self._now_ms()).freshness is not Freshness.QUARANTINED:
+            return
+        for waiver_id, ttl_ms in self.waivers():
+            if ttl_ms > 0 and not freshness.was_used(waiver_id):
+                self.waive(waiver_id, min(ttl_ms, WAIVER_MS_MAX))
+                return
 
     def _read_list(self) -> None:
         """Ask the feed. The file is the distribution point, and its answer is of now."""

@@ -18,6 +18,8 @@ from clustor.replica import ReplicaDamaged, read_hard_state
 from clustor.runtime.disk import DirectoryStorage
 from clustor.runtime.disk.paths import open_file
 from clustor.runtime.disk.storage import read_within
+from clustor.snapshot.scrub import Piece
+from clustor.snapshot.scrub import read_piece as check_piece
 
 _IOPRIO_SET: Final = 251  # x86-64
 _WHO_PROCESS: Final = 1
@@ -80,6 +82,15 @@ def read_piece(storage: DirectoryStorage, keys: KeyRing, wanted: Slice) -> Slice
         return None
     except LogError as problem:
         return SliceResult(wanted.from_offset, reached_end=False, problem=problem)
+    finally:
+        cold.close()
+
+
+def read_snapshot_piece(storage: DirectoryStorage, piece: Piece) -> Exception | None:
+    """Read a file of the snapshots; return what is wrong with it."""
+    cold = ColdStorage(storage)
+    try:
+        return check_piece(cold, piece)
     finally:
         cold.close()
 

@@ -1,10 +1,12 @@
-"""The background scrub of a node: every log is read again before anybody needs it (clustor §9.4).
+"""The background scrub of a node: every log, and the snapshot that it begins behind, is read again
+before anybody needs it (clustor §9.4).
 
-Each group has a round every six hours, which reads at least a hundredth of each segment and so
-much that all of it is read once in seven days. A round is cut into pieces of some 100 KiB. A
-piece is read beside the loop by a thread that yields to everybody, and none begins while a group
-is at the disk, unless that lasts. What fails a CRC is read again, three times; what is found to
-be damaged stops its replica: a leader steps down, and the repair begins (`repairing`).
+Each group has a round every six hours, which reads at least a hundredth of each segment, some of
+the snapshot's chunks and manifests, and so much that all of it is read once in seven days. A round
+is cut into pieces of some 100 KiB, or a chunk. A piece is read beside the loop by a thread that
+yields to everybody, and none begins while a group is at the disk, unless that lasts. What fails a
+CRC is read again, three times; what is found to be damaged stops its replica: a leader steps
+down, and the repair begins (`repairing`).
 """
 
 from __future__ import annotations
@@ -28,7 +30,14 @@ from clustor.runtime.admin_commands import Answer
 from clustor.runtime.boot_record import Booted, boot_record_of, write_boot_record
 from clustor.runtime.containment import contained
 from clustor.runtime.hosted_group import HostedGroup
-from clustor.runtime.scrub_reading import read_piece, read_rest, scrub_thread
+from clustor.runtime.scrub_reading import (
+    read_piece,
+    read_rest,
+    read_snapshot_piece,
+    scrub_thread,
+)
+from clustor.snapshot.errors import CorruptSnapshot
+from clustor.snapshot.scrub import Piece, SnapshotScrub, pieces_of
 from clustor.telemetry import Family, counter, gauge
 
 if TYPE_CHECKING:
@@ -53,13 +62,31 @@ class _Watched:
 
     replica: Replica
     scrub: Scrub
+    snapshots: SnapshotScrub = field(default_factory=SnapshotScrub)
     waiting: deque[Slice] = field(default_factory=deque)
+    pieces: deque[Piece] = field(default_factory=deque)
+    """Of snapshots; they are read when no segment waits."""
     is_asked: bool = False  # somebody waits: no rest between the pieces
     passes: int = 0
     """How often a round, or all that somebody asked for, was read to its end."""
     asked_passes: int = 0
     read_bytes: int = 0
     problem: str = ""
+
+    def coverage_age_days(self, now_ms: int) -> float:
+        ages = (self.scrub.coverage_age_days(now_ms), self.snapshots.coverage_age_days(now_ms))
+        return max(ages)
+
+    def ask(self, sizes: list[tuple[SegmentSeq, int]], now_ms: int) -> None:
+        """Let everything be read now."""
+        self.waiting = deque(self.scrub.take_all(sizes))
+        self.pieces = deque(self.snapshots.take_all(now_ms, pieces_of(self.replica.catalog)))
+        self.problem = ""
+        self.is_asked = True
+
+    def begin_round(self, sizes: list[tuple[SegmentSeq, int]], now_ms: int) -> None:
+        self.waiting = deque(self.scrub.take_round(now_ms, sizes))
+        self.pieces = deque(self.snapshots.take_round(now_ms, pieces_of(self.replica.catalog)))
 
 
 class Scrubber:
@@ -94,10 +121,7 @@ class Scrubber:
         watched = self._watch(group)
         if watched is None:
             return self.row(group)
-        sizes = self._sizes(group)
-        watched.waiting = deque(watched.scrub.take_all(sizes))
-        watched.problem = ""
-        watched.is_asked = True
+        watched.ask(self._sizes(group), self._node.now_ms())
         self._awake.set()
         return self.row(group)
 
@@ -119,7 +143,7 @@ class Scrubber:
             "running": watched.is_asked,
             "problem": watched.problem,
             "read_bytes": watched.read_bytes,
-            "coverage_age_days": round(watched.scrub.coverage_age_days(self._node.now_ms()), 6),
+            "coverage_age_days": round(watched.coverage_age_days(self._node.now_ms()), 6),
         }
 
     def page(self, path: str, _query: dict[str, str]) -> Answer | None:
@@ -134,10 +158,17 @@ class Scrubber:
         }
 
     def coverage_age_days(self) -> float:
-        """The age of the oldest reading that any byte of any log here relies on."""
+        """The age of the oldest reading that any byte of any log or snapshot here relies on."""
         now_ms = self._node.now_ms()
-        ages = (each.scrub.coverage_age_days(now_ms) for each in self._watched.values())
+        ages = (each.coverage_age_days(now_ms) for each in self._watched.values())
         return max(ages, default=0.0)
+
+    def age_days(self, partition: PartitionId) -> float | None:
+        """The same of one group; None while it is not watched: it is damaged, or just opened."""
+        watched = self._watched.get(partition)
+        if watched is None or not watched.replica.ready:
+            return None
+        return round(watched.coverage_age_days(self._node.now_ms()), 6)
 
     def families(self) -> Iterator[Family | None]:
         """Give the metrics."""
@@ -199,9 +230,10 @@ class Scrubber:
                 continue
             if watched.is_asked:
                 return group
-            if not watched.waiting and now_ms >= watched.scrub.next_deadline_ms():
-                watched.waiting = deque(watched.scrub.take_round(now_ms, self._sizes(group)))
-            if watched.waiting:
+            reads = watched.waiting or watched.pieces
+            if not reads and now_ms >= watched.scrub.next_deadline_ms():
+                watched.begin_round(self._sizes(group), now_ms)
+            if watched.waiting or watched.pieces:
                 due = group
         return due
 
@@ -229,7 +261,9 @@ class Scrubber:
         began = self._loop.time()
         if watched.waiting:
             await self._read_piece(group, watched)
-        if not watched.waiting:
+        elif watched.pieces:
+            await self._read_snapshots(group, watched)
+        if not watched.waiting and not watched.pieces:
             await self._read_rest(group, watched)
             self._pass_ended(watched)
         spent = self._loop.time() - began
@@ -284,6 +318,23 @@ class Scrubber:
             rest = replace(wanted, from_offset=found.end_offset, bytes_min=left)
             watched.waiting.appendleft(rest)
 
+    async def _read_snapshots(self, group: HostedGroup, watched: _Watched) -> None:
+        """Read the next file of the snapshots; its hash is signed, so one reading is enough."""
+        piece = watched.pieces.popleft()
+        problem = await self._loop.run_in_executor(
+            self._thread, read_snapshot_piece, group.storage, piece
+        )
+        if group.replica is not watched.replica or not group.replica.ready:
+            watched.pieces.clear()
+        elif problem is None:
+            watched.snapshots.on_read(piece, self._node.now_ms())
+            done = 0 if piece.chunk is None else piece.chunk.len
+            watched.read_bytes += done
+            self.read_bytes += done
+        elif piece in pieces_of(group.replica.catalog):  # else it was superseded, and collected
+            self.faults += 1
+            self._found_damage(group, watched, problem)
+
     async def _read_rest(self, group: HostedGroup, watched: _Watched) -> None:
         for attempt in range(REPAIR_ATTEMPTS_MAX + 1):
             if group.replica is not watched.replica or not group.replica.ready:
@@ -310,10 +361,16 @@ class Scrubber:
             journal.warning("group %d: read again soon: %s", group.partition_id, problem)
             await asyncio.sleep(_RETRY_SECONDS * 2**attempt)
             return True
+        self._found_damage(group, watched, problem)
+        return False
+
+    def _found_damage(self, group: HostedGroup, watched: _Watched, problem: Exception) -> None:
         watched.problem = str(problem)
         watched.waiting.clear()
-        if group.replica is watched.replica and group.replica.ready:
+        watched.pieces.clear()
+        replica = group.replica
+        if replica is watched.replica and replica.ready:
             journal.error("group %d: the scrub found damage: %s", group.partition_id, problem)
-            group.replica.log_damaged(str(problem))
+            of_snapshot = isinstance(problem, CorruptSnapshot)
+            (replica.snapshot_damaged if of_snapshot else replica.log_damaged)(str(problem))
             self._node.touch(group)
-        return False

@@ -24,7 +24,7 @@ from clustor.runtime.admin_ports import Later
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.telemetry_metrics import Source
 from clustor.runtime.telemetry_pages import TelemetryPages
-from clustor.runtime.telemetry_spans import Spans, spans_from_environment
+from clustor.runtime.telemetry_spans import Spans
 from clustor.runtime.telemetry_why import GroupWhy
 from clustor.telemetry import (
     CommitClock,
@@ -88,7 +88,10 @@ class NodeTelemetry:
         """Who else has series: services add theirs."""
         self.more: list[MorePages] = []
         """Who else answers: a path and its query, or None."""
-        self.spans = spans if spans is not None else spans_from_environment(int(node.node_id))
+        self.spans = spans
+        """Who tells of batches and elections; None: nobody."""
+        self.on_alert: Callable[[], None] | None = None
+        """Told of every incident that people are told of."""
         self._watched: dict[HostedGroup, _Watched] = {}
         self._looked_ms = 0
         self._lag_classes: dict[HostedGroup, LagClass] = {}
@@ -196,6 +199,8 @@ class NodeTelemetry:
             journal.warning("incident %s of group %d", kind, partition, extra=extra)
             if self.spans is not None:
                 self.spans.alerted()
+            if self.on_alert is not None:
+                self.on_alert()
 
     # Time.
 

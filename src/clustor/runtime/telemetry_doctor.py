@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from cryptography import x509
 
-from clustor.control import FeatureGate, scan
+from clustor.control import FeatureGate, LagAlert, scan
 from clustor.runtime.control_reports import build_version
 from clustor.runtime.hosted_group import HostedGroup
 from clustor.runtime.status import mode_of
+from clustor.runtime.telemetry_metrics import reading_of
 
 if TYPE_CHECKING:
     from clustor.runtime.node import Node
@@ -31,8 +32,10 @@ def doctor_facts(node: Node) -> dict[str, Any]:
         "disk": _disk(node),
         "certificates": _certificates(node.pki_directory),
         "listeners": _listeners(node),
-        "groups": [_group(each) for each in node.groups.values()],
+        "groups": [_group(node, each) for each in node.groups.values()],
         "gates": _gates(node),
+        "overrides": _overrides(node),
+        "lag_alerts": _lag_alerts(node),
     }
 
 
@@ -78,8 +81,9 @@ def _is_loopback(address: str) -> bool:
         return host == "localhost"
 
 
-def _group(group: HostedGroup) -> dict[str, Any]:
+def _group(node: Node, group: HostedGroup) -> dict[str, Any]:
     replica = group.replica
+    clock = replica.emission_clock
     core = replica.group.core
     newest = replica.catalog.newest
     lags = group.admission.lags() if replica.leads else {}
@@ -93,6 +97,9 @@ def _group(group: HostedGroup) -> dict[str, Any]:
         "lag_class": str(group.admission.verdict.lag_class),
         "entries_since_snapshot": replica.applied_index
         - (newest.record.base_index if newest is not None else 0),
+        "snapshot_age_ms": reading_of(group).snapshot_age_ms,  # 0: it misses nothing
+        "snapshot_bound_ms": None if clock is None else clock.profile.full_bound_ms,
+        "scrub_age_days": node.scrub_age_days(group.partition_id),  # None: not watched now
         "strict_fallback": str(replica.group.fallback.state),
     }
 
@@ -101,3 +108,20 @@ def _gates(node: Node) -> dict[str, str]:
     if node.control is None:
         return {}
     return {each.name: each.state.value for each in scan(node.control.cache, FeatureGate)}
+
+
+def _overrides(node: Node) -> list[dict[str, Any]]:
+    active = node.duties.overrides.active if node.duties is not None else {}
+    return [
+        {"override_id": name, "scope": each.scope.value, "ends_ms": each.expires_at}
+        for name, each in sorted(active.items())
+    ]
+
+
+def _lag_alerts(node: Node) -> list[dict[str, Any]]:
+    if node.control is None:
+        return []
+    return [
+        {"partition_id": each.partition_id, "followers": list(each.followers)}
+        for each in scan(node.control.cache, LagAlert)
+    ]

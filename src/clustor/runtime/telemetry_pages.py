@@ -83,7 +83,7 @@ class TelemetryPages:
         parts = urlsplit(target)
         query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
         match parts.path:
-            case "/livez":
+            case "/livez" | "/healthz":
                 return 200, {"alive": True, "node_id": int(self._node.node_id)}
             case "/readyz":
                 return self._readyz()
@@ -321,7 +321,7 @@ class RepairPages:
 
     def get(self, target: str) -> Answer | None:
         path = urlsplit(target).path
-        if path == "/livez":
+        if path in ("/livez", "/healthz"):
             return 200, {"alive": True, "node_id": self._node_id}
         if path == "/readyz":
             reason = "the node runs in repair mode: partitions are read-only"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 from clustor.control.draft import find
@@ -69,7 +70,12 @@ class GroupWhy:
 
     def explain(self, hosted: HostedGroup, question: Question) -> tuple[Place, Why]:
         """Explain one thing about one group."""
-        return self._place(hosted), self._answer(hosted, question)
+        why, duties = self._answer(hosted, question), self._node.duties
+        words = ""
+        if duties is not None:
+            now_ms = time.time_ns() // 1_000_000
+            words = duties.overrides.words_for(int(hosted.partition_id), now_ms)
+        return self._place(hosted), replace(why, sentence=why.sentence + words)
 
     def _answer(self, hosted: HostedGroup, question: Question) -> Why:
         match question:

@@ -12,6 +12,7 @@ from clustor.security.audit_files import (
     plan_open,
     read_anchor,
 )
+from clustor.security.audit_following import AuditFollower, Run
 from clustor.security.audit_lines import (
     NOTHING,
     Anchor,
@@ -30,6 +31,7 @@ from clustor.security.audit_lines import (
     encode_line,
     key_id_of,
 )
+from clustor.security.audit_trim import RETAINED_DAYS_MIN, plan_trim
 from clustor.security.audit_verify import (
     Batch,
     BatchVerdict,
@@ -107,11 +109,13 @@ __all__ = [
     "FILE_BYTES_MAX",
     "KEY_RULES",
     "NOTHING",
+    "RETAINED_DAYS_MIN",
     "ActivateKey",
     "Anchor",
     "AnyLine",
     "AuditChain",
     "AuditEvent",
+    "AuditFollower",
     "AuditJournal",
     "AuditReader",
     "AuditSink",
@@ -147,6 +151,7 @@ __all__ = [
     "RevocationStatus",
     "RotationRefused",
     "RotationStep",
+    "Run",
     "SealLine",
     "SecurityError",
     "SecurityMisuse",
@@ -179,6 +184,7 @@ __all__ = [
     "next_rotation_ms",
     "plan_open",
     "plan_rotation",
+    "plan_trim",
     "read_anchor",
     "redeem",
     "split_batches",

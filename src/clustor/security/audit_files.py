@@ -61,6 +61,16 @@ def file_numbers(storage: Storage) -> list[int]:
     return sorted(int(match[1]) for match in found if match is not None)
 
 
+def file_heads(storage: Storage) -> list[tuple[int, FileLine]]:
+    """Return the files' first lines, oldest first; a file has none that a crash cut too early."""
+    heads: list[tuple[int, FileLine]] = []
+    for number in file_numbers(storage):
+        line = decode_line(storage.read(file_name(number), 0, _READ_BYTES).partition(b"\n")[0])
+        if isinstance(line, FileLine):
+            heads.append((number, line))
+    return heads
+
+
 def read_anchor(storage: Storage) -> Anchor:
     """Read the anchor; raises AuditTruncated where there is none, for every log has one."""
     try:
@@ -346,13 +356,8 @@ class AuditReader:
             yield waiting
 
     def _named_leftovers(self) -> dict[int, Leftover]:
-        named: dict[int, Leftover] = {}
-        for number in self.numbers:
-            head = self._storage.read(file_name(number), 0, _READ_BYTES).partition(b"\n")[0]
-            line = decode_line(head)
-            if isinstance(line, FileLine):
-                named |= {each.file: each for each in line.leftovers}
-        return named
+        heads = file_heads(self._storage)
+        return {each.file: each for _, head in heads for each in head.leftovers}
 
     def _is_unchanged(self, leftover: Leftover) -> bool:
         name = file_name(leftover.file)

@@ -93,6 +93,10 @@ class RevocationFreshness:
         self._waivers = [*self._waivers[1 - _WAIVERS_KEPT :], waiver_id]
         self._waived_until_ms = now_ms + ttl_ms
 
+    def was_used(self, waiver_id: str) -> bool:
+        """Say whether a waiver was used before: there is no second time."""
+        return waiver_id in self._waivers
+
     def status(self, now_ms: int) -> RevocationStatus:
         """Say what is so now."""
         self._advance(now_ms)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from clustor.log.config import LogConfig
 from clustor.log.steps import Plan, Sync
-from clustor.log.types import EntryKind, LogId, PartitionId
+from clustor.log.types import LogId, PartitionId
 from clustor.raft.durability import EVERYTHING
 from clustor.raft.errors import DataLost
 from clustor.raft.membership import NO_MEMBERS, Configuration
@@ -29,7 +29,7 @@ from clustor.replica import (
     ReplicaOutput,
     ReplicaSettings,
     StateMachine,
-    decode_batch,
+    apply_entry,
     read_identity,
 )
 from clustor.replica.opening import prepare_open
@@ -337,8 +337,7 @@ class Seat:
         opened = prepare_open(self.settings(), self.disk.copy(), self.home.copy())
         view = opened.view
         for entry in view.slice(view.base_index + 1, running.applied_index, EVERYTHING):
-            if entry.kind is EntryKind.DATA:
-                opened.machine.apply_batch(entry.index, decode_batch(entry.payload))
+            apply_entry(opened.machine, entry)
         if opened.machine.digest() != running.machine.digest():
             raise PromiseBroken(f"replaying {self.replica_id}'s disk gives another state")
 

@@ -35,7 +35,6 @@ from clustor.snapshot.catalog import (
     plan_authorize,
     read_content,
     relist,
-    restore,
     settle_catalog,
 )
 from clustor.snapshot.emission import (
@@ -192,7 +191,6 @@ __all__ = [
     "plan_snapshot",
     "read_content",
     "relist",
-    "restore",
     "resume_import",
     "retry_delay_ms",
     "settle_catalog",

@@ -133,7 +133,7 @@ def open_catalog(storage: Storage, partition: PartitionId) -> Catalog:
     damaged: list[FileName] = []
     for record in records:
         try:
-            manifest = _read_manifest(storage, record)
+            manifest = read_manifest(storage, record)
             _check_lengths(storage, manifest)
         except CorruptSnapshot as error:
             if record.manifest_id in needed:
@@ -172,7 +172,7 @@ def _needed(
     return needed
 
 
-def _read_manifest(storage: Storage, record: SnapshotAuthorizationRecord) -> Manifest:
+def read_manifest(storage: Storage, record: SnapshotAuthorizationRecord) -> Manifest:
     """Read an authorised manifest; the chain's hash vouches for it, whoever signed it."""
     file = _file_of(record)
     try:
@@ -217,7 +217,7 @@ def relist(storage: Storage, manifest: Manifest, generation: int) -> Relisted:
     if not hmac.compare_digest(found, encoded):
         raise CorruptSnapshot("the manifest is not what was written", file=file)
     for chunk in manifest.chunks:
-        check_digest(chunk, _read_chunk(storage, chunk))
+        check_digest(chunk, read_chunk(storage, chunk))
     return Relisted(manifest, generation, manifest_hash(encoded))
 
 
@@ -323,21 +323,11 @@ def read_content(
     """
     cipher = cipher_for(manifest, keys, partition)
     for chunk in manifest.chunks:
-        yield cipher.open(chunk, _read_chunk(storage, chunk))
+        yield cipher.open(chunk, read_chunk(storage, chunk))
 
 
-def restore(
-    storage: Storage, catalog: Catalog, keys: KeyRing
-) -> Iterator[tuple[Manifest, bytearray]]:
-    """Yield the newest snapshot's content: the full one's chunks, then each delta's, in order."""
-    if catalog.newest is None:
-        return
-    for snapshot in catalog.chain(catalog.newest):
-        for piece in read_content(storage, snapshot.manifest, keys, catalog.partition):
-            yield snapshot.manifest, piece
-
-
-def _read_chunk(storage: Storage, chunk: Chunk) -> bytes:
+def read_chunk(storage: Storage, chunk: Chunk) -> bytes:
+    """Read a chunk as it is on disk. Raises SnapshotFileMissing."""
     file = chunk_file(chunk.chunk_id)
     try:
         return storage.read(file, 0, sealed_bytes(chunk.len) + 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from clustor.control.bundles import ActivationBarrier, BarrierState, WarmupReadiness
+from clustor.control.bundles import ActivationBarrier, BarrierState, WarmupReadiness, ready_ratio
 from clustor.control.cache import ControlCache, Moment
 from clustor.control.draft import find, scan
 from clustor.control.features import Feature, FeatureGate
@@ -70,9 +70,11 @@ def _barrier(cache: ControlCache) -> tuple[dict[str, object], dict[str, str]]:
     members["shadow_apply_checkpoint_index"] = min(
         each.shadow_apply_checkpoint_index for each in reports
     )
-    silent = len(reports) < len(newest.partitions)
-    worst = 0 if silent else min(each.partition_ready_ratio for each in reports)
-    members["warmup_ready_ratio"] = worst / MILLION
+    ratios = [
+        ready_ratio(cache, each, (one for one in reports if one.partition_id == each))
+        for each in newest.partitions
+    ]
+    members["warmup_ready_ratio"] = min(ratios) / MILLION
     return members, {}
 
 

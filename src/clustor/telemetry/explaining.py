@@ -102,7 +102,12 @@ def _not_leader(
         sentence = f"its replica has stopped: {facts.failed}"
         return "Failed", sentence, "mend the cause and start the node anew", reasons.QUARANTINED
     if not facts.ready:
-        return "Mending", "it still mends what its last stop left", "", reasons.FOLLOWER
+        return (
+            "Mending",
+            "it still mends what its last stop left",
+            "wait a moment",
+            reasons.FOLLOWER,
+        )
     if facts.leader_id is not None:
         sentence = f"replica {facts.leader_id} leads in term {facts.term}, and this one follows"
         return "Follower", sentence, "", reasons.FOLLOWER
@@ -231,10 +236,14 @@ def _credit_words(facts: CreditFacts, *, holds: bool) -> tuple[str, str, str]:
     left = f"{max(0, facts.entry_credits)} entries and {max(0, facts.byte_credits)} bytes are left"
     if facts.hard_block:
         sentence = "an operator's structural_hard_block refuses every write"
-        return "StructuralHardBlock", sentence, "take flow.structural_hard_block back"
+        return (
+            "StructuralHardBlock",
+            sentence,
+            "take `flow.structural_hard_block` out of every node's cluster.json",
+        )
     if not holds:
         slowed = f", slowed by {facts.reason}" if facts.reason is not None else ""
-        return "None", f"writes are admitted: {share}, {left}{slowed}", ""
+        return "None", f"writes are admitted ({share}, {left}{slowed})", ""
     because, remedy = _THROTTLE[facts.reason or ThrottleReason.APPLY_BUDGET]
     return str(facts.reason or ThrottleReason.APPLY_BUDGET), f"{because}: {share}, {left}", remedy
 
@@ -249,6 +258,8 @@ def explain_credit_hint(facts: CreditFacts) -> Why:
         CreditHint.SHED: "clients are told to send less",
     }[facts.hint]
     because, remedy = _THROTTLE[facts.reason] if facts.reason is not None else ("", "")
+    if holds and not remedy:
+        remedy = "wait a moment: it recovers by itself"
     sentence = f"{told}: {share}" + (f", because {because}" if because else "")
     return Why(
         Question.CREDIT_HINT,
@@ -465,6 +476,7 @@ _REPAIR_WORDS: Final = {
     "Removed": "its group takes it in again and sends what it lacks",
     "Repaired": "it is whole, and the control plane is told",
 }
+_REPAIRS_ITSELF: Final = "wait: it repairs itself, and the others serve meanwhile"
 _REPAIR_REMEDIES: Final = {
     "Quarantined": "let a majority of the other replicas run; keep the disk for analysis",
 }
@@ -482,7 +494,7 @@ def _quarantine_words(
     if facts.repair is not None:
         phase, detail = facts.repair
         words = f"its bytes are not what was written ({detail}): {_REPAIR_WORDS[phase]}"
-        return phase, words, _REPAIR_REMEDIES.get(phase, ""), integrity
+        return phase, words, _REPAIR_REMEDIES.get(phase, _REPAIRS_ITSELF), integrity
     if facts.ordered is not None:
         cause, detail = facts.ordered
         words = f"the control plane holds it in quarantine ({cause}): {detail}"

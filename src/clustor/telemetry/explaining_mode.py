@@ -33,6 +33,7 @@ class ModeReading:
 
 _REMEDIES: Final = {
     GroupFsyncClause.PROFILE: "choose a profile that has Group-Fsync",
+    GroupFsyncClause.FEATURE_GATE: "open the gate GroupFsync: `quantum admin features set`",
     GroupFsyncClause.STRICT_FALLBACK: "wait for the control plane's proof of this term",
     GroupFsyncClause.CACHE_NOT_FRESH: "bring the control plane back",
     GroupFsyncClause.DOWNGRADE_BACKOFF: "wait: batches overran their limits a while ago",

@@ -15,6 +15,7 @@ Value: TypeAlias = int | float
 Labels: TypeAlias = str
 """Labels as they stand between the braces; `labels` makes them."""
 
+_MILLISECONDS: Final = "_ms"
 _ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
@@ -68,7 +69,24 @@ def encode_families(families: Iterable[Family]) -> bytes:
     lines: list[str] = []
     for family in families:
         lines += _lines(family)
+        if family.name.endswith(_MILLISECONDS):
+            lines += _lines(in_seconds(family))
     return ("\n".join(lines) + "\n").encode() if lines else b""
+
+
+def in_seconds(family: Family) -> Family:
+    """Give the twin of a family in milliseconds, under the unit that Prometheus wants.
+
+    The names in milliseconds are the specification's (clustor §13.1), so both are there.
+    """
+    name = family.name.removesuffix(_MILLISECONDS) + "_seconds"
+    text = family.help.replace("milliseconds", "seconds")
+    series = [(each, value / 1000) for each, value in family.series]
+    if family.histogram is None:
+        return Family(name, family.kind, text, list(series))
+    twin = Histogram(tuple(bound / 1000 for bound in family.histogram.bounds))
+    twin.counts, twin.total = list(family.histogram.counts), family.histogram.total / 1000
+    return Family(name, family.kind, text, histogram=twin)
 
 
 def _lines(family: Family) -> list[str]:

@@ -241,7 +241,7 @@ class Api:
             raise of_refusal(answer)
         result = dict(answer.result)
         if route.remark is not None:
-            result |= route.remark(command)
+            result |= route.remark(command, asked)
         done = CallDone(request_id=asked.request_id, revision=answer.revision, result=result)
         return self.encoded(CallDone, done)
 

@@ -119,6 +119,11 @@ def malformed(message: str, **facts: object) -> ApiError:
     )
 
 
+def conflict(message: str, **facts: object) -> ApiError:
+    status, then = REFUSALS[_CODE.CONFLICT]
+    return ApiError(status, _CODE.CONFLICT.value, message, next=then, facts=facts)
+
+
 def not_found(message: str, **facts: object) -> ApiError:
     return ApiError(404, "NotFound", message, next=REFUSALS[_CODE.NOT_FOUND][1], facts=facts)
 

@@ -94,7 +94,7 @@ class Route:
     kind: CommandKind | None = None
     check: Callable[[Any], None] | None = None
     """Refuses a command that the control plane would take and no broker could carry out."""
-    remark: Callable[[Any], Mapping[str, object]] | None = None
+    remark: Callable[[Any, Asked], Mapping[str, object]] | None = None
     """What is said beside the result of a command."""
     own_tenant: bool = False
     """Whether a TenantAdmin sees it for the tenants that are theirs."""

@@ -226,6 +226,18 @@ OVERRIDES: Final = (
 
 FENCES: Final = (
     list_route(
+        "/v1/lag-alerts",
+        c.LagAlert,
+        "lag-alerts list",
+        "List the partitions whose followers are structurally behind, as their leaders say.",
+        "partition_id",
+        "node_id",
+        "followers",
+        "lag_bytes",
+        "since",
+    ),
+    call("POST", "/v1/lag-alerts", c.ReportLag, "", name="ReportLag"),
+    list_route(
         "/v1/fences",
         c.DrFence,
         "fences list",

@@ -69,12 +69,22 @@ TENANTS: Final = (
     ),
     replace(
         call(
-            "PUT",
+            "PATCH",
             "/v1/tenants/{tenant_id}/quotas",
             c.SetQuotas,
             "tenants set-quotas",
             "acme --quotas '{\"connections_max\": 5000}'",
+            name="ChangeQuotas",
         ),
+        summary="Change the quotas that are named; the others stay.",
+        body=t.ChangeQuotasBody,
+        make=t.change_quotas,
+        check=t.check_quotas,
+        remark=t.quota_effects,
+    ),
+    replace(
+        call("PUT", "/v1/tenants/{tenant_id}/quotas", c.SetQuotas, ""),
+        check=t.check_quotas,
         remark=t.quota_effects,
     ),
     page(
@@ -210,7 +220,7 @@ CONFIG: Final = (
             Parameter("tenant", Name | None, "as this tenant sees it", default=None),
             Parameter("definition", Name | None, "as this definition sees it", default=None),
         ),
-        example="--key flow.entry_credit_max --tenant acme",
+        example="--key rates.publishes --tenant acme",
     ),
     replace(
         call(

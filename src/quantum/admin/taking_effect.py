@@ -9,14 +9,56 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from clustor.control import ScopeKind, SetAcls, SetConfiguration, SetQuotas
-from quantum.admin.errors import malformed
+import msgspec
+
+from clustor.control import QuotaPolicy, ScopeKind, SetAcls, SetConfiguration, SetQuotas, find
+from clustor.control.types import Count, Name
+from quantum.admin.errors import conflict, malformed, not_found
+from quantum.admin.routes import Asked
 from quantum.config.live import Takes, effects, mistakes
 from quantum.serving.control_words import rule_mistakes
+from quantum.tenancy import QUOTA_MAXIMA
 
 _MADE_WITH: Final = frozenset({"offline_queue_bytes_max", "offline_queue_messages_max"})
 """How committed entries are applied: a tenant keeps what it was made with."""
-_UNUSED: Final = frozenset({"overage_grace_ms"})
+_GRACEFUL: Final = frozenset(
+    {
+        "connections_max",
+        "retained_bytes_max",
+        "session_store_bytes_max",
+        "subscription_filters_max",
+        "shared_groups_max",
+    }
+)
+_GRACE: Final = "overage_grace_ms"
+_NAMES: Final = frozenset(QuotaPolicy.__struct_fields__) - {"tenant_id", "version"}
+
+
+class ChangeQuotasBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Quotas to change; those that are not named stay."""
+
+    quotas: dict[Name, Count]
+    expected_version: Count | None = None
+
+
+def change_quotas(asked: Asked) -> SetQuotas:
+    """Lay the named quotas over those that stand; the version keeps two changes from mixing."""
+    tenant, wanted = asked.values["tenant_id"], asked.body.expected_version
+    held = find(asked.store, QuotaPolicy, tenant)
+    if held is None:
+        raise not_found("there is no such tenant", tenant_id=tenant)
+    if wanted not in (None, held.version):
+        raise conflict("another version stands", version=held.version)
+    stands = {name: getattr(held, name) for name in _NAMES}
+    quotas = stands | dict(asked.body.quotas)
+    return SetQuotas(tenant_id=tenant, expected_version=held.version, quotas=quotas)
+
+
+def check_quotas(command: SetQuotas) -> None:
+    """Refuse what no broker could take; the control plane knows its own bounds."""
+    most = QUOTA_MAXIMA.overage_grace_ms
+    if command.quotas.get(_GRACE, 0) > most:
+        raise malformed(f"{_GRACE} is {most} at most")
 
 
 def check_rules(command: SetAcls) -> None:
@@ -33,18 +75,26 @@ def check_configuration(command: SetConfiguration) -> None:
         raise malformed("; ".join(found))
 
 
-def configuration_effects(command: SetConfiguration) -> Mapping[str, object]:
+def configuration_effects(command: SetConfiguration, _asked: Asked) -> Mapping[str, object]:
     """Say when brokers take each key up."""
     of_tenant = command.scope.kind is ScopeKind.TENANT
     return {"takes_effect": effects(command.document, of_tenant=of_tenant)}
 
 
-def quota_effects(command: SetQuotas) -> Mapping[str, object]:
-    """Say when brokers take each quota up."""
+def quota_effects(command: SetQuotas, asked: Asked) -> Mapping[str, object]:
+    """Say when brokers take each quota up that was named, and how far a grace goes beyond it."""
+    grace_ms = command.quotas.get(_GRACE, QuotaPolicy(tenant_id="").overage_grace_ms)
 
     def of(name: str) -> str:
         if name in _MADE_WITH:
             return "never: a tenant keeps what it was made with"
-        return Takes.NEVER.value if name in _UNUSED else Takes.LIVE.value
+        if name in _GRACEFUL and grace_ms:
+            most = command.quotas[name] * 3 // 2
+            return f"live; up to {most} for {_hours(grace_ms)}, then no more ({_GRACE})"
+        return Takes.LIVE.value
 
-    return {"takes_effect": {name: of(name) for name in sorted(command.quotas)}}
+    return {"takes_effect": {name: of(name) for name in sorted(asked.body.quotas)}}
+
+
+def _hours(milliseconds: int) -> str:
+    return f"{milliseconds / 3_600_000:g} h"

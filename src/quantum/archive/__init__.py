@@ -1,6 +1,16 @@
 """Archives: what a partition's log held, in an object store, listed, chained, never forked."""
 
 from quantum.archive.archiver import PrgArchiver
+from quantum.archive.audit_export import (
+    ArchivedLog,
+    AuditExporter,
+    ExportMark,
+    archived_lines,
+    archived_logs,
+    forget_export,
+    object_names,
+    read_mark,
+)
 from quantum.archive.chain import archived_prgs, read_listing, refreshed
 from quantum.archive.errors import (
     ArchiveConflict,
@@ -43,11 +53,14 @@ __all__ = [
     "ArchiveSegment",
     "ArchiveSnapshot",
     "ArchiveUnreachable",
+    "ArchivedLog",
+    "AuditExporter",
     "Bounds",
     "CloseSegment",
     "Compacted",
     "Diverged",
     "DroppedRow",
+    "ExportMark",
     "Finding",
     "FindingKind",
     "GapRow",
@@ -66,11 +79,16 @@ __all__ = [
     "SnapshotRow",
     "UpToDate",
     "Verified",
+    "archived_lines",
+    "archived_logs",
     "archived_prgs",
     "decide_hold",
+    "forget_export",
+    "object_names",
     "open_objects",
     "plan_next",
     "read_listing",
+    "read_mark",
     "refreshed",
     "verify_prg",
 ]

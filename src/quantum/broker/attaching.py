@@ -14,6 +14,7 @@ from quantum.broker.commands import (
 )
 from quantum.broker.delivering import make_room, send_ready
 from quantum.broker.effects import Ended, SendPubrel
+from quantum.broker.full_queues import FULL_REASON, FullQueue, count_dropped
 from quantum.broker.holdings import SESSIONS
 from quantum.broker.interest import tell
 from quantum.broker.limiting import judge
@@ -63,6 +64,7 @@ def apply_attach(state: State, command: Attach) -> bytes:
     if session is None or not present:
         session = make_session(state, command.client_id)
         session.identity = command.identity
+    state.changes.sessions.add(command.client_id)
     session.will, session.will_due_ms = command.will, 0
     session.connected, session.attachment = True, state.next_attachment()
     expiry = min(command.expiry_seconds, state.settings.session_expiry_seconds_max)
@@ -114,6 +116,7 @@ def make_session(state: State, client_id: bytes) -> Session:
         attachment=attachment,
     )
     state.sessions[client_id] = session
+    state.changes.session_came(client_id)
     return session
 
 
@@ -140,6 +143,7 @@ def apply_detach(state: State, command: Detach) -> bytes:
         return b""
     if command.attachment and command.attachment != session.attachment:
         return b""
+    state.changes.sessions.add(command.client_id)
     if command.expiry_seconds is not None:
         expiry = min(command.expiry_seconds, state.settings.session_expiry_seconds_max)
         _set_expiry(state, session, expiry)
@@ -165,6 +169,7 @@ def _disconnect(state: State, session: Session, *, gracefully: bool) -> None:
 
 def _yield_turns(state: State, session: Session) -> None:
     """Note that nobody is there, so that others take the turns in shared subscriptions."""
+    state.changes.sessions.add(session.client_id)
     session.connected, session.disconnected_at_ms = False, state.now_ms
     if session.is_durable:
         condition_changed(state, session)
@@ -219,12 +224,25 @@ def end_session(state: State, session: Session, reason: str) -> None:
     session.outbound.leave()
     state.leaving.pop(session.client_id, None)
     del state.sessions[session.client_id]
+    state.changes.session_went(session.client_id)
     _say_will(state, session)
     state.emit(Ended(session.client_id, session.epoch, reason))
 
 
+def end_overfull(state: State) -> None:
+    """End the sessions whose queues became too full, where their tenant chose that (C24)."""
+    ending, state.ending = state.ending, {}
+    for client_id in ending:
+        session = state.sessions.get(client_id)
+        if session is not None:
+            count_dropped(state, FullQueue.END_SESSION, len(session.outbound))
+            state.dropped -= len(session.outbound)  # counted by its own cause
+            end_session(state, session, FULL_REASON)
+
+
 def remove_subscription(state: State, session: Session, key: bytes, spec: SubscriptionSpec) -> None:
     """End one subscription."""
+    state.changes.sessions.add(session.client_id)
     del session.subscriptions[key]
     state.subscription_count -= 1
     if spec.share:

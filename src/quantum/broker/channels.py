@@ -71,6 +71,13 @@ class Outbox:
         self.weigh()
         return [(Sequence(n), item) for n, item in enumerate(taken, first) if type(item) is Forward]
 
+    def advance(self, acked_through: int, after: int) -> bool:
+        """Forget what the receiver has by a delta; say whether what follows it is the next."""
+        self.acked(acked_through)
+        if not self.items:
+            self.acked_through = Sequence(acked_through)
+        return self.last == after
+
     def weigh(self) -> None:
         """Note whether there is too much in it."""
         self.is_full = len(self.items) >= self._items_max or self.weight >= self._bytes_max

@@ -230,6 +230,13 @@ class Part(_Command, tag=16):
     now_ms: Stamp = 0
 
 
+class SetFullQueues(_Command, tag=17):
+    """What becomes of messages for a session whose queue is full (C24, `full_queues.py`)."""
+
+    now_ms: Stamp
+    policy: Count
+
+
 Command: TypeAlias = (
     Attach
     | Detach
@@ -246,6 +253,7 @@ Command: TypeAlias = (
     | BeginRebalance
     | RoutesFlushed
     | SetPolicy
+    | SetFullQueues
     | Part
 )
 

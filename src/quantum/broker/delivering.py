@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from quantum.broker.effects import FanOut, Send, SendVolatile
+from quantum.broker.full_queues import FullQueue, give_way
 from quantum.broker.membership import room_changed
 from quantum.broker.message import Message
 from quantum.broker.outbound import Delivery, Outbound
@@ -47,6 +48,7 @@ def enqueue(state: State, session: Session, delivery: Delivery) -> None:
             state.effects.append(Send(session.client_id, delivery))
         return
     outbound = session.outbound
+    state.changes.sessions.add(session.client_id)
     delivery.drop_at_ms = state.now_ms + state.settings.message_ttl_ms
     if not session.connected:
         outbound.put_on(delivery.message.weight)
@@ -65,12 +67,14 @@ def check_room(state: State, session: Session) -> None:
     """Note when a queue becomes full, or has room again (quantumqtt §7.2)."""
     full = state.routes.full
     if session.client_id in full:
-        if _has_room(state, session.outbound):
+        if state.full_queues is not FullQueue.BLOCK or _has_room(state, session.outbound):
             full.discard(session.client_id)
             room_changed(state, session)
     elif _is_full(state, session.outbound):
         state.dropped += session.outbound.drop_expired(state.now_ms)
-        if _is_full(state, session.outbound):
+        if state.full_queues is not FullQueue.BLOCK:
+            give_way(state, session)
+        elif _is_full(state, session.outbound):
             full.add(session.client_id)
             room_changed(state, session)
             _look_at_expiry(state, session)
@@ -122,6 +126,7 @@ def room_for_retained(state: State, session: Session) -> int:
 
 def send_ready(state: State, session: Session) -> None:
     """Let what the window has room for leave, if the client is there."""
+    state.changes.sessions.add(session.client_id)
     outbound = session.outbound
     if session.connected:
         for delivery in outbound.take_unsent():

@@ -123,6 +123,41 @@ class FrozenPart(_Frame, tag=13):
     data: bytes
 
 
+class DeltaHeader(_Frame, tag=14):
+    """From which state a delta leads, and what it comes to; its `Header` follows."""
+
+    name: str
+    version: int
+    since_index: int
+    since: tuple[int, ...]  # `totals` of that state
+    totals: tuple[int, ...]
+
+
+class FrozenGone(_Frame, tag=15):
+    """What is no more, or came anew: that follows, behind what was there before."""
+
+    sessions: list[bytes] = []
+    groups: list[tuple[bytes, bytes]] = []
+    told: list[bytes] = []
+    retained: list[bytes] = []
+    interests: list[tuple[bytes, int]] = []
+
+
+class FrozenStream(_Frame, tag=16):
+    """A stream goes on: what its receiver has is gone, and items follow behind a place."""
+
+    prg: int
+    acked_through: int
+    after: int
+
+
+class FrozenFullQueues(_Frame, tag=17):
+    """What full queues cost, and did; not there where a tenant never chose (C24)."""
+
+    policy: int
+    dropped: list[tuple[int, int]]
+
+
 class End(_Frame, tag=9):
     """Nothing is missing: so many frames came before."""
 
@@ -162,7 +197,11 @@ Frame: TypeAlias = (
     | FrozenMove
     | FrozenHeld
     | FrozenHoldings
+    | FrozenFullQueues
     | FrozenPart
+    | DeltaHeader
+    | FrozenGone
+    | FrozenStream
     | End
 )
 

@@ -50,7 +50,11 @@ def tell(state: State, topic_filter: bytes) -> None:
         return
     if level == NOTHING:
         del state.told[topic_filter]
+        state.changes.told_no_more(topic_filter)
     else:
+        if topic_filter not in state.told:
+            state.changes.told_first(topic_filter)
+        state.changes.told.add(topic_filter)
         state.told[topic_filter] = level
     for prg in partitions_of(state, topic_filter):
         send_item(state, prg, Interest(topic_filter, level))

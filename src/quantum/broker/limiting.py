@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from quantum.broker.commands import SetPolicy
+from quantum.broker.commands import SetFullQueues, SetPolicy
+from quantum.broker.delivering import check_room
+from quantum.broker.full_queues import FullQueue
 from quantum.broker.holdings import (
     RETAINED_BYTES,
     RETAINED_TOPICS,
@@ -82,6 +84,17 @@ def apply_set_policy(state: State, command: SetPolicy) -> bytes:
     now_held = held(state)
     for usage, used, quota in zip(holdings.usages, now_held, holdings.shares, strict=True):
         usage.note(used, quota, state.now_ms)
+    return b""
+
+
+def apply_set_full_queues(state: State, command: SetFullQueues) -> bytes:
+    """Let full queues cost what the tenant chose; who waits for one waits no more."""
+    state.see_time(command.now_ms)
+    if command.policy not in FullQueue._value2member_map_:
+        return b""
+    state.full_queues = FullQueue(command.policy)
+    for client_id in sorted(state.routes.full):
+        check_room(state, state.sessions[client_id])
     return b""
 
 

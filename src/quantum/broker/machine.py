@@ -19,7 +19,9 @@ from quantum.broker.attaching import (
     apply_elapse,
     apply_leader_started,
     apply_remove_session,
+    end_overfull,
 )
+from quantum.broker.changes import Marks
 from quantum.broker.commands import (
     PUBLISHES,
     Acknowledge,
@@ -36,17 +38,19 @@ from quantum.broker.commands import (
     Release,
     RemoveSession,
     RoutesFlushed,
+    SetFullQueues,
     SetPolicy,
     Subscribe,
     Unsubscribe,
     decode_command,
 )
 from quantum.broker.congestion import RETAINING, lift_congestion
+from quantum.broker.delta import Contents, delta_frames, plan_delta, restore_delta
 from quantum.broker.effects import Effect
 from quantum.broker.errors import BrokerMisuse
 from quantum.broker.frames import decode_frames, encode_frames, encode_frames_later
 from quantum.broker.holdings import SESSION_BYTES
-from quantum.broker.limiting import apply_set_policy, check_store
+from quantum.broker.limiting import apply_set_full_queues, apply_set_policy, check_store
 from quantum.broker.parts import is_part
 from quantum.broker.publishing import apply_publish_once, apply_publishes, apply_release
 from quantum.broker.rebalancing import advance, apply_begin_rebalance, apply_routes_flushed
@@ -75,6 +79,9 @@ class Broker:
         self._collects = False
         self._lifted_at = (-1, -1)
         """The version of the routes that was looked at; saves work, is no state."""
+        self._marks = Marks()
+        self._delta: Contents | None = None
+        """What the delta told of that was restored last."""
 
     # What is replicated.
 
@@ -102,6 +109,8 @@ class Broker:
         replies = []
         for command in commands:
             replies.append(self._apply(command))
+            if state.ending:
+                end_overfull(state)
             ends.append(len(effects))
         if state.congested and (
             state.routes.version != self._lifted_at or RETAINING in state.congested
@@ -156,6 +165,8 @@ class Broker:
                 return self._take_part(command)
             case SetPolicy():
                 return apply_set_policy(state, command)
+            case SetFullQueues():
+                return apply_set_full_queues(state, command)
             case _:
                 assert_never(command)
 
@@ -181,27 +192,52 @@ class Broker:
 
     def frozen(self) -> tuple[Iterator[bytes], Callable[[], bytes]]:
         """Give the state of this moment and, once all of it was taken, its digest."""
-        digest = xxh3_128()
-
-        def pieces(taken: Iterator[bytes]) -> Iterator[bytes]:
-            for piece in taken:
-                digest.update(piece)
-                yield piece
-
-        return pieces(self.snapshot()), digest.digest
+        return _digested(self.snapshot())
 
     def restore(self, chunks: Iterable[bytes]) -> None:
         """Become what a snapshot says, or raise SnapshotUnusable and be unchanged."""
         self.state = restore_state(self.settings, decode_frames(chunks))
+        self._marks, self._delta = Marks(), None
         self._effects.clear()
         self._lifted_at = (-1, -1)
 
     def digest(self) -> bytes:
         """Return bytes that are equal for equal state."""
-        digest = xxh3_128()
-        for chunk in encode_frames(state_frames(self.state)):
-            digest.update(chunk)
-        return digest.digest()
+        return _digest_of(encode_frames(state_frames(self.state)))
+
+    # Deltas.
+
+    def mark(self, base_index: int) -> None:
+        """Remember this moment under its index: a delta can begin at it."""
+        self._marks.mark(self.state, base_index)
+
+    def delta(self, base_index: int) -> Iterator[bytes] | None:
+        """Give what changed since the mark of this index; None where there is no delta."""
+        found = self._marks.since(base_index)
+        contents = None if found is None else plan_delta(self.state, *found)
+        if contents is None:
+            return None
+        return encode_frames_later(delta_frames(self.state, contents))
+
+    def frozen_delta(self, base_index: int) -> tuple[Iterator[bytes], Callable[[], bytes]] | None:
+        """Give the same and, once all of it was taken, its digest."""
+        pieces = self.delta(base_index)
+        return None if pieces is None else _digested(pieces)
+
+    def restore_delta(self, chunks: Iterable[bytes]) -> None:
+        """Go on to what a delta ends with, or raise SnapshotUnusable and be empty."""
+        state, self.state = self.state, State(self.settings)
+        self._marks, self._delta = Marks(), None
+        self._effects.clear()
+        self._lifted_at = (-1, -1)
+        self._delta = restore_delta(state, decode_frames(chunks))
+        self.state = state
+
+    def delta_digest(self) -> bytes:
+        """Make the delta anew that was restored last, from what it led to, and digest it."""
+        if self._delta is None:
+            raise BrokerMisuse("no delta was restored", applied_index=self.applied_index)
+        return _digest_of(encode_frames(delta_frames(self.state, self._delta)))
 
     @property
     def applied_index(self) -> int:
@@ -240,6 +276,24 @@ class Broker:
     def next_deadline_ms(self) -> int | None:
         """When an `Elapse` is due, at the earliest."""
         return self.state.next_deadline_ms()
+
+
+def _digest_of(pieces: Iterable[bytes]) -> bytes:
+    digest = xxh3_128()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.digest()
+
+
+def _digested(taken: Iterator[bytes]) -> tuple[Iterator[bytes], Callable[[], bytes]]:
+    digest = xxh3_128()
+
+    def pieces() -> Iterator[bytes]:
+        for piece in taken:
+            digest.update(piece)
+            yield piece
+
+    return pieces(), digest.digest
 
 
 assert PUBLISHES == 0

@@ -72,16 +72,20 @@ def note_member(state: State, prg: int, item: MemberItem) -> None:
     group = state.groups.get(key)
     if item.qos < 0:
         if group is not None:
+            state.changes.groups.add(key)
             group.leave(prg, item.client_id)
             if not group.members:
                 del state.groups[key]
+                state.changes.group_went(key)
                 state.routes.trie.remove(item.filter, key)
             state.routes.invalidate()
         return
     if group is None:
         group = state.groups[key] = ShareGroup(item.share, item.filter)
+        state.changes.group_came(key)
         state.routes.trie.add(item.filter, key, None)
     was_blocked = group.is_blocked
+    state.changes.groups.add(key)
     group.join(
         Member(
             prg,

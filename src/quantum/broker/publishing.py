@@ -303,6 +303,7 @@ def _publish_once(state: State, message: Message, flags: int) -> int:
     session = state.sessions.get(message.client_id)
     if session is None or session.epoch != message.epoch or message.client_id in state.leaving:
         return SESSION_GONE
+    state.changes.sessions.add(message.client_id)
     turned_away = state.turned_away
     is_behind = turned_away and turned_away.refuses(message.client_id, message.qos, flags)
     known = session.received.get(message.packet_id)
@@ -363,6 +364,8 @@ def apply_release(state: State, command: Release) -> bytes:
     for client_id, packet_id in command.releases:
         session = state.sessions.get(client_id)
         known = session.received.pop(packet_id, None) if session is not None else None
+        if known is not None:
+            state.changes.sessions.add(client_id)
         reasons.append(SUCCESS if known is not None else PACKET_ID_NOT_FOUND)
     return bytes(reasons)
 
@@ -375,5 +378,6 @@ def forward_acked(state: State, peer: int, sequence: int, forward: Forward) -> N
     session = state.sessions.get(message.client_id)
     if session is None or session.received.get(message.packet_id) != (peer, sequence):
         return  # the session ended meanwhile, or a will
+    state.changes.sessions.add(message.client_id)
     session.received[message.packet_id] = (peer, accepted_at(state.now_ms))
     state.emit(SendPubrec(session.client_id, message.packet_id))

@@ -173,6 +173,7 @@ def _on_interest(state: State, origin: int, item: Interest) -> None:
         state.routes.trie.remove(item.filter, origin)
     else:
         state.routes.trie.add(item.filter, origin, item.level)
+    state.changes.interests.add((item.filter, origin))
 
 
 def _on_targeted(state: State, item: Targeted) -> None:

@@ -50,6 +50,7 @@ def _next_page(state: State, session: Session, replay: Replay) -> bool:
     room = room_for_retained(state, session)
     if not room:
         return False
+    state.changes.sessions.add(session.client_id)
     if replay.prg == state.settings.prg:
         _send_page(state, session, replay, room)
         return True
@@ -145,6 +146,7 @@ def on_more_retained(state: State, origin: int, more: MoreRetained) -> None:
         return
     replay = Replay(prg, more.filter, more.qos, more.identifier, more.after)
     session.replays.append(replay)
+    state.changes.sessions.add(session.client_id)
     if 0 < more.prg_count < state.prg_count:
         _extend(session, range(more.prg_count, state.prg_count), [replay])
         state.replaying[session.client_id] = None

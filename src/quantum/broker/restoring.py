@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from heapq import heapify
-from typing import assert_never
+from typing import TypeAlias, assert_never
 
 from quantum.broker.channels import Forwarded
 from quantum.broker.errors import SnapshotUnusable
 from quantum.broker.frames import (
+    DeltaHeader,
     End,
     Frame,
     FrozenDeliveries,
+    FrozenFullQueues,
+    FrozenGone,
     FrozenGroup,
     FrozenHeld,
     FrozenHoldings,
@@ -23,8 +26,10 @@ from quantum.broker.frames import (
     FrozenPressure,
     FrozenRetained,
     FrozenSession,
+    FrozenStream,
     Header,
 )
+from quantum.broker.full_queues import FullQueue
 from quantum.broker.move import Move
 from quantum.broker.moving import moving_topics
 from quantum.broker.outbound import Delivery
@@ -47,25 +52,27 @@ def restore_state(settings: BrokerSettings, frames: Iterable[Frame]) -> State:
             raise SnapshotUnusable("a frame where none belongs", number=count)
         match frame:
             case Header():
-                _restore_header(state, frame)
+                restore_header(state, frame)
             case FrozenSession():
-                last = _restore_session(state, frame)
+                last = restore_session(state, frame)
             case FrozenDeliveries():
-                _restore_deliveries(last, frame)
+                restore_deliveries(last, frame)
             case End(frames=expected):
                 if expected != count:
                     raise SnapshotUnusable("frames are missing", expected=expected, got=count)
                 ended = True
+            case DeltaHeader() | FrozenGone() | FrozenStream():
+                raise SnapshotUnusable("a delta is no snapshot", number=count)
             case _:
-                _restore_table(state, frame)
+                restore_table(state, frame)
         count += 1
     if not ended:
         raise SnapshotUnusable("the snapshot has no end", frames=count)
-    _finish(state)
+    finish(state)
     return state
 
 
-def _restore_header(state: State, header: Header) -> None:
+def restore_header(state: State, header: Header) -> None:
     if header.name != NAME or header.version not in READABLE:
         raise SnapshotUnusable("not a snapshot of this version", version=header.version)
     if header.prg != state.settings.prg:
@@ -79,7 +86,7 @@ def _restore_header(state: State, header: Header) -> None:
         state.routes.blind = list(header.blind)
 
 
-def _restore_session(state: State, frozen: FrozenSession) -> Session:
+def restore_session(state: State, frozen: FrozenSession) -> Session:
     outbound = new_outbound(frozen.window, state.queued)
     outbound.unsent = list(frozen.unsent)
     outbound.restore([], [], frozen.next_id)
@@ -110,7 +117,7 @@ def _restore_session(state: State, frozen: FrozenSession) -> Session:
     return session
 
 
-def _restore_deliveries(session: Session | None, frozen: FrozenDeliveries) -> None:
+def restore_deliveries(session: Session | None, frozen: FrozenDeliveries) -> None:
     if session is None:
         raise SnapshotUnusable("deliveries of no session")
     outbound = session.outbound
@@ -123,9 +130,8 @@ def _restore_deliveries(session: Session | None, frozen: FrozenDeliveries) -> No
             outbound.queue.append(delivery)
 
 
-def _restore_table(
-    state: State,
-    frame: FrozenGroup
+Table: TypeAlias = (
+    FrozenGroup
     | FrozenRetained
     | FrozenOutbox
     | FrozenPlaces
@@ -134,8 +140,12 @@ def _restore_table(
     | FrozenMove
     | FrozenHeld
     | FrozenHoldings
-    | FrozenPart,
-) -> None:
+    | FrozenFullQueues
+    | FrozenPart
+)
+
+
+def restore_table(state: State, frame: Table) -> None:
     match frame:
         case FrozenGroup():
             _restore_group(state, frame)
@@ -171,6 +181,9 @@ def _restore_table(
             state.holdings.restore(frame.shares, frame.ceilings, frame.graces)
             state.full_stores.update(frame.full_stores)
             state.hashes_shares = frame.hashes_shares
+        case FrozenFullQueues():
+            state.full_queues = FullQueue(frame.policy)
+            state.dropped_full = dict(frame.dropped)
         case _:
             assert_never(frame)
 
@@ -204,7 +217,7 @@ def _restore_places(state: State, frozen: FrozenPlaces) -> None:
         state.channels.forwarded[prg] = Forwarded(term, number, dict(refused), forgotten_through)
 
 
-def _finish(state: State) -> None:
+def finish(state: State) -> None:
     """Work out what the frames do not say."""
     state.note_ring()
     move, here = state.move, state.settings.prg

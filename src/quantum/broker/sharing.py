@@ -20,6 +20,7 @@ _NOT_RETAINED = False
 
 def share_out(state: State, group: ShareGroup, message: Message) -> None:
     """Give a message to the member whose turn it is."""
+    state.changes.groups.add((group.name, group.filter))
     member = group.pick(state.channels.full() | state.full_stores, share_key(state, message))
     if member is None:
         state.dropped += 1
@@ -60,6 +61,7 @@ def take_back(state: State, sessions: Sequence[Session]) -> None:
     for session in sessions:
         found = session.outbound.take_out(_is_another_members)
         if found:
+            state.changes.sessions.add(session.client_id)
             gone += found
             check_room(state, session)
     for delivery in gone:

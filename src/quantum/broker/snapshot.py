@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
-from quantum.broker.channels import item_weight
+from quantum.broker.channels import Outbox, item_weight
 from quantum.broker.frames import (
     End,
     Frame,
     FrozenDeliveries,
+    FrozenFullQueues,
     FrozenGroup,
     FrozenHeld,
     FrozenHoldings,
@@ -55,7 +56,25 @@ def state_frames(state: State) -> Iterator[Frame]:
 
 
 def _frames(state: State) -> Iterator[Frame]:
-    yield Header(
+    yield header_frame(state)
+    yield from _move_frames(state)
+    for session in state.sessions.values():
+        yield from session_frames(session)
+    for group in state.groups.values():
+        yield frozen_group(group)
+    yield from retained_frames(message for _, message in state.retained.items())
+    for prg, outbox in sorted(state.channels.outboxes().items()):
+        if outbox.last:  # asking for a stream makes an empty one: that is no state
+            yield FrozenOutbox(prg, outbox.acked_through, [])
+            yield from item_frames(prg, outbox, iter(outbox.items))
+    yield places_frame(state)
+    yield from interest_frames(list(state.told.items()), _remote_interests(state))
+    yield from small_frames(state)
+
+
+def header_frame(state: State) -> Header:
+    """Return all that is a number."""
+    return Header(
         NAME,
         VERSION,
         state.settings.prg,
@@ -69,15 +88,10 @@ def _frames(state: State) -> Iterator[Frame]:
         state.is_open,
         list(state.routes.blind),
     )
-    yield from _move_frames(state)
-    for session in state.sessions.values():
-        yield from _session_frames(session)
-    for group in state.groups.values():
-        yield _frozen_group(group)
-    for messages in _pages((message for _, message in state.retained.items()), _message_weight):
-        yield FrozenRetained(messages)
-    yield from _stream_frames(state)
-    yield from _interest_frames(state)
+
+
+def small_frames(state: State) -> Iterator[Frame]:
+    """Walk what is small, and told whole in every delta."""
     yield FrozenPressure(
         sorted(state.routes.full),
         [(topic, list(told)) for topic, told in state.congested.items()],
@@ -86,6 +100,8 @@ def _frames(state: State) -> Iterator[Frame]:
         state.turned_away.frozen(),
     )
     yield FrozenHoldings(*state.holdings.frozen(), sorted(state.full_stores), state.hashes_shares)
+    if state.full_queues or state.dropped_full:
+        yield FrozenFullQueues(int(state.full_queues), sorted(state.dropped_full.items()))
     for data in state.parts.pieces:
         yield FrozenPart(data)
 
@@ -113,7 +129,8 @@ def _held_weight(held: tuple[int, Item]) -> int:
     return item_weight(held[1])
 
 
-def _session_frames(session: Session) -> Iterator[Frame]:
+def session_frames(session: Session) -> Iterator[Frame]:
+    """Walk one session with what is on its way to it."""
     outbound = session.outbound
     yield FrozenSession(
         session.client_id,
@@ -142,7 +159,7 @@ def _session_frames(session: Session) -> Iterator[Frame]:
             yield FrozenDeliveries(page)
 
 
-def _frozen_group(group: ShareGroup) -> FrozenGroup:
+def frozen_group(group: ShareGroup) -> FrozenGroup:
     members = [
         (each.prg, each.client_id, each.epoch, each.qos, each.identifier, each.online, each.full)
         for each in group.members.values()
@@ -150,14 +167,20 @@ def _frozen_group(group: ShareGroup) -> FrozenGroup:
     return FrozenGroup(group.name, group.filter, group.turn, members)
 
 
-def _stream_frames(state: State) -> Iterator[Frame]:
+def retained_frames(messages: Iterator[Message]) -> Iterator[Frame]:
+    for page in _pages(messages, _message_weight):
+        yield FrozenRetained(page)
+
+
+def item_frames(prg: int, outbox: Outbox, items: Iterator[Item]) -> Iterator[Frame]:
+    for page in _pages(items, item_weight):
+        yield FrozenOutbox(prg, outbox.acked_through, page)
+
+
+def places_frame(state: State) -> FrozenPlaces:
+    """Return how far each stream to here has counted."""
     channels = state.channels
-    for prg, outbox in sorted(channels.outboxes().items()):
-        if outbox.last:  # asking for a stream makes an empty one: that is no state
-            yield FrozenOutbox(prg, outbox.acked_through, [])
-            for page in _pages(iter(outbox.items), item_weight):
-                yield FrozenOutbox(prg, outbox.acked_through, page)
-    yield FrozenPlaces(
+    return FrozenPlaces(
         sorted(channels.counted.items()),
         [
             (prg, each.term, each.number, each.forgotten_through, list(each.refused.items()))
@@ -166,17 +189,27 @@ def _stream_frames(state: State) -> Iterator[Frame]:
     )
 
 
-def _interest_frames(state: State) -> Iterator[Frame]:
-    told = list(state.told.items())
-    for at in range(0, len(told), _MANY):
-        yield FrozenInterests(told[at : at + _MANY], [])
-    remote = sorted(
+def _remote_interests(state: State) -> list[tuple[bytes, int, int]]:
+    return sorted(
         (topic_filter, subscriber, wish)
         for topic_filter, subscriber, wish in state.routes.trie.items()
         if isinstance(subscriber, int) and isinstance(wish, int)
     )
-    for at in range(0, len(remote), _MANY):
-        yield FrozenInterests([], remote[at : at + _MANY])
+
+
+def interest_frames(
+    told: list[tuple[bytes, int]], remote: list[tuple[bytes, int, int]]
+) -> Iterator[Frame]:
+    for some in in_pages(told):
+        yield FrozenInterests(some, [])
+    for others in in_pages(remote):
+        yield FrozenInterests([], others)
+
+
+def in_pages(things: list[T]) -> Iterator[list[T]]:
+    """Cut a list of small things into pages."""
+    for at in range(0, len(things), _MANY):
+        yield things[at : at + _MANY]
 
 
 def _pages(things: Iterator[T], weight: Callable[[T], int]) -> Iterator[list[T]]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import Final
 
+from quantum.broker.changes import Changes
 from quantum.broker.channels import Channels
 from quantum.broker.effects import Effect
+from quantum.broker.full_queues import FullQueue
 from quantum.broker.holdings import Holdings
 from quantum.broker.message import Message
 from quantum.broker.move import Move
@@ -30,13 +32,17 @@ class State:
     __slots__ = (
         "applied_index",
         "attachments",
+        "changes",
         "channels",
         "congested",
         "deadlines",
         "dropped",
+        "dropped_full",
         "effects",
+        "ending",
         "epoch",
         "filters",
+        "full_queues",
         "full_stores",
         "groups",
         "hashes_shares",
@@ -106,6 +112,12 @@ class State:
         """A command that has not wholly come yet."""
         self.hashes_shares = False
         """Whether shared subscriptions share by the messages' keys, not in turn (C12)."""
+        self.full_queues = FullQueue.BLOCK
+        """What becomes of messages for a session without room (C24)."""
+        self.dropped_full: dict[int, int] = {}
+        """How many messages full queues cost, by the choice that was in force."""
+        self.ending: dict[bytes, None] = {}
+        """Sessions that end with the command that is being applied; empty between two."""
         self.full_stores: set[int] = set()
         """Partitions whose queues hold all that they may, this one included."""
         self.replaying: dict[bytes, None] = {}
@@ -121,6 +133,8 @@ class State:
         """How many messages were dropped because they expired or nobody was left to have them."""
         self.effects: list[Effect] | None = None
         """None where nobody wants to know: this replica does not lead."""
+        self.changes = Changes()
+        """What changed since the newest mark, by key; of no replica's state (`changes`)."""
         self.wills: list[tuple[int, Message]] | None = None
         """Wills that were said about topics of this partition, and when: the log has no record
         of them. None where nobody wants to know."""
@@ -171,6 +185,7 @@ class State:
         if 0 < session.look_at_ms <= at_ms:
             return
         session.look_at_ms = at_ms
+        self.changes.sessions.add(session.client_id)
         heappush(self.deadlines, (at_ms, session.client_id))
         if len(self.deadlines) > 2 * len(self.sessions) + STALE_MAX:
             self.deadlines = sorted(
@@ -186,6 +201,7 @@ class State:
             session = self.sessions.get(client_id)
             if session is not None and session.look_at_ms == at_ms:
                 session.look_at_ms = 0
+                self.changes.sessions.add(client_id)
                 return session
         return None
 
@@ -204,10 +220,12 @@ class State:
 
     def put_retained(self, message: Message) -> None:
         old = self.retained.put(message.topic, message)
+        self.changes.retained.add(message.topic)
         self.retained_bytes += message.weight - (0 if old is None else old.weight)
 
     def drop_retained(self, topic: bytes) -> None:
         old = self.retained.delete(topic)
+        self.changes.retained.add(topic)
         self.retained_bytes -= 0 if old is None else old.weight
 
     def drop_expired_retained(self) -> None:

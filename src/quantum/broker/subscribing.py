@@ -55,6 +55,7 @@ def apply_subscribe(state: State, command: Subscribe) -> bytes:
     if session is None or (command.epoch and command.epoch != session.epoch):
         gone = [SESSION_GONE] * len(command.subscriptions)
         return _encode(Subscribed(0, 0, gone, []))
+    state.changes.sessions.add(command.client_id)
     reasons = [_subscribe(state, session, spec) for spec in command.subscriptions]
     awaited = _awaited(state, [spec.filter for spec in command.subscriptions])
     return _encode(Subscribed(session.epoch, session.attachment, reasons, awaited))

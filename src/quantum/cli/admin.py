@@ -24,6 +24,7 @@ from quantum.cli.admin_asking import (
     ADMIN_DEFAULT,
     Admin,
     AsJson,
+    Replace,
     RequestId,
     Token,
     fail_told,
@@ -67,6 +68,7 @@ NOUNS: Final = {
     "overrides": "Signed exceptions to guardrails.",
     "break-glass": "Tokens for emergencies: one scope, one use, five minutes.",
     "fences": "Fences of regions, and promotions.",
+    "lag-alerts": "Partitions whose followers are structurally behind.",
     "bundles": "Definition bundles.",
     "barriers": "Activation barriers.",
     "keys": "Public keys and key epochs.",
@@ -137,7 +139,8 @@ class _Command:
                 place = query if any(each.name == name for each in route.query) else body
                 place[name] = _stands(api, route, typed, body, name)
         content = body if route.body is not None else None
-        return api.ask(route.method, path, query=query, body=content, headers=headers)
+        method = "PUT" if typed.get("replace") else route.method
+        return api.ask(method, path, query=query, body=content, headers=headers)
 
 
 def _filled(path: str, typed: dict[str, Any]) -> str:
@@ -203,6 +206,8 @@ def _common(route: Route) -> list[inspect.Parameter]:
         wanted.append(("idempotency_key", RequestId, None))
     if wants_token(route):
         wanted.append(("break_glass", Token, None))
+    if route.method == "PATCH":
+        wanted.append(("replace", Replace, False))
     wanted += [
         ("admin", Admin, ADMIN_DEFAULT),
         ("as_json", AsJson, False),

@@ -35,6 +35,9 @@ RequestId = Annotated[
     str | None,
     typer.Option("--idempotency-key", help="Names the call: repeated, it is carried out once."),
 ]
+Replace = Annotated[
+    bool, typer.Option("--replace", help="Give what is not named its default again.")
+]
 Token = Annotated[
     str | None, typer.Option("--break-glass", help="The break-glass token that is used up.")
 ]

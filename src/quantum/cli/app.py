@@ -6,9 +6,10 @@ import inspect
 import sys
 from collections.abc import Iterable
 from importlib import import_module
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
+from typer.main import get_command
 
 from quantum.cli.exits import fail_path
 from quantum.cli.naming import pasteable
@@ -41,6 +42,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "why": Command(
         "why", "why", "Say what stands in the way of a client or of a group, in sentences."
     ),
+    "explain": Command("explain", "app", "Say which rule decides."),
     "doctor": Command(
         "doctor", "doctor", "Examine a node, or a whole cluster, from outside, and say what to do."
     ),
@@ -50,6 +52,9 @@ COMMANDS: Final[dict[str, Command]] = {
         "Read every log again now, past the page cache, and authenticate every byte of it.",
     ),
     "tenants": Command("tenants", "app", "Look at tenants' rings, or let one grow."),
+    "users": Command(
+        "users", "app", "Users of a tenant: who may come by a user name and a password."
+    ),
     "topics": Command("broker", "topics", "List the filters that clients subscribe to."),
     "retained": Command("broker", "retained", "List retained messages."),
     "bench": Command("bench", "app", "Put load on a broker."),
@@ -57,6 +62,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "keys": Command("keys", "app", "Keys: which there are, and new ones."),
     "node": Command("enrol", "app", "Let new nodes into a cluster."),
     "audit": Command("audit", "app", "Verify and read a node's audit log."),
+    "traces": Command("traces", "traces", "Print traces of messages, over all nodes of a cluster."),
     "admin": Command(
         "admin",
         "app",
@@ -160,6 +166,19 @@ def _make_pasteable(app: typer.Typer) -> None:
             _make_pasteable(group.typer_instance)
 
 
+def _pasteable_command(app: typer.Typer) -> Any:
+    """Make the commands, with options whose help names what works here, too."""
+    command = get_command(app)
+    waiting: list[Any] = [command]
+    while waiting:
+        each = waiting.pop()
+        waiting += getattr(each, "commands", {}).values()
+        for parameter in each.params:
+            if getattr(parameter, "help", None):
+                parameter.help = pasteable(parameter.help)
+    return command
+
+
 def main() -> None:
     """Run the command line. What a path or a disk refuses is one line, as every other refusal."""
     if not __debug__:
@@ -167,7 +186,7 @@ def main() -> None:
     asked = sys.argv[1] if len(sys.argv) > 1 else ""
     app = build([asked]) if asked in COMMANDS else build_list()
     try:
-        app()
+        _pasteable_command(app)()
     except OSError as error:
         try:
             fail_path(error)

@@ -72,9 +72,9 @@ def status(
 ) -> None:
     """Show what an archive holds, or, without URL, what a broker's archiver is doing.
 
-    Exit code 0: all is well. 1: the archiver of a partition has stopped or fails. 2: not a URL.
-    3: no archive here. 6: the chain of records is broken. 7: written by a later release. 12: the
-    store or the broker does not answer.
+    Exit code 0: all is well. 1: the archiver of a partition or of the audit log has stopped or
+    fails. 2: not a URL. 3: no archive here. 6: the chain of records is broken. 7: written by a
+    later release. 12: the store or the broker does not answer.
     """
     if url is None:
         _show_archiver(admin, as_json=as_json)
@@ -102,7 +102,17 @@ def _show_archiver(admin: str, *, as_json: bool) -> None:
         for why in (row["reason"], row["compaction_hold"]):
             if why:
                 typer.echo(f"{row['prg']}: {why}")
-    raise typer.Exit(Exit.FAILED if any(row["state"] in _TROUBLE for row in rows) else 0)
+    states = [row["state"] for row in rows]
+    audit = answer.get("audit")
+    if audit is not None:
+        states.append(audit["state"])
+        typer.echo(_about_audit(audit), err=as_json)  # JSON is one line per partition
+    raise typer.Exit(Exit.FAILED if any(state in _TROUBLE for state in states) else 0)
+
+
+def _about_audit(audit: dict[str, Any]) -> str:
+    through, why = audit["exported_sequence"], audit["reason"]
+    return f"audit log: {audit['state']}, lines through {through}" + (f": {why}" if why else "")
 
 
 def _listed(objects: Objects, prg: PrgId) -> dict[str, Any]:

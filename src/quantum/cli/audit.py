@@ -32,24 +32,35 @@ from clustor.security import (
     read_anchor,
     verify_lines,
 )
-from quantum.cli.exits import Exit, fail
+from quantum.cli.audit_archived import is_url, lines_of, verify_archived
+from quantum.cli.audit_trim import trim
+from quantum.cli.exits import Exit, exit_of_fault, fail
 
 app = typer.Typer(help="Verify and read a node's audit log.", no_args_is_help=True)
+app.command()(trim)
 
-_EXIT_OF: Final = {FaultKind.WRONG_KEY: Exit.WRONG_KEY, FaultKind.UNSIGNED: Exit.FAILED}
 _PROGRESS_BYTES: Final = 8 << 20
 
 Log = Annotated[
-    Path, typer.Argument(metavar="PATH", help="The log's directory, or a node's data directory.")
+    str,
+    typer.Argument(
+        metavar="PATH|URL",
+        help="The log's directory, a node's data directory, or an archive: s3://bucket/prefix.",
+    ),
 ]
 
 
 @app.command()
 def verify(
-    path: Log,
+    place: Log,
     *,
     keys: Annotated[
-        Path | None, typer.Option("--keys", help="Public keys to trust: an audit-keys.json.")
+        Path | None,
+        typer.Option(
+            "--keys",
+            help="Public keys to trust: an audit-keys.json; for an archive also the data directory "
+            "of a node or of its cluster.",
+        ),
     ] = None,
     expect_head: Annotated[
         str | None,
@@ -67,9 +78,14 @@ def verify(
 
     Lines behind the last seal are chained, not signed; their number is shown. A log that was put
     back to an older state together with its anchor is found by --expect-head alone: keep the head
-    that this command prints on another machine. Exit codes: 0 intact, 1 unsigned lines with
-    --require-signed, 3 no log here, 4 a wrong key, 6 not what was written.
+    that this command prints on another machine. Of an archive every node's log is verified; it
+    must hold all that a data directory given with --keys remembers to have exported. Exit codes: 0
+    intact, 1 unsigned lines with --require-signed, 3 no log here, 4 a wrong key, 6 not what was
+    written, 12 the archive does not answer.
     """
+    if is_url(place):
+        verify_archived(place, keys, expect_head=expect_head, expired=expired, as_json=as_json)
+    path = Path(place)
     with _opened(path) as storage:
         trusted = _trusted(keys, path)
         try:
@@ -92,12 +108,12 @@ def verify(
         report = _report(verdict, reader)
     typer.echo(json.dumps(report) if as_json else _as_text(report))
     if verdict.fault is not None:
-        raise typer.Exit(_EXIT_OF.get(verdict.fault.kind, Exit.QUARANTINED))
+        raise typer.Exit(exit_of_fault(verdict.fault))
 
 
 @app.command()
 def show(
-    path: Log,
+    place: Log,
     *,
     who: Annotated[str, typer.Option(help="Only identities that contain this.")] = "",
     what: Annotated[str, typer.Option(help="Only actions that contain this.")] = "",
@@ -110,8 +126,8 @@ def show(
     """Print events. Nothing is verified here: that is what `verify` is for."""
     since_ms = 0 if since is None else int(since.replace(tzinfo=UTC).timestamp() * 1000)
     found: list[EventLine] = []
-    with _opened(path) as storage:
-        for raw in AuditReader(storage).lines():
+    with _lines(place) as lines:
+        for raw in lines:
             line = decode_line(raw)
             if (
                 isinstance(line, EventLine)
@@ -126,6 +142,15 @@ def show(
                     del found[:-limit]
     for line in found[-limit:]:
         typer.echo(_event_as_json(line) if as_json else _event_as_text(line))
+
+
+@contextmanager
+def _lines(place: str) -> Iterator[Iterator[bytes]]:
+    if is_url(place):
+        yield lines_of(place)
+        return
+    with _opened(Path(place)) as storage:
+        yield AuditReader(storage).lines()
 
 
 @contextmanager

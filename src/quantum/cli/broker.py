@@ -38,7 +38,7 @@ def status(admin: Admin = ADMIN_DEFAULT, *, as_json: AsJson = False) -> None:
     """Show the broker's partitions: who serves them, and what is in them.
 
     Exit code 0: every partition has a leader and takes writes. 1: one has no leader, a group has
-    stopped, or the disk is too full for writes. 12: no node answered.
+    stopped, the disk is too full for writes, or the control plane is away. 12: no node answered.
     """
     found = _get(admin, "/broker/status")
     if as_json:
@@ -58,6 +58,8 @@ def _problems(found: dict[str, Any]) -> list[str]:
     if found["disk"]["level"] == "DiskHard":
         free = found["disk"]["free_bytes"] / 1e6
         lines.append(f"writes are refused: only {free:.0f} MB are free on the disk; make room")
+    for cause in found.get("closed", [])[:1]:
+        lines.append(f"clients must wait: {cause}; bring the control plane back")
     return lines
 
 

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from quantum.cli.credentials import speaking
 from quantum.cli.exits import Exit, fail
+from quantum.cli.naming import pasteable
 from quantum.config import NAMES, Configuration, ConfigurationError, about, load
 
 app = typer.Typer(help="Look at the configuration of a broker.", no_args_is_help=True)
@@ -69,26 +70,33 @@ def explain_key(
 
     Example: quantum config explain queue_bytes_max --config broker.toml
 
-    Example: quantum config explain flow.entry_credit_max --tenant acme
+    Example: quantum config explain rates.publishes --tenant acme
 
     Exit code 2: a value that is not allowed. 3: nobody sets KEY.
     """
-    from quantum.cli.config_layers import Layer, control_layer, local_layers
+    from quantum.cli import config_layers as of
 
     scopes = {"node": node, "partition": partition, "tenant": tenant, "definition": definition}
     asked = {name: value for name, value in scopes.items() if value is not None}
+    name = key.replace("-", "_")
+    held: of.Layer | str | None = None
     try:
-        layers = local_layers(key.replace("-", "_"), os.environ, config, flag)
-        held = control_layer(admin, key, asked)
+        layers = of.built_in(name, tenant) or of.local_layers(name, os.environ, config, flag)
+        if tenant is not None and name in of.QUOTA_NAMES:
+            held = of.quota_layer(admin, name, tenant)
+        if held is None:
+            held = of.control_layer(admin, key, asked)
     except (ConfigurationError, ValueError) as error:
         fail(str(error), Exit.USAGE)
     notes = [held] if isinstance(held, str) else []
-    if isinstance(held, Layer):
+    if isinstance(held, of.Layer):
         notes.append(f"set in the control plane, it takes effect: {held.takes_effect}")
         layers = [*layers, held] if held.is_taken else [held, *layers]
     if not layers:
         known = f"`quantum config show` lists the settings; {notes[0]}"
         fail(f"nobody sets {key}: {known}", Exit.NOT_FOUND)
+    if of.knows(name):
+        notes.insert(0, pasteable(of.how_to_set(name)))
     _print_layers(key, [asdict(layer) for layer in layers], notes, as_json=as_json)
 
 

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+from urllib.parse import quote
 
+from clustor.control import QuotaPolicy
 from quantum.cli.admin_api import AdminApi
 from quantum.cli.admin_client import AdminUnreachable, parse_address
-from quantum.config import NAMES, load
-from quantum.config.live import Takes
+from quantum.config import NAMES, about, load
+from quantum.config.live import LIVE_KEYS, Takes
 from quantum.config.loading import CONFIG_VARIABLE, DEFAULT, PREFIX
 
 
@@ -58,6 +60,64 @@ def local_layers(
         said = load({key: flag}, {})
         found.append(Layer("flag", said.shown(key), said.sources[key], "this command"))
     return found
+
+
+QUOTA_NAMES: Final = tuple(
+    name for name in QuotaPolicy.__struct_fields__ if name not in ("tenant_id", "version")
+)
+
+
+CLUSTER_FILE_KEYS: Final = {
+    "patience": ("1", "how many times as long elections wait: for slow disks and networks"),
+    "flow.structural_hard_block": (
+        "false",
+        "whether every write is refused, by an operator's word",
+    ),
+}
+"""What stands in each node's cluster.json, and is read at its start."""
+
+
+def knows(key: str) -> bool:
+    """Say whether there is such a key at all, whoever sets it."""
+    return any(key in each for each in (NAMES, LIVE_KEYS, QUOTA_NAMES, CLUSTER_FILE_KEYS))
+
+
+def built_in(key: str, tenant: str | None) -> list[Layer]:
+    """Return what holds of a key that `quantum up` does not take, while nobody sets it."""
+    if key in QUOTA_NAMES and (tenant is not None or key not in NAMES):
+        return [Layer("default", getattr(QuotaPolicy(tenant_id=""), key), "built in")]
+    if key in LIVE_KEYS and key not in NAMES:
+        return [Layer("default", LIVE_KEYS[key].default, "built in")]
+    if key in CLUSTER_FILE_KEYS:
+        return [Layer("default", CLUSTER_FILE_KEYS[key][0], "built in")]
+    return []
+
+
+def how_to_set(key: str) -> str:
+    """Say what a key is and by which command it changes."""
+    if key in QUOTA_NAMES and key not in NAMES:
+        change = f"`quantum admin tenants set-quotas TENANT --quotas '{{\"{key}\": N}}'`"
+        return f"a quota of each tenant; change it with {change}"
+    if key in CLUSTER_FILE_KEYS:
+        return f"{CLUSTER_FILE_KEYS[key][1]}; change it in every node's cluster.json, and restart"
+    if key in LIVE_KEYS:
+        found = LIVE_KEYS[key]
+        scope = "Tenant/NAME" if found.of_tenant else "Cluster"
+        change = f"`quantum admin config set --scope {scope} --document '{{\"{key}\": …}}'`"
+        return f"{found.about}; change it with {change}"
+    return f"{about(key)}; change it with {PREFIX}{key.upper()}, or in the file of --config"
+
+
+def quota_layer(admin: str, key: str, tenant: str) -> Layer | None:
+    """Return the quota that somebody set for a tenant. Raises ValueError for what is no address."""
+    try:
+        told = AdminApi(parse_address(admin)).ask("GET", f"/v1/tenants/{quote(tenant)}/quotas")
+    except AdminUnreachable:
+        return None
+    if not told.is_done or told.body["version"] == "0":
+        return None
+    source = f"Tenant {tenant} quotas version {told.body['version']}"
+    return Layer("control plane", told.body[key], source, takes_effect=Takes.LIVE.value)
 
 
 def _owner_of(file: Path) -> tuple[str, str]:

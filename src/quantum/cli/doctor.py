@@ -19,7 +19,7 @@ from quantum.cli.admin_client import (
 )
 from quantum.cli.broker import ADMIN_DEFAULT, Admin, AsJson
 from quantum.cli.credentials import speaking
-from quantum.cli.doctor_checks import CHECKS, Examined, Finding, Severity, examine
+from quantum.cli.doctor_checks import CHECKS, Examined, Finding, Severity, age_rows, examine
 from quantum.cli.exits import Exit, fail
 
 _DIAL_SECONDS = 2.0
@@ -38,7 +38,7 @@ def doctor(
     """Examine a node, or a whole cluster, from outside, and say what to do.
 
     It looks at clocks, disks, certificates, versions, listeners, plaintext exposure, groups,
-    snapshots, copies of the control plane, readiness, alerts and gates.
+    snapshots and scrubs with their ages, copies of the control plane, readiness, alerts and gates.
 
     Exit code 0: nothing must be done (warnings may be there). 1: something is ill. 12: no node
     answered.
@@ -122,6 +122,8 @@ def _body(nodes: list[Examined], found: list[Finding]) -> dict[str, Any]:
 
 def _lines(nodes: list[Examined], found: list[Finding]) -> list[str]:
     lines = [f"examined {len(nodes)} node(s): {', '.join(CHECKS)}"]
+    for node in nodes:
+        lines += [] if node.facts is None else age_rows(node.node, node.facts)
     for each in found:
         where = f"node {each.node}" if each.node else "cluster"
         lines.append(f"{each.severity.upper():4} {where}: {each.what}")

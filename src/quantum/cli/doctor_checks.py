@@ -13,8 +13,11 @@ CERTIFICATE_ILL_MS: Final = DAY_MS
 SKEW_WARN_MS: Final = 500
 SKEW_ILL_MS: Final = 5_000
 DISK_WARN_SHARE: Final = 0.10
+AGE_ROWS_MAX: Final = 20
 SNAPSHOT_WARN_ENTRIES: Final = 5_000_000
 COPY_AGE_WARN_MS: Final = 60_000
+SCRUB_DAYS_MAX: Final = 7.0
+"""Within which every byte is read again (clustor §9.4)."""
 
 
 class Severity(StrEnum):
@@ -61,10 +64,12 @@ CHECKS: Final = (
     "exposure",
     "groups",
     "snapshots",
+    "scrub",
     "copies",
     "readiness",
     "alerts",
     "gates",
+    "overrides",
 )
 
 
@@ -170,6 +175,32 @@ def _groups(node: int, groups: list[dict[str, Any]]) -> Iterator[Finding]:
         if each["entries_since_snapshot"] > SNAPSHOT_WARN_ENTRIES:
             what = f"{name}: {each['entries_since_snapshot']} entries since its snapshot"
             yield Finding(node, "snapshots", Severity.WARN, what, why)
+        yield from _ages(node, each)
+
+
+def _ages(node: int, group: dict[str, Any]) -> Iterator[Finding]:
+    number, age_ms = group["partition_id"], group.get("snapshot_age_ms") or 0
+    bound_ms, days = group.get("snapshot_bound_ms"), group.get("scrub_age_days")
+    if bound_ms is not None and age_ms > bound_ms:
+        what = f"group {number}: its snapshot is {age_ms // 1000} s old, {bound_ms // 1000} may be"
+        todo = f"ask `quantum why {number}` what keeps it from being emitted; see its disk and load"
+        yield Finding(node, "snapshots", Severity.ILL, what, todo)
+    if days is not None and days > SCRUB_DAYS_MAX:
+        what = f"group {number}: bytes were not read again for {days:.1f} days, 7 may pass"
+        todo = f"read them now: `quantum scrub --group {number} --node {node}`; see its disk's load"
+        yield Finding(node, "scrub", Severity.ILL, what, todo)
+
+
+def age_rows(node: int, facts: dict[str, Any]) -> Iterator[str]:
+    """Say how old each group's snapshot and scrub are, the oldest first, as many as can be read."""
+    groups = sorted(facts["groups"], key=lambda each: -(each.get("snapshot_age_ms") or 0))
+    for each in groups[:AGE_ROWS_MAX]:
+        age_ms, days = each.get("snapshot_age_ms") or 0, each.get("scrub_age_days")
+        snapshot = f"snapshot {age_ms // 1000} s old" if age_ms else "snapshot misses nothing"
+        scrub = "not scrubbed now" if days is None else f"scrubbed within {days:.1f} days"
+        yield f"node {node} group {each['partition_id']}: {snapshot}, {scrub}"
+    if len(groups) > AGE_ROWS_MAX:
+        yield f"node {node}: {len(groups) - AGE_ROWS_MAX} more groups; --json has them all"
 
 
 def _copy(node: int, control: dict[str, Any] | None) -> Iterator[Finding]:
@@ -203,6 +234,7 @@ def _of_cluster(nodes: list[Examined]) -> Iterator[Finding]:
     if len({str(sorted(each["gates"].items())) for each in facts}) > 1:
         what = "nodes see different feature gates"
         yield Finding(0, "gates", Severity.WARN, what, "wait a moment; else look at their copies")
+    yield from _said(facts)
     led: dict[int, int] = {}
     for each in facts:
         for group in each["groups"]:
@@ -210,3 +242,26 @@ def _of_cluster(nodes: list[Examined]) -> Iterator[Finding]:
     for partition in sorted(number for number, leaders in led.items() if not leaders):
         what = f"nobody leads group {partition}"
         yield Finding(0, "groups", Severity.ILL, what, f"ask `quantum why {partition}`")
+
+
+def _said(facts: list[dict[str, Any]]) -> Iterator[Finding]:
+    """Tell of what the control plane has on record, once for all nodes that say so."""
+    overrides = {
+        (row["override_id"], row["scope"], row["ends_ms"], each["wall_ms"])
+        for each in facts[:1]
+        for row in each.get("overrides", ())
+    }
+    for name, scope, ends_ms, now_ms in sorted(overrides):
+        left_s = max(0, ends_ms - now_ms) // 1_000
+        what = f"override {name} ({scope}) is obeyed for {left_s} s more"
+        todo = "it ends by itself; `quantum admin overrides revoke` ends it now"
+        yield Finding(0, "overrides", Severity.WARN, what, todo)
+    lags = {
+        (row["partition_id"], tuple(row["followers"]))
+        for each in facts
+        for row in each.get("lag_alerts", ())
+    }
+    for partition, followers in sorted(lags):
+        what = f"group {partition}: replicas {list(followers)} are structurally behind"
+        todo = "see to their disks and networks; `quantum why GROUP` tells what is held back"
+        yield Finding(0, "alerts", Severity.WARN, what, todo)

@@ -12,6 +12,7 @@ from quantum.cli.naming import pasteable
 
 if TYPE_CHECKING:
     from clustor.log import LogError, LogState
+    from clustor.security import Fault
 
 
 class Exit(IntEnum):
@@ -54,6 +55,14 @@ def exit_of_state(state: LogState) -> int:
 
     by_state = {LogState.NEEDS_REPAIR: Exit.NEEDS_REPAIR, LogState.QUARANTINED: Exit.QUARANTINED}
     return by_state.get(state, 0)
+
+
+def exit_of_fault(fault: Fault | None) -> int:
+    """Choose the exit code of what was done to an audit log."""
+    from clustor.security import FaultKind
+
+    by_kind = {FaultKind.WRONG_KEY: Exit.WRONG_KEY, FaultKind.UNSIGNED: Exit.FAILED}
+    return 0 if fault is None else by_kind.get(fault.kind, Exit.QUARANTINED)
 
 
 def fail_path(error: OSError) -> NoReturn:

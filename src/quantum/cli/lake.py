@@ -14,6 +14,7 @@ from quantum.cli.exits import Exit, fail
 from quantum.cli.lake_asking import audit, report, simulate, usage
 from quantum.cli.lake_comparing import replay, verify
 from quantum.cli.lake_options import AgainOptions, LogOptions, RunOptions, TablePath, grouped
+from quantum.cli.lake_paths import checked_paths
 from quantum.cli.lake_running import (
     checked_logs,
     job_of,
@@ -44,6 +45,7 @@ def _needs_the_extra() -> None:
 
 
 @app.command()
+@checked_paths
 @speaking
 @grouped
 def ingest(  # noqa: PLR0917  # typer
@@ -166,7 +168,7 @@ def compact(  # noqa: PLR0917  # typer
 
 
 for _command in (verify, replay, usage, audit, simulate, report):
-    app.command()(_command)
+    app.command()(checked_paths(_command))
 
 
 @app.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 WIDTH = 80
 _ROW = "  {:>4}  {:<12} {:>11} {:>11} {:>11} {:>7}  {}"
@@ -92,13 +92,22 @@ def _facts(group: dict[str, Any], *, leads: bool) -> Iterator[str]:
             yield f"{kind} {','.join(map(str, group[kind]))}"
     if group["membership_phase"] != "Idle":
         yield f"members: {group['membership_phase']}"
-    shut = f"shut: {group['failed_clause']}"
-    yield f"gate {'open' if group['gate'] == 'Open' else shut}"
+    yield gate_words(group)
     flow = group["flow"]
     if flow is not None:
         yield f"credits {flow['credit_share']:.0%}"
         if flow["reason"] is not None:
             yield f"slowed: {flow['reason']}"
+
+
+_BY_A_READ: Final = frozenset({"None", "ControlPlaneProofMismatch", "IndexInequality"})
+"""What a read that comes mends itself: it asks for the proof of what was written since (C7)."""
+
+
+def gate_words(group: dict[str, Any]) -> str:
+    """Say whether a linearizable read is served: shut is what no read can open."""
+    is_open = group["gate"] == "Open" or group["failed_clause"] in _BY_A_READ
+    return "gate open" if is_open else f"gate shut: {group['failed_clause']}"
 
 
 def _state(group: dict[str, Any], lag_class: str) -> str:

@@ -34,7 +34,7 @@ def up(
         str | None, typer.Option(metavar="HOST:PORT|off", help="MQTT, plaintext, loopback only.")
     ] = None,
     mqtts: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT|off", help="MQTT over TLS 1.3, with mTLS.")
+        str | None, typer.Option(metavar="HOST:PORT|off", help="MQTT over TLS.")
     ] = None,
     server_name: Annotated[
         list[str] | None,
@@ -46,6 +46,20 @@ def up(
     ] = None,
     ws: Annotated[
         str | None, typer.Option(metavar="HOST:PORT|off", help="MQTT over WebSocket.")
+    ] = None,
+    wss: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT|off", help="MQTT over WebSocket over TLS.")
+    ] = None,
+    tls_min: Annotated[
+        str | None, typer.Option(metavar="1.2|1.3", help="The oldest TLS that clients may speak.")
+    ] = None,
+    client_auth: Annotated[
+        str | None,
+        typer.Option(metavar="none|optional|required", help="Clients' certificates over TLS."),
+    ] = None,
+    password: Annotated[
+        str | None,
+        typer.Option(metavar="off|optional|required", help="User names, as `quantum users` has."),
     ] = None,
     admin: Annotated[
         str | None, typer.Option(metavar="HOST:PORT|off", help="Status, for `quantum status`.")
@@ -69,6 +83,10 @@ def up(
         "mqtts": mqtts,
         "server_name": ",".join(server_name) if server_name else None,
         "ws": ws,
+        "wss": wss,
+        "tls_min": tls_min,
+        "client_auth": client_auth,
+        "password": password,
         "admin": admin,
         "tenant_prgs": tenant_prgs,
         "archive": archive,

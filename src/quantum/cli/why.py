@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 from urllib.parse import quote, urlencode
 
 import typer
@@ -39,7 +39,7 @@ def why(
     refused it knows why. Exit code 0: nothing is wrong. 1: something is. 3: there is no such
     group. 12: no node answered.
     """
-    nodes = _nodes(admin)
+    nodes = find_nodes(admin)
     if target.isdigit() and not client:
         _group(nodes, int(target), as_json=as_json)
     else:
@@ -48,7 +48,7 @@ def why(
         _client(nodes, target, f"?{query}" if query else "", as_json=as_json)
 
 
-def _nodes(admin: str) -> dict[int, Address]:
+def find_nodes(admin: str) -> dict[int, Address]:
     """Ask the node who the others are."""
     try:
         status = fetch_status(parse_address(admin))
@@ -65,7 +65,7 @@ def _reachable(status: dict[str, Any]) -> list[dict[str, Any]]:
     return [entry for entry in status["nodes"] if not entry["admin"].endswith(":0")]
 
 
-def _ask_all(nodes: dict[int, Address], path: str) -> Iterator[tuple[int, int, Any]]:
+def ask_all(nodes: dict[int, Address], path: str) -> Iterator[tuple[int, int, Any]]:
     """Ask every node; give its id, its code and its answer, and say who does not answer."""
     for node, address in sorted(nodes.items()):
         try:
@@ -81,7 +81,7 @@ def _ask_all(nodes: dict[int, Address], path: str) -> Iterator[tuple[int, int, A
 
 def _client(nodes: dict[int, Address], client: str, query: str, *, as_json: bool) -> None:
     path = f"/clients/{quote(client, safe='')}/why{query}"
-    answers = {node: page for node, code, page in _ask_all(nodes, path) if code == 200}
+    answers = {node: page for node, code, page in ask_all(nodes, path) if code == 200}
     if not answers:
         fail("no node serves MQTT clients, or knows that tenant", Exit.NOT_FOUND)
     if as_json:
@@ -133,10 +133,26 @@ def client_lines(client: str, answers: dict[int, dict[str, Any]]) -> Iterator[st
 
 # Groups.
 
+_BY_CAUSE: Final = (
+    *("WhyDiskBlocked", "WhyQuarantined", "WhyNotLeader", "WhyCreditZero"),
+    *("WhyCreditHint", "WhySnapshotBlocked", "WhyDurabilityMode"),
+)
+"""The questions, what causes others first."""
+_FOLLOWS_FROM: Final = {
+    "WhyNotLeader": frozenset({"WhyDiskBlocked", "WhyQuarantined"}),
+    "WhyCreditZero": frozenset({"WhyDiskBlocked", "WhyQuarantined"}),
+    "WhyCreditHint": frozenset({"WhyDiskBlocked", "WhyQuarantined", "WhyCreditZero"}),
+    "WhySnapshotBlocked": frozenset({"WhyDiskBlocked", "WhyQuarantined"}),
+}
+_DAILY: Final = frozenset(
+    {"AnotherIsUnderWay", "InstallingSnapshot", "NewestWaitsForQuorum", "FenceUnderWay", "Repaired"}
+)
+"""What holds for a while in every healthy group: snapshots and fences that are under way."""
+
 
 def _group(nodes: dict[int, Address], group: int, *, as_json: bool) -> None:
     path = f"/groups/{group}/why"
-    answers = {node: page for node, code, page in _ask_all(nodes, path) if code == 200}
+    answers = {node: page for node, code, page in ask_all(nodes, path) if code == 200}
     if not answers:
         fail(
             f"no node hosts group {group}; a client whose id is a number needs --client",
@@ -154,23 +170,49 @@ def _leads(page: list[dict[str, Any]]) -> bool:
     return any(each["question"] == "WhyNotLeader" and not each["holds"] for each in page)
 
 
+def is_ill(each: dict[str, Any], *, is_led: bool) -> bool:
+    """Say whether an explanation tells of something wrong, and not of daily work."""
+    if not each["holds"] or each["clause"] in _DAILY:
+        return False
+    return each["question"] != "WhyNotLeader" or not is_led
+
+
+def first_causes(page: list[dict[str, Any]], *, is_led: bool) -> Iterator[dict[str, Any]]:
+    """Give what is wrong on one node, each cause once: a full disk is no lack of credits too."""
+    ills = {each["question"]: each for each in page if is_ill(each, is_led=is_led)}
+    told: set[str] = set()
+    for question in _BY_CAUSE:
+        each = ills.get(question)
+        if each is None or _FOLLOWS_FROM.get(question, frozenset()) & told:
+            continue
+        if each["clause"] == "Failed" and "Failed" in told:
+            continue
+        told |= {question, each["clause"]}
+        yield each
+
+
 def _group_wrong(answers: dict[int, list[dict[str, Any]]]) -> Iterator[bool]:
-    yield not any(map(_leads, answers.values()))
+    is_led = any(map(_leads, answers.values()))
+    yield not is_led
     for page in answers.values():
         for each in page:
-            yield each["holds"] and each["question"] != "WhyNotLeader"
+            yield is_ill(each, is_led=is_led)
 
 
 def group_lines(group: int, answers: dict[int, list[dict[str, Any]]]) -> Iterator[str]:
     """Give the sentences about one group: who leads, and whatever holds on any node."""
     leaders = [node for node, page in answers.items() if _leads(page)]
-    yield f"group {group}: {f'node {leaders[-1]} leads' if leaders else 'nobody leads'}"
-    for node, page in answers.items():
-        for each in page:
-            if each["holds"] or node in leaders:
-                is_news = each["holds"] or each["question"] == "WhyCreditZero"
-                follows = each["clause"] == "Follower" and leaders
-                if is_news and not follows:
-                    yield f"  node {node}: {each['question']}: {each['sentence']}"
-                    if each["remedy"]:
-                        yield f"    → {pasteable(each['remedy'])}"
+    ills = [
+        (node, each)
+        for node, page in answers.items()
+        for each in first_causes(page, is_led=bool(leaders))
+    ]
+    who = f"node {leaders[-1]} leads" if leaders else "nobody leads"
+    yield f"group {group}: {who}{'' if ills or not leaders else ', and nothing is wrong'}"
+    for node, each in ills:
+        yield f"  node {node}: {each['question']}: {each['sentence']}"
+        if each["remedy"]:
+            yield f"    → {pasteable(each['remedy'])}"
+    if leaders and not ills:
+        admitted = (each for each in answers[leaders[-1]] if each["question"] == "WhyCreditZero")
+        yield from (f"  node {leaders[-1]}: {each['sentence']}" for each in admitted)

@@ -14,6 +14,9 @@ _SIZE: Final = re.compile(r"(\d+)\s*(B|KiB|MiB|GiB)?")
 _HOST: Final = re.compile(
     r"(?=.{1,253}\Z)(\*\.)?[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*"
 )
+_HASH: Final = re.compile(
+    r"\$scrypt\$ln=\d{1,2},r=\d{1,2},p=\d{1,2}\$[\w+/=]{8,64}\$[\w+/=]{8,128}"
+)
 _UNITS: Final = {None: 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 OFF: Final = "off"
 
@@ -106,6 +109,17 @@ def key_set() -> Kind:
         return str(raw)
 
     return Kind(read, 'a set of public keys, {"keys": […]}')
+
+
+def password_hash() -> Kind:
+    """What is kept of a password; `quantum users add` makes it."""
+
+    def read(raw: object) -> str:
+        if not isinstance(raw, str) or not _HASH.fullmatch(raw):
+            raise ValueError
+        return raw
+
+    return Kind(read, "a hash as `quantum users add` makes it")
 
 
 def count(low: int, high: int, unit: str = "") -> Kind:

@@ -13,7 +13,7 @@ from typing import Final
 
 from quantum.config import kinds
 from quantum.config.kinds import Kind, Value
-from quantum.config.settings import about, kind_of
+from quantum.config.settings import about, kind_of, shown_default
 
 
 class Takes(StrEnum):
@@ -36,15 +36,18 @@ class LiveKey:
     """Whether it may be set for one tenant; else for the cluster and for a node."""
     of_cluster: bool = True
     """Whether it may be set for the whole cluster."""
+    default: str = ""
+    """What holds where nobody sets it, in words; of a setting of `quantum up`, its own default."""
 
 
 def _setting(name: str, takes: Takes) -> tuple[str, LiveKey]:
-    return name, LiveKey(kind_of(name), takes, about(name))
+    return name, LiveKey(kind_of(name), takes, about(name), default=shown_default(name))
 
 
 def _rate(name: str, of: str) -> tuple[str, LiveKey]:
     kind = kinds.count(0, 2**53 - 1)
-    return name, LiveKey(kind, Takes.LIVE, f"{of} a second; 0: no bound", of_tenant=True)
+    words = f"{of} a second; 0: no bound"
+    return name, LiveKey(kind, Takes.LIVE, words, of_tenant=True, default="0")
 
 
 _COUNTED: Final = {
@@ -84,6 +87,7 @@ LIVE_KEYS: Final[Mapping[str, LiveKey]] = dict(
                 "a tenant's own plaintext door, in development; node N adds 10 (N - 1) to the port",
                 of_tenant=True,
                 of_cluster=False,
+                default="off",
             ),
         ),
         (
@@ -94,6 +98,7 @@ LIVE_KEYS: Final[Mapping[str, LiveKey]] = dict(
                 "whose tokens let a tenant's devices in, beside the files of a node",
                 of_tenant=True,
                 of_cluster=False,
+                default="none",
             ),
         ),
         (
@@ -104,15 +109,25 @@ LIVE_KEYS: Final[Mapping[str, LiveKey]] = dict(
                 "tokens of an older auth_epoch let nobody in, and who came by one must go",
                 of_tenant=True,
                 of_cluster=False,
+                default="0",
             ),
         ),
         (
             "tenant_prg_count",
             LiveKey(
-                kinds.count(1, 512), Takes.LIVE, "partitions of a tenant's ring", of_tenant=True
+                kinds.count(1, 512),
+                Takes.LIVE,
+                "partitions of a tenant's ring",
+                of_tenant=True,
+                default=shown_default("tenant_prgs"),
             ),
         ),
     ]
+)
+USER_PREFIX: Final = "users."
+"""In front of the key of each user of a tenant, whose value is a password's hash."""
+_USER: Final = LiveKey(
+    kinds.password_hash(), Takes.LIVE, "a user of a tenant", of_tenant=True, of_cluster=False
 )
 TENANT_KEYS: Final = frozenset(name for name, key in LIVE_KEYS.items() if key.of_tenant)
 NODE_KEYS: Final = frozenset(LIVE_KEYS) - TENANT_KEYS
@@ -120,11 +135,24 @@ NODE_KEYS: Final = frozenset(LIVE_KEYS) - TENANT_KEYS
 
 def read_value(key: str, raw: object) -> Value:
     """Read a value; raises ValueError with a sentence for what is not allowed."""
-    found = LIVE_KEYS[key]
+    found = live_key(key)
+    assert found is not None
     try:
         return found.kind.read(raw)
     except ValueError:
-        raise ValueError(f"{key} must be {found.kind.allowed}, not {raw!r}") from None
+        shown = "" if found is _USER else f", not {raw!r}"
+        raise ValueError(f"{key} must be {found.kind.allowed}{shown}") from None
+
+
+def live_key(key: str) -> LiveKey | None:
+    """Return what a key is; None: no broker acts on it."""
+    return _USER if key.startswith(USER_PREFIX) else LIVE_KEYS.get(key)
+
+
+def is_tenants(key: str) -> bool:
+    """Say whether a key may be set for one tenant."""
+    found = live_key(key)
+    return found is not None and found.of_tenant
 
 
 def effects(document: Mapping[str, object], *, of_tenant: bool) -> dict[str, str]:
@@ -134,7 +162,7 @@ def effects(document: Mapping[str, object], *, of_tenant: bool) -> dict[str, str
 
 def takes(key: str, *, of_tenant: bool) -> Takes:
     """Say when brokers take a key up that is set for a tenant, or else for cluster or node."""
-    found = LIVE_KEYS.get(key)
+    found = live_key(key)
     if found is None or not (found.of_tenant if of_tenant else found.of_cluster):
         return Takes.NEVER
     return found.takes
@@ -144,7 +172,7 @@ def mistakes(document: Mapping[str, object]) -> list[str]:
     """Return a sentence for each value that no broker could take."""
     found = []
     for key, raw in sorted(document.items()):
-        if key in LIVE_KEYS:
+        if live_key(key) is not None:
             try:
                 read_value(key, raw)
             except ValueError as error:

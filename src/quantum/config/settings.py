@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from quantum.config import kinds
-from quantum.config.kinds import Kind, ListenAddress
+from quantum.config.kinds import Kind, ListenAddress, Value
 
 _KIND: Final = "kind"
 _ABOUT: Final = "about"
@@ -26,7 +26,24 @@ class Settings:
         ListenAddress("127.0.0.1", 1883), kinds.address(plaintext=True), "MQTT, plaintext"
     )
     mqtts: ListenAddress | None = _setting(
-        ListenAddress("127.0.0.1", 8883), kinds.address(plaintext=False), "MQTT over TLS 1.3"
+        ListenAddress("127.0.0.1", 8883), kinds.address(plaintext=False), "MQTT over TLS"
+    )
+    wss: ListenAddress | None = _setting(
+        None, kinds.address(plaintext=False), "MQTT over WebSocket over TLS"
+    )
+    tls_min: str = _setting(
+        "1.3", kinds.choice("1.2", "1.3"), "the oldest TLS that clients may speak"
+    )
+    client_auth: str = _setting(
+        "required",
+        kinds.choice("none", "optional", "required"),
+        "whether clients over TLS show certificates; without one, a token or a password must do",
+    )
+    password: str = _setting(
+        "optional",
+        kinds.choice("off", "optional", "required"),
+        "whether user names are looked at (`quantum users`); optional: those that are given, "
+        "where the tenant has users; required: who shows no certificate and no token needs one",
     )
     server_name: str = _setting(
         "", kinds.host_names(), "what clients call this machine; its certificate is for it too"
@@ -45,6 +62,13 @@ class Settings:
     )
     archive_hold_bytes_max: int = _setting(
         2 << 30, kinds.size(1 << 20, 1 << 40), "a log that waits for the archive grows to this"
+    )
+
+    traces: str = _setting(
+        "off", kinds.choice("off", "on"), "spans of single messages, in files of the data directory"
+    )
+    trace_percent: int = _setting(
+        1, kinds.count(0, 100), "of the publishes that bring no `traceparent`, how many get one"
     )
 
     connections_max: int = _setting(100_000, kinds.count(1, 10_000_000), "clients at once")
@@ -77,7 +101,9 @@ class Settings:
         65_535, kinds.count(1, 65_535, "seconds"), "longer keep-alives are cut to this"
     )
     session_expiry_seconds_max: int = _setting(
-        604_800, kinds.count(0, 4_294_967_294, "seconds"), "longer expiries are cut to this"
+        4_294_967_295,
+        kinds.count(0, 4_294_967_295, "seconds"),
+        "longer expiries of MQTT 5 are cut to this, and CONNACK says so; the default cuts none",
     )
     receive_maximum: int = _setting(
         1_024, kinds.count(1, 65_535), "publishes above QoS 0 that a client may have open"
@@ -87,7 +113,7 @@ class Settings:
         128, kinds.count(1, 1_024), "levels of a topic or filter; deeper ones are refused"
     )
     session_expiry_seconds_default: int = _setting(
-        259_200,
+        604_800,
         kinds.count(1, 4_294_967_294, "seconds"),
         "a persistent session of MQTT 3.1 or 3.1.1, which cannot say how long, is kept for",
     )
@@ -109,6 +135,12 @@ def kind_of(name: str) -> Kind:
     kind = _FIELDS[name].metadata[_KIND]
     assert isinstance(kind, Kind)
     return kind
+
+
+def shown_default(name: str) -> str:
+    """Return a setting's default as people write it."""
+    default: Value = getattr(Settings(), name)
+    return kind_of(name).show(default)
 
 
 def about(name: str) -> str:

@@ -2,6 +2,7 @@
 
 EdgeError
 ├── AddressRefused         plaintext is for loopback in development mode alone (C15)
+├── PolicyTooOpen          a listener's policy would let strangers in, or cannot be kept
 ├── ListenFailed           the address is taken, or not ours
 ├── CertificatesUnusable   the server's own certificate, key or authority cannot be used
 └── ClientRefused          a client that may not come in
@@ -34,6 +35,10 @@ class EdgeError(Exception):
 
 class AddressRefused(EdgeError):
     """Plaintext is served on loopback, in development mode, and nowhere else."""
+
+
+class PolicyTooOpen(EdgeError):
+    """What a listener is told to ask of its clients is too little, or cannot be kept."""
 
 
 class ListenFailed(EdgeError):

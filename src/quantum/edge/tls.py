@@ -1,4 +1,4 @@
-"""The certificates of a server that speaks TLS 1.3, whom it believes, and how that changes."""
+"""The certificates of a server that speaks TLS, whom it believes, and how that changes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -13,7 +14,7 @@ from cryptography import x509
 
 from clustor.runtime.errors import CertificateUnusable
 from clustor.runtime.pki import REVOCATION_FILE
-from clustor.runtime.tls_suites import prefer_own_suites
+from clustor.runtime.tls_suites import let_in_1_2, prefer_own_suites
 from clustor.runtime.trust import Trust, read_trust, trust_in
 from quantum.edge.errors import CertificatesUnusable
 from quantum.edge.tls_secrets import SecretsFile
@@ -26,6 +27,30 @@ class TermsOf(Protocol):
     """Says how a tenant's clients are judged."""
 
     def terms_of(self, tenant: str) -> Terms: ...
+
+
+class ClientAuth(StrEnum):
+    """What a listener asks of its clients' certificates."""
+
+    NONE = "none"
+    """Nothing: nobody is asked for one."""
+    OPTIONAL = "optional"
+    """One that is shown must be believed; who shows none must say otherwise who it is."""
+    REQUIRED = "required"
+
+
+@dataclass(frozen=True, slots=True)
+class TlsPolicy:
+    """What a listener's handshakes are like; the defaults are the strictest."""
+
+    tls_min: str = "1.3"
+    client_auth: ClientAuth = ClientAuth.REQUIRED
+
+    @property
+    def verify_mode(self) -> ssl.VerifyMode:
+        if self.client_auth is ClientAuth.REQUIRED:
+            return ssl.CERT_REQUIRED
+        return ssl.CERT_OPTIONAL if self.client_auth is ClientAuth.OPTIONAL else ssl.CERT_NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +89,9 @@ class ServerCertificates:
         *,
         alpn: tuple[str, ...] = ("mqtt",),
         own_records: bool = False,
+        policy: TlsPolicy | None = None,
     ) -> None:
+        self.policy = policy or TlsPolicy()
         self._files = (certificate, key, authority)
         self._revocations = authority.with_name(REVOCATION_FILE)
         self._alpn = alpn
@@ -103,7 +130,7 @@ class ServerCertificates:
 
     def lets_unnamed(self, tenant: str) -> bool:
         """Say whether a tenant's clients may come without a certificate."""
-        return tenant in self._without
+        return tenant in self._without or self.policy.client_auth is not ClientAuth.REQUIRED
 
     def has_own_roots(self, tenant: str) -> bool:
         """Say whether nobody but a tenant's own authorities vouch for its clients."""
@@ -153,8 +180,7 @@ class ServerCertificates:
             return Terms(common.context, trust)
         with _telling(self._files[0]):
             context = self._context()
-            if tenant in self._without:
-                context.verify_mode = ssl.CERT_OPTIONAL
+            self._let_unnamed(context, tenant)
             if not wish.roots:
                 self._load_common(context)
                 return Terms(context, trust)
@@ -166,15 +192,21 @@ class ServerCertificates:
         """Believe no certificate; a token is another matter, where the tenant has keys for it."""
         with _telling(self._files[0]):
             context = self._context()
-            if tenant in self._without:
-                context.verify_mode = ssl.CERT_OPTIONAL
+            self._let_unnamed(context, tenant)
             return Terms(context, trust_in(()))
+
+    def _let_unnamed(self, context: ssl.SSLContext, tenant: str) -> None:
+        """Let clients come without a certificate where tokens are asked for."""
+        if tenant in self._without and context.verify_mode is ssl.CERT_REQUIRED:
+            context.verify_mode = ssl.CERT_OPTIONAL
 
     def _context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
+        if self.policy.tls_min == "1.2":
+            let_in_1_2(context)
         prefer_own_suites(context)
-        context.verify_mode = ssl.CERT_REQUIRED
+        context.verify_mode = self.policy.verify_mode
         # A resumed session is not asked for its certificate again, so it could outlive it.
         context.num_tickets = 0
         context.set_alpn_protocols(list(self._alpn))

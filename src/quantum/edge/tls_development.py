@@ -42,7 +42,7 @@ from clustor.runtime.rollover import (
 )
 from clustor.runtime.rollover_development import Standing, standing_of
 from quantum.edge.errors import CertificatesUnusable
-from quantum.edge.tls import ServerCertificates
+from quantum.edge.tls import ServerCertificates, TlsPolicy
 
 MQTT_PKI_DIRECTORY: Final = "mqtt"
 CLIENTS_DIRECTORY: Final = "clients"
@@ -79,6 +79,7 @@ def prepare_server(
     names: frozenset[str] = frozenset(),
     *,
     own_records: bool = False,
+    policy: TlsPolicy | None = None,
 ) -> ServerCertificates:
     """Return the development server's certificates, made or renewed where need be.
 
@@ -102,7 +103,7 @@ def prepare_server(
     except CertificateUnusable as error:
         raise CertificatesUnusable(error.reason, **error.facts) from error
     bundle = directory / AUTHORITY_FILE
-    return ServerCertificates(certificate, key, bundle, own_records=own_records)
+    return ServerCertificates(certificate, key, bundle, own_records=own_records, policy=policy)
 
 
 def renew_server(data: Path, now: datetime) -> datetime:

@@ -22,12 +22,37 @@ PUBREC: Final = 0x50
 PUBREL: Final = 0x62
 PUBCOMP: Final = 0x70
 PINGREQ: Final = 0xC0
+_SUBSCRIBE: Final = 0x82
+_UNSUBSCRIBE: Final = 0xA2
+
+PACKET_COST: Final = 64
+"""What a packet costs at the least, in bytes of a long one: PINGREQ has two and takes as long."""
+PUBLISH_COST: Final = 128
+"""The same for a PUBLISH."""
+SLOW_COST: Final = 512
+"""What a packet costs beyond that which is decoded field by field."""
+FILTER_COST: Final = 64
+"""What each byte of a SUBSCRIBE or UNSUBSCRIBE costs: each filter changes a trie in two logs."""
+FILTERS_ALONE_BYTES: Final = 512
+"""A longer one ends the walk: it is carried out in parts, and what follows it waits for them."""
+UNBOUNDED: Final = 1 << 62
 
 _LITTLE_ENDIAN: Final = sys.byteorder == "little"
 
 
-def scan(buffer: bytes, start: int, packet_bytes_max: int, is_v5: bool) -> tuple[list[Row], int]:
-    """Find every whole packet from `start` on: their rows, and where the last of them ends.
+def scan(  # noqa: PLR0917  # hot: positional
+    buffer: bytes,
+    start: int,
+    packet_bytes_max: int,
+    is_v5: bool,
+    cost_max: int,
+    before_publish: bool = False,
+) -> tuple[list[Row], int, int]:
+    """Find whole packets from `start` on: their rows, where the last of them ends, and their cost.
+
+    The walk ends behind the packet that brings the cost to `cost_max`, so that nobody's megabytes
+    of small packets are taken in one go; there is always a first one. Behind a SUBSCRIBE, or with
+    `before_publish`, it ends before a PUBLISH, which is to come behind what was subscribed to.
 
     Frequent rows: PUBLISH with a topic and without properties, the four acknowledgements
     that say success, PINGREQ. A PUBLISH's topic is not empty, and not checked: whoever keeps
@@ -38,7 +63,8 @@ def scan(buffer: bytes, start: int, packet_bytes_max: int, is_v5: bool) -> tuple
     rows: list[Row] = []
     position = start
     end = len(buffer)
-    while end - position >= 2:
+    cost = 0
+    while end - position >= 2 and cost < cost_max:
         first = buffer[position]
         length = buffer[position + 1]
         body = position + 2
@@ -54,11 +80,18 @@ def scan(buffer: bytes, start: int, packet_bytes_max: int, is_v5: bool) -> tuple
             if byte == 0 or byte > 127:
                 break
         stop = body + length
-        if stop > end or stop - position > packet_bytes_max:
+        size = stop - position
+        if stop > end or size > packet_bytes_max:
             break
+        if before_publish and 0x30 <= first < 0x40:
+            break
+        cost += size if size > PACKET_COST else PACKET_COST
         if 0x30 <= first < 0x40:
+            if size < PUBLISH_COST:
+                cost += PUBLISH_COST - (size if size > PACKET_COST else PACKET_COST)
             if length < 3:
                 rows.append((SLOW, 0, position, body, body, body, stop))
+                cost += SLOW_COST
                 position = stop
                 continue
             topic = body + 2
@@ -82,6 +115,7 @@ def scan(buffer: bytes, start: int, packet_bytes_max: int, is_v5: bool) -> tuple
                 rows.append((first, packet_id, position, topic, after, payload, stop))
             else:
                 rows.append((SLOW, 0, position, body, body, body, stop))
+                cost += SLOW_COST
         elif (
             first in (PUBACK, PUBREC, PUBREL, PUBCOMP)
             and (length == 2 or (is_v5 and 2 < length < 5 and not any(buffer[body + 2 : stop])))
@@ -93,8 +127,15 @@ def scan(buffer: bytes, start: int, packet_bytes_max: int, is_v5: bool) -> tuple
             rows.append((first, 0, position, stop, stop, stop, stop))
         else:
             rows.append((SLOW, 0, position, body, body, body, stop))
+            cost += SLOW_COST
+            if first in (_SUBSCRIBE, _UNSUBSCRIBE):
+                before_publish = before_publish or first == _SUBSCRIBE
+                cost += size * FILTER_COST
+                if size > FILTERS_ALONE_BYTES:
+                    position = stop
+                    break
         position = stop
-    return rows, position
+    return rows, position, cost
 
 
 def publish_first_byte(qos: int, retain: bool, dup: bool) -> int:

@@ -1,7 +1,6 @@
 """Routing: who gets a message, what a filter finds, and which partition owns what."""
 
 from quantum.routing.errors import RoutingError, RoutingMisuse, UnknownRing
-from quantum.routing.match_cache import MatchCache
 from quantum.routing.retained import Page, RetainedIndex
 from quantum.routing.ring import XXH3_JUMP, HashRing, PrgIndex, jump
 from quantum.routing.trie import SubscriptionTrie
@@ -10,7 +9,6 @@ from quantum.topics import levels, matches, split_shared
 __all__ = [
     "XXH3_JUMP",
     "HashRing",
-    "MatchCache",
     "Page",
     "PrgIndex",
     "RetainedIndex",

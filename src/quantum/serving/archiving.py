@@ -1,4 +1,4 @@
-"""The archiver of a node: one thread beside the loop, for all of its partitions in turn.
+"""The archiver of a node: one thread beside the loop, for its partitions and its audit log in turn.
 
 The leader of a partition archives it. A follower steps in when the archive stands still although
 it has something for it: its leader may lack what it has, or have no archiver. Whoever writes,
@@ -23,20 +23,25 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from clustor.log.steps import Storage
 from clustor.log.types import LogIndex
 from clustor.replica.jobs import frozen_map
+from clustor.runtime.audit_writer import AUDIT_DIRECTORY
 from clustor.runtime.errors import DataDirectoryRefused
 from clustor.runtime.keystore import KEYS_DIRECTORY
 from clustor.runtime.rotation_keys import hold_keys
+from clustor.runtime.telemetry import NodeTelemetry
 from clustor.snapshot.bandwidth import observer_bytes_per_second
 from quantum.archive import (
     AppliedWith,
-    ArchiveMisuse,
+    ArchiveError,
     ArchiveUnreachable,
+    AuditExporter,
     LogView,
     PrgArchiver,
     PrgId,
+    forget_export,
     open_objects,
 )
 from quantum.serving.archive_lane import ArchiveSettings, Lane
+from quantum.serving.audit_lane import AuditLane
 from quantum.serving.broker_file import ArchiveEntry
 from quantum.serving.outflow import facts_of, outflow
 from quantum.serving.prg import Prg
@@ -77,7 +82,7 @@ class Archiving:
     """The archiver of one node. Made and closed in the loop's thread."""
 
     def __init__(self, node: Node, prgs: list[Prg], settings: ArchiveSettings) -> None:
-        """Open the store's address; raises ArchiveMisuse. Nothing is read or written yet."""
+        """Open the store's address; raises ArchiveError. Nothing is read from it yet."""
         self.settings = settings
         self._node = node
         self._loop = asyncio.get_running_loop()
@@ -87,6 +92,8 @@ class Archiving:
         share = observer_bytes_per_second(peer) * max(1, len(prgs))  # each partition's own
         self._pacer = Pacer(max(1, min(share, peer // 2)), self._stop)
         self._lanes = [(prg, self._lane(prg)) for prg in prgs]
+        self.audit = None if node.audit is None else self._audit_lane()
+        """The node's audit log on its way; None: it has none."""
         self._thread = threading.Thread(target=self._run, name="archiver", daemon=True)
 
     def add(self, prg: Prg) -> None:
@@ -107,6 +114,17 @@ class Archiving:
         archiver.applied_with = port.applied_with
         return Lane(port, archiver, self.settings, clock=time.monotonic, now_ms=_now_ms)
 
+    def _audit_lane(self) -> AuditLane:
+        exporter = AuditExporter(
+            self._objects,
+            self.settings.url,
+            self._node.data_root / AUDIT_DIRECTORY,
+            int(self._node.node_id),
+            self._pacer,
+        )
+        flush_seconds = self.settings.flush_seconds
+        return AuditLane(exporter, flush_seconds=flush_seconds, clock=time.monotonic)
+
     def start(self) -> None:
         self._thread.start()
 
@@ -126,20 +144,25 @@ class Archiving:
             "archive": self.settings.url,
             "node": int(self._node.node_id),
             "partitions": rows,
+            "audit": None if self.audit is None else self.audit.status(),
         }
 
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
                 busy = [lane.turn() for _, lane in self._lanes if not self._stop.is_set()]
+                busy.append(self.audit is not None and self.audit.turn())
                 if not any(busy):
                     self._stop.wait(self.settings.poll_seconds)
         except Stopped:
             pass
         except Exception:  # noqa: BLE001  # our own bug ends neither the node nor in silence
             journal.exception("the archiver has stopped")
+            why = "the archiver has stopped: see the journal"
             for _, lane in self._lanes:
-                lane.give_up("the archiver has stopped: see the journal")
+                lane.give_up(why)
+            if self.audit is not None:
+                self.audit.give_up(why)
 
     def ask(self, question: Callable[[], Found]) -> Found:
         """Call something in the loop's thread and wait for what it returns."""
@@ -237,26 +260,32 @@ def start_archiving(
 ) -> Archiving | None:
     """Start the archiver that a broker's description asks for; raises DataDirectoryRefused."""
     if entry is None:
+        forget_export(node.data_root / AUDIT_DIRECTORY)
         return None
     prgs = [prg for tenant in service.tenants.values() for prg in tenant.prgs]
     settings = ArchiveSettings(entry.url, entry.flush_seconds, entry.hold_bytes_max)
     try:
         archiving = Archiving(node, prgs, settings)
-    except ArchiveMisuse as error:
+    except (ArchiveError, OSError) as error:
         raise DataDirectoryRefused("the archive cannot be used", cause=error) from error
     hold_keys(node.data_root / KEYS_DIRECTORY, "archive")  # its segments are sealed with them
     service.on_hosted = archiving.add
+    if archiving.audit is not None and isinstance(node.watch, NodeTelemetry):
+        node.watch.sources.append(archiving.audit.families)
     archiving.start()
     return archiving
 
 
-def closing(first: Callable[[], None], archiving: Archiving | None) -> Callable[[], None]:
-    """Return what closes both."""
+def closing(
+    first: Callable[[], None], archiving: Archiving | None, last: Callable[[], None] = lambda: None
+) -> Callable[[], None]:
+    """Return what closes all of them, in order."""
 
     def close() -> None:
         first()
         if archiving is not None:
             archiving.close()
+        last()
 
     return close
 

@@ -15,6 +15,8 @@ QUEUED_BYTES_MAX: Final = 256 << 20
 """What the connections of one tenant may hold for slow subscribers before the same happens."""
 TURN_BYTES_MAX: Final = 256 << 10
 """What one tenant may bring in one turn of the loop: others, heartbeats and acks wait for it."""
+PART_BYTES_MIN: Final = 16 << 10
+"""What one connection may bring of that, however many wait: less would be many small batches."""
 
 Soon: TypeAlias = Callable[[Callable[[], None]], None]
 
@@ -80,24 +82,31 @@ class Level:
 
 
 class TurnShare:
-    """How much of one turn of the loop a tenant may take.
+    """How much of one turn of the loop a tenant may take, and each of its connections of that.
 
     Reading goes on after the turn, so a tenant that is alone loses nothing but a pause, and one
     that floods delays the others, and the node's own heartbeats and acks, by one share at most.
+    Connections take turns: who had nothing of a turn comes first in the next one, then those who
+    had their part and want more.
     """
 
-    __slots__ = ("_brought", "_held", "_soon")
+    __slots__ = ("_brought", "_had", "_held", "_soon", "part")
 
     def __init__(self, soon: Soon) -> None:
         self._held: dict[Held, None] = {}
+        """Who had nothing of this turn, in the order in which they came."""
+        self._had: dict[Held, None] = {}
+        """Who had a part of this turn, and has more."""
         self._soon = soon
         self._brought = 0
+        self.part = TURN_BYTES_MAX
+        """What one connection may take at a time: less where many wait."""
 
-    def bring(self, size: int) -> None:
-        """Count what a connection brought into this turn."""
+    def bring(self, cost: int) -> None:
+        """Count what a connection brought into this turn, in bytes or what costs as much."""
         if self._brought == 0:
             self._soon(self._begin)  # behind the turn that this belongs to
-        self._brought += size
+        self._brought += cost
 
     @property
     def is_used(self) -> bool:
@@ -106,17 +115,25 @@ class TurnShare:
 
     def hold(self, held: Held) -> None:
         """Leave a connection unread for the rest of the turn."""
-        if held not in self._held:
+        if not self.holds(held):
             self._held[held] = None
+            held.hold()
+
+    def hold_behind(self, held: Held) -> None:
+        """Leave one unread that had its part: the others come before it in the next turn."""
+        if not self.holds(held):
+            self._had[held] = None
             held.hold()
 
     def holds(self, held: Held) -> bool:
         """Say whether a connection is left unread for the rest of this turn."""
-        return held in self._held
+        return held in self._held or held in self._had
 
     def _begin(self) -> None:
         """Begin a turn with those who waited; who is read only now comes behind them."""
         self._brought = 0
-        waited, self._held = self._held, {}
+        waited = {**self._held, **self._had}
+        self._held, self._had = {}, {}
+        self.part = max(PART_BYTES_MIN, TURN_BYTES_MAX // max(1, len(waited)))
         for each in waited:
             each.let_go()

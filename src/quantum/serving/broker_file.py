@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable
 from fcntl import LOCK_EX, flock
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -75,12 +75,25 @@ class ArchiveEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hold_bytes_max: int = 2 << 30
 
 
+class TracesEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """That messages are traced; see `quantum.serving.traces`."""
+
+    share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.01
+    """How many of the publishes whose clients say nothing of a trace get one."""
+
+
 class BrokerFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tenants: tuple[TenantEntry, ...]
     format_version: int = 1
     archive: ArchiveEntry | None = None
     tls_records: Literal["openssl", "own"] = "openssl"
     """Who makes the records of clients' TLS, on every node of the cluster."""
+    traces: TracesEntry | None = None
+    tls_min: Literal["1.2", "1.3"] = "1.3"
+    client_auth: Literal["none", "optional", "required"] = "required"
+    password: Literal["off", "optional", "required"] = "optional"  # noqa: S105  # a policy's word
+    wss: bool = False
+    """Whether each node serves MQTT over WebSocket over TLS, too."""
 
 
 def read_broker_file(directory: Path) -> BrokerFile:
@@ -204,6 +217,7 @@ class RingsFile:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._seen: tuple[int, int] | None = None
+        self._complaint = ""
 
     def read_if_changed(self) -> BrokerFile | None:
         """Return what it says if it is another file than the last time, and can be read."""
@@ -214,10 +228,16 @@ class RingsFile:
                 return None
             described = read_broker_file(self.directory)
         except (OSError, DataDirectoryRefused) as error:
-            journal.error("the rings stay as they were: %s", error)
+            self._complain(str(error))
             return None
-        self._seen = seen
+        self._seen, self._complaint = seen, ""
         return described
+
+    def _complain(self, problem: str) -> None:
+        """Say what is wrong once, for it is looked at many times a second."""
+        if problem != self._complaint:
+            self._complaint = problem
+            journal.error("the rings stay as they were: %s", problem)
 
 
 def _other_numbers(directory: Path, there: TenantEntry) -> DataDirectoryRefused:

@@ -20,6 +20,7 @@ from quantum.serving.phase import Phase
 if TYPE_CHECKING:
     from quantum.serving.limits import MqttLimits
     from quantum.serving.service import BrokerService
+    from quantum.serving.tenant import Tenant
     from quantum.serving.terms import Terms
 
 PLACE: Final = "mqtt"
@@ -42,6 +43,7 @@ class ClientWire:
         "peer",
         "phase",
         "service",
+        "tenant",
         "terms",
         "version",
         "wire",
@@ -56,6 +58,7 @@ class ClientWire:
         self.version = ProtocolVersion.V311
         self.is_v5 = False
         self.client_id: bytes = b""
+        self.tenant: Tenant | None = None
         self.terms: Terms | None = None
         self.last_seen_ms = 0
         self._out: list[bytes] = []
@@ -170,7 +173,10 @@ class ClientWire:
         if self._out:
             out, self._out = self._out, []
             if self.wire is not None:
-                self.wire.write(b"".join(out))
+                data = b"".join(out)
+                if self.tenant is not None:
+                    self.tenant.bytes_out += len(data)
+                self.wire.write(data)
 
     # Ends.
 

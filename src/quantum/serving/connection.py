@@ -28,15 +28,17 @@ from quantum.mqtt import (
     ProtocolViolation,
     ReasonCode,
 )
-from quantum.mqtt.hot import SLOW, Row, scan
+from quantum.mqtt.hot import SLOW, UNBOUNDED, Row, scan
 from quantum.serving.authentication import Accepted, Challenge, Refused, Talk
 from quantum.serving.client_wire import PLACE
 from quantum.serving.conversation import Conversation
 from quantum.serving.entrance import Entrance
 from quantum.serving.large_packets import LARGE_BYTES, whole_within_ms
+from quantum.serving.passwords import IDENTITY_PREFIX
 from quantum.serving.permit import Permit
 from quantum.serving.phase import Phase
 from quantum.serving.relay import RelayExit
+from quantum.serving.resuming import RESUME_MS_MAX, ResumedWire
 from quantum.serving.session_client import SessionClient
 from quantum.serving.standing import Operation
 from quantum.serving.tenant_binding import disbelief
@@ -45,17 +47,11 @@ from quantum.serving.terms import Terms
 if TYPE_CHECKING:
     from quantum.serving.prg import Prg
     from quantum.serving.relay import RelayEntry
+    from quantum.serving.relay_memory import RelayMemory
     from quantum.serving.service import BrokerService
 
 _GRACE: Final = 1.5
 _NEVER_MS: Final = 1 << 62
-_FILTER_BYTES_PER_TURN: Final = 16 << 10
-"""So much of SUBSCRIBEs and UNSUBSCRIBEs a client may have read in one turn: filters are small
-on the wire and slow here. What is behind that waits for the next turn, unread."""
-_ANSWERS_PER_TURN: Final = 16_384
-"""So many pieces wait for the end of a turn: the loop may read megabytes of one client in one, and
-only what was written shows that the client does not read."""
-_WITH_FILTERS: Final = frozenset({PacketType.SUBSCRIBE.value, PacketType.UNSUBSCRIBE.value})
 _ASKS: Final = {
     PacketType.PUBLISH.value: Operation.PUBLISH,
     PacketType.SUBSCRIBE.value: Operation.SUBSCRIBE,
@@ -69,6 +65,7 @@ class Connection(SessionClient):
 
     __slots__ = (
         "_auth_epoch",
+        "_awaits_suback",
         "_connect_deadline_ms",
         "_conversation",
         "_ends_ms",
@@ -80,6 +77,7 @@ class Connection(SessionClient):
         "_keep_alive_ms",
         "_permit",
         "_relay",
+        "_resumed",
         "entered",
         "passes_full",
         "reader",
@@ -94,6 +92,8 @@ class Connection(SessionClient):
         """Not None exactly until it is live, relayed or closed."""
         self._connect_deadline_ms = 0
         self._relay: RelayEntry | None = None
+        self._resumed: ResumedWire | None = None
+        """Not None while its session finds another leader: what it says waits."""
         self._conversation: Conversation | None = None
         self._permit: Permit | None = None
         self.talk: Talk | None = None
@@ -109,6 +109,7 @@ class Connection(SessionClient):
         self._incomplete = (0, 0)
         """How many reads brought whole packets, and since when none did while one is not whole."""
         self._is_large = False  # a large packet is on its way, or waits for that
+        self._awaits_suback = False  # a PUBLISH of it waits for the answer to a SUBSCRIBE
         self._holds = 0  # for how many reasons it is not read
         self._is_paused = False
 
@@ -125,11 +126,12 @@ class Connection(SessionClient):
     @guarded(PLACE)
     def received(self, data: bytes) -> None:
         self.last_seen_ms = self.service.tick_ms
-        if self.phase is Phase.LIVE:
+        if self._resumed is not None:
+            self._resumed.late += data
+        elif self.phase is Phase.LIVE:
+            self.home.bytes_in += len(data)
             self.reader.receive(data)
             self._pull()
-            if len(self._out) > _ANSWERS_PER_TURN:
-                self.flush()
             if self._is_large or self.reader.awaited_bytes > LARGE_BYTES:
                 self._note_large()
         elif self._relay is not None:
@@ -176,6 +178,7 @@ class Connection(SessionClient):
     def draw_permit(self) -> Permit:
         """Go on under the rules that the tenant has now."""
         self._permit = Permit(self, self.home)
+        self.withholds = self._permit.withholds
         return self._permit
 
     def believe(self, verdict: Accepted) -> None:
@@ -183,7 +186,9 @@ class Connection(SessionClient):
         self._ends_ms = _NEVER_MS if verdict.ends_ms is None else verdict.ends_ms
         self._auth_epoch = verdict.auth_epoch
 
-    def become_relayed(self, prg: Prg, node: int, assigned: bytes, data: bytes) -> None:
+    def become_relayed(  # a relay is all of these
+        self, prg: Prg, node: int, assigned: bytes, data: bytes, memory: RelayMemory | None
+    ) -> None:
         """Let another node serve the client; `data` is all that it sent."""
         assert self.wire is not None and self.peer is not None
         self.phase = Phase.RELAYED
@@ -194,6 +199,7 @@ class Connection(SessionClient):
         deadline_ms = self._connect_deadline_ms
         self._relay = self.service.open_relay(self.wire, self.peer, prg, node, assigned, data)
         self._relay.route_again = lambda early: self._route_again(early, deadline_ms)
+        self._relay.memory, self._relay.resume = memory, self._resume
 
     def _route_again(self, early: bytes, deadline_ms: int) -> None:
         """Find the session's partition anew: the node that was asked gave no answer."""
@@ -205,9 +211,51 @@ class Connection(SessionClient):
         self._entrance.deadline_ms = deadline_ms
         self._entrance.received(early)
 
+    def _resume(self, memory: RelayMemory) -> None:
+        """Wait unread for the session's next leader, which is told what the last one was."""
+        self._relay = None
+        wire = self.wire
+        if wire is None or self.phase is Phase.CLOSED:
+            return
+        if isinstance(wire, ResumedWire):
+            wire = wire.wire
+        self.service.meters.resumed += 1
+        self.wire = self._resumed = ResumedWire(wire, memory, self._on_resumed)
+        patience_ms = min(self._keep_alive_ms or RESUME_MS_MAX, RESUME_MS_MAX)
+        self._connect_deadline_ms = self.service.tick_ms + patience_ms
+        self.reader = PacketReader(self.limits.packet_bytes_max, self.limits.connect_bytes_max)
+        self.phase = Phase.NEW
+        self.service.resume_later(self)
+
+    def is_led(self, now_ms: int) -> bool:
+        """Say whether one that is to be resumed has somebody to ask, or no time to wait for it."""
+        prg = self.home.session_prg(self.client_id)
+        node = prg.leader_node
+        has_way = node is not None and self.service.reaches(node)
+        return has_way or prg.serves(self.client_id) or now_ms >= self._connect_deadline_ms
+
+    def resume(self) -> None:
+        """Ask for the session where it is led now."""
+        if self._resumed is not None:
+            self._route_again(self._resumed.connect_again(), self._connect_deadline_ms)
+
+    def _on_resumed(self) -> None:
+        """Say what had no answer, when whoever answered has let the client in."""
+        self.service.soon(self._say_again)
+
+    @guarded(PLACE)
+    def _say_again(self) -> None:
+        resumed, self._resumed = self._resumed, None
+        if resumed is not None and self.phase is not Phase.CLOSED:
+            said = resumed.go_on()
+            if said:
+                self.received(said)
+
     def become_live(self, connack: Connack) -> None:
         """Say that the session is there, and go on with what the client already sent."""
-        self._entrance = None
+        entrance, self._entrance = self._entrance, None
+        if entrance is not None and entrance.trace is not None:
+            entrance.trace.finish(self.home.name)
         self.phase = Phase.LIVE
         self._note_audit("ClientConnected", "Resumed" if connack.session_present else "Done")
         self.send(connack)
@@ -221,31 +269,50 @@ class Connection(SessionClient):
 
     @guarded(PLACE)
     def _pull(self) -> None:
-        """Take every whole packet that is here."""
-        reader = self.reader
+        """Take the whole packets that are here, as far as they belong into this turn."""
+        reader, share = self.reader, self.home.share
         try:
             while self.phase is Phase.LIVE and not self._holds:
                 window = reader.window()
                 if window is None or self.permit.must_wait():
                     return
                 buffer, start = window
-                rows, end = scan(buffer, start, reader.packet_bytes_max, self.is_v5)
+                part = UNBOUNDED if share is None else share.part
+                limit = reader.packet_bytes_max
+                behind = self._subacks_due > 0
+                rows, end, cost = scan(buffer, start, limit, self.is_v5, part, behind)
+                if not rows:
+                    self._await_suback()
+                    return
                 if self.prg is not None and self.prg.closed:
                     rows, end = self._open_rows(self.prg, buffer, rows, end)
                 if self.home.full.is_any:
                     rows, end = self.home.full.open_rows(self, buffer, rows, end)
-                if end - start > _FILTER_BYTES_PER_TURN:
-                    rows, end = self._bounded_rows(buffer, rows, end)
                 reader.consume(end)
+                if self.service.traces is not None:
+                    rows = self.service.traces.choose(buffer, rows)
                 if self.permit.gate is None:
                     self._talk_on().on_rows(buffer, rows)
                 else:
                     self.permit.on_rows(self._talk_on(), buffer, rows)
-                if self.home.share is not None:
-                    self.home.share.bring(end - start)
+                if share is not None:
+                    share.bring(cost)
+                    if cost >= part and reader.buffered_bytes:
+                        share.hold_behind(self)
         except PeerFault as fault:
             self.count_fault(fault)
             self.disconnect(fault.reason_code, fault.reason)
+
+    def _await_suback(self) -> None:
+        """Leave a PUBLISH unread until what was subscribed to before it has taken effect."""
+        self._awaits_suback = True
+        self.hold()
+
+    def suback_left(self) -> None:
+        super().suback_left()
+        if self._awaits_suback and not self._subacks_due:
+            self._awaits_suback = False
+            self.service.soon(self.let_go)
 
     def _open_rows(
         self, prg: Prg, buffer: bytes, rows: list[Row], end: int
@@ -257,17 +324,6 @@ class Connection(SessionClient):
             if operation is not None and operation in prg.closed:
                 self.home.fence(self, operation)
                 return rows[:number], row[2]
-        return rows, end
-
-    def _bounded_rows(self, buffer: bytes, rows: list[Row], end: int) -> tuple[list[Row], int]:
-        """Cut off filters that are too many for one turn, with all behind them."""
-        spent = 0
-        for number, row in enumerate(rows):
-            if row[0] == SLOW and buffer[row[2]] >> 4 in _WITH_FILTERS:
-                if spent > _FILTER_BYTES_PER_TURN:
-                    self.home.rest(self, self.service.tick_ms + 1)
-                    return rows[:number], row[2]
-                spent += row[6] - row[2]
         return rows, end
 
     def _talk_on(self) -> Conversation:
@@ -465,6 +521,8 @@ class Connection(SessionClient):
         elif self._auth_epoch is not None and self._auth_epoch < self.home.auth_epoch:
             self.note_refused("TOKEN_EPOCH_OLD", "the tenant asks for newer tokens")
             self.expelled("the tenant asks for newer tokens")
+        elif (self.identity or "").startswith(IDENTITY_PREFIX) and not self._is_user():
+            self.expelled("its user was removed")
         elif (
             0 < self._keep_alive_ms < now_ms - self.last_seen_ms
             and self._relay is None
@@ -475,6 +533,11 @@ class Connection(SessionClient):
             self.disconnect(ReasonCode.QUOTA_EXCEEDED, "it took nothing while publishers waited")
         elif self.reader.buffered_bytes and self.phase is Phase.LIVE:
             self._check_whole(now_ms)
+
+    def _is_user(self) -> bool:
+        """Say whether the user that a password named is still one, as this node knows."""
+        passwords = self.service.passwords
+        return passwords.words is None or passwords.is_user(self.home.name, self.identity or "")
 
     def _check_whole(self, now_ms: int) -> None:
         """End a client whose packet drips: slower than any network, or never whole."""
@@ -513,6 +576,10 @@ class Connection(SessionClient):
         if self._entrance is not None and self._entrance.connect is not None:
             self.operations = 0  # what was on its way into that log is not heard of any more
             self._entrance.route_again(why)
+            return
+        if isinstance(self.wire, RelayExit) and self.phase is Phase.LIVE:
+            self.flush()
+            self.give_back(why)  # the node that the client reached goes on with the next leader
             return
         reference = None
         if prg is not None and self.peer is not None:

@@ -41,8 +41,9 @@ from clustor.control import (
 from clustor.control import AclRule as ControlRule
 from clustor.control.configuration import Value
 from clustor.control.objects import key_of
-from quantum.config.live import TENANT_KEYS, Takes, read_value, takes
+from quantum.config.live import Takes, is_tenants, read_value, takes
 from quantum.tenancy import (
+    QUOTA_MAXIMA,
     AclRefusal,
     AclRule,
     Action,
@@ -74,6 +75,7 @@ _QUOTAS: Final = {
     "shared_groups": "shared_groups_max",
     "offline_bytes_per_session": "offline_queue_bytes_max",
     "offline_messages_per_session": "offline_queue_messages_max",
+    "overage_grace_ms": "overage_grace_ms",
 }
 _RATES: Final = ("publishes", "publish_bytes", "subscribes", "connects")
 
@@ -83,11 +85,24 @@ class ConnectRules:
     """Who may connect: a rule that denies wins, and one that allows is needed."""
 
     rules: tuple[ControlRule, ...]
+    numbers: tuple[int, ...] = ()
+    """Their places in the tenant's list, from 1."""
+
+    def number(self, rule: ControlRule) -> int:
+        """Return a rule's place in the tenant's list."""
+        return dict(zip(self.rules, self.numbers, strict=False)).get(rule, 0)
 
     def allow(self, principal: str, client_id: bytes) -> bool:
         """Decide about a client. A rule whose filter is none denies, and never allows."""
-        effects = {each.effect for each in self.rules if _concerns(each, principal, client_id)}
-        return effects == {AclEffect.ALLOW}
+        return self.decide(principal, client_id)[0]
+
+    def decide(self, principal: str, client_id: bytes) -> tuple[bool, ControlRule | None]:
+        """Decide about a client, and name the rule that did; None: no rule is about it."""
+        concerned = [each for each in self.rules if _concerns(each, principal, client_id)]
+        for rule in concerned:
+            if rule.effect is AclEffect.DENY:
+                return False, rule
+        return bool(concerned), concerned[0] if concerned else None
 
 
 def _concerns(rule: ControlRule, principal: str, client_id: bytes) -> bool:
@@ -196,7 +211,7 @@ def _settings(store: Reading, name: str) -> tuple[dict[str, Value], list[str]]:
     said |= settings_of(store, Scope(kind=ScopeKind.TENANT, name=name))
     good: dict[str, Value] = {}
     mistakes: list[str] = []
-    for key in TENANT_KEYS & said.keys():
+    for key in filter(is_tenants, said):
         try:
             read_value(key, said[key])
         except ValueError as error:
@@ -238,8 +253,10 @@ def describe(word: TenantWord, file: TenantDescription) -> TenantDescription:
 
 def quotas_of(policy: QuotaPolicy, held: Quotas) -> Quotas:
     """Translate quotas; one that is out of bounds leaves everything as it was."""
+    said = {ours: getattr(policy, name) for ours, name in _QUOTAS.items()}
+    said["overage_grace_ms"] = min(said["overage_grace_ms"], QUOTA_MAXIMA.overage_grace_ms)
     try:
-        return replace(held, **{ours: getattr(policy, name) for ours, name in _QUOTAS.items()})
+        return replace(held, **said)
     except InvalidQuota:
         return held
 
@@ -256,10 +273,10 @@ def _rates(prefix: str, word: TenantWord, held: Rates) -> Rates:
 def compiled(policy: AclPolicy) -> CompiledAcl:
     """Compile the rules about topics, closed where one cannot be read."""
     rules: list[AclRule] = []
-    for each in policy.rules:
+    for number, each in enumerate(policy.rules, 1):
         if each.action is ControlAction.CONNECT:
             continue
-        rule = _rule(each)
+        rule = _rule(each, number)
         try:
             compile_acl([rule])
         except InvalidRule:
@@ -273,14 +290,14 @@ def compiled(policy: AclPolicy) -> CompiledAcl:
 def connect_rules(word: TenantWord) -> ConnectRules | None:
     """Return who may connect; None: no rule is about it, and everybody may."""
     rules = word.acl.rules if word.acl is not None else ()
-    found = tuple(each for each in rules if each.action is ControlAction.CONNECT)
-    return ConnectRules(found) if found else None
+    found = {n: each for n, each in enumerate(rules, 1) if each.action is ControlAction.CONNECT}
+    return ConnectRules(tuple(found.values()), tuple(found)) if found else None
 
 
-def _rule(rule: ControlRule) -> AclRule:
+def _rule(rule: ControlRule, number: int = 0) -> AclRule:
     whom = None if rule.principal == EVERYBODY else frozenset({Principal(rule.principal)})
     effect = Effect.ALLOW if rule.effect is AclEffect.ALLOW else Effect.DENY
-    return AclRule(effect, _ACTIONS[rule.action], rule.filter.encode(), whom)
+    return AclRule(effect, _ACTIONS[rule.action], rule.filter.encode(), whom, number)
 
 
 def rule_mistakes(rules: Iterable[ControlRule]) -> Iterator[str]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
-from quantum.broker import PUBACK, PUBCOMP, PUBREC, Subscribed, encode_command
+from quantum.broker import PUBACK, PUBCOMP, PUBREC, Subscribed
 from quantum.broker.reasons import QUOTA_EXHAUSTED
 from quantum.broker.receiving import REFUSED
 from quantum.mqtt import (
@@ -37,6 +35,7 @@ from quantum.mqtt.hot import PUBREC as PUBREC_BYTE
 from quantum.mqtt.hot import PUBREL as PUBREL_BYTE
 from quantum.mqtt.hot import SLOW, Row
 from quantum.serving.delivery import Outgoing, system_message
+from quantum.serving.filter_parts import FilterParts
 from quantum.serving.inbound import Inbound, qos_1_record
 from quantum.serving.outward import UPPER_HALF, answer_stray_pubrec
 from quantum.serving.subscribing import SubscribePlan, plan_unsubscribe
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
 
 _PINGRESP: Final = b"\xd0\x00"
 _QOS_1: Final = frozenset({0x32, 0x33, 0x3A, 0x3B})
-_decode_subscribed = msgspec.msgpack.Decoder(Subscribed).decode
 
 
 class Conversation:
@@ -214,19 +212,15 @@ class Conversation:
 
     def _on_subscribe(self, packet: Subscribe) -> None:
         connection = self._connection
-        prg = connection.prg
-        assert prg is not None
         plan = connection.permit.plan_subscribe(packet)
         if not plan.specs:  # nothing of it concerns the log
             connection.send(plan.answer([]))
             return
 
-        def subscribed(reply: bytes | None) -> None:
-            if reply is None:
+        def subscribed(found: Subscribed | None) -> None:
+            if found is None:
                 connection.suback_left()
             else:
-                found = _decode_subscribed(reply)
-                connection.learn_session(found)
                 suback = plan.answer(found.reasons)
                 if QUOTA_EXHAUSTED in found.reasons:
                     why = "the tenant is over its quota for long"
@@ -234,11 +228,9 @@ class Conversation:
                 self._answer_when_taken(found, suback, connection.suback_left)
                 self._answer_system(plan, suback)
 
-        command = plan.command(
-            prg.now_ms(), connection.client_id, connection.epoch, connection.window
-        )
         connection.suback_due()
-        connection.command(encode_command(command), subscribed)
+        commands = plan.commands(connection.client_id, connection.window)
+        FilterParts(connection, commands, subscribed).begin()
 
     def _answer_system(self, plan: SubscribePlan, suback: Suback) -> None:
         """Send what `$SYS` says now, as if it were retained."""
@@ -248,8 +240,6 @@ class Conversation:
 
     def _on_unsubscribe(self, packet: Unsubscribe) -> None:
         connection = self._connection
-        prg = connection.prg
-        assert prg is not None
         plan = plan_unsubscribe(packet)
         if not connection.permit.admits_unsubscribe(packet):
             connection.send(plan.answer_refused())
@@ -258,13 +248,11 @@ class Conversation:
             connection.send(plan.answer_unknown())
             return
 
-        def unsubscribed(reply: bytes | None) -> None:
-            if reply is not None:
-                found = _decode_subscribed(reply)
+        def unsubscribed(found: Subscribed | None) -> None:
+            if found is not None:
                 self._answer_when_taken(found, plan.answer(found.reasons))
 
-        command = plan.command(prg.now_ms(), connection.client_id, connection.epoch)
-        connection.command(encode_command(command), unsubscribed)
+        FilterParts(connection, plan.commands(connection.client_id), unsubscribed).begin()
 
     def _answer_when_taken(
         self,

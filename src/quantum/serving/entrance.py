@@ -31,8 +31,10 @@ from quantum.mqtt import (
 from quantum.mqtt.primitives import encode_variable
 from quantum.serving.authentication import Accepted, Challenge, Talk, Verdict, Who
 from quantum.serving.large_packets import LARGE_BYTES
+from quantum.serving.passwords import IDENTITY_PREFIX
 from quantum.serving.phase import Phase
 from quantum.serving.policy import identity_digest
+from quantum.serving.relay_memory import RelayMemory
 from quantum.serving.standing import Operation
 from quantum.serving.tenant_binding import UNDER_TLS
 from quantum.serving.terms import agree, announce, is_bridge_state, refuse_will, will_spec
@@ -42,6 +44,7 @@ from quantum.tenancy import Verdict as TenantVerdict
 if TYPE_CHECKING:
     from quantum.serving.connection import Connection
     from quantum.serving.prg import Prg
+    from quantum.serving.traces import ConnectTrace
 
 _V5: Final = ProtocolVersion.V5
 _AUTHENTICATION: Final = frozenset(
@@ -58,7 +61,7 @@ _decode_attached = msgspec.msgpack.Decoder(Attached).decode
 class Entrance:
     """The way in of one connection."""
 
-    __slots__ = ("_arrived", "_closed", "_connection", "_early", "connect", "deadline_ms")
+    __slots__ = ("_arrived", "_closed", "_connection", "_early", "connect", "deadline_ms", "trace")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -68,6 +71,8 @@ class Entrance:
         self._early = b""  # the CONNECT packet, for the node that will serve it
         self._arrived = False  # another node sent this connection here
         self._closed = ""  # why it is not let in yet
+        self.trace: ConnectTrace | None = None
+        """Not None while a CONNECT is to be answered whose client wants a trace of it."""
 
     def received(self, data: bytes) -> None:
         """Take what the client sends before its CONNACK."""
@@ -105,6 +110,10 @@ class Entrance:
         """Answer CONNECT with a refusal ([MQTT-3.2.2-7])."""
         connection = self._connection
         connection.service.meters.refuse("CONNECT", reason)
+        if self.trace is not None:
+            tenant = "" if connection.tenant is None else connection.tenant.name
+            self.trace.finish(tenant, f"0x{reason:02x}")
+            self.trace = None
         if reason in _AUTHENTICATION:
             connection.note_refused("ConnectRefused", why)
         if connection.is_v5 or connect_return_code(reason) is not None:
@@ -157,6 +166,8 @@ class Entrance:
         if connect.will is not None and is_bridge_state(connect.will.topic):
             connect = replace(connect, will=None)
         self.connect = connect
+        if connection.service.traces is not None:
+            self.trace = connection.service.traces.begin_connect(connect)
         connection.speak(connect.version)
         connection.accept_terms(agree(connect, connection.limits))
         assert connection.peer is not None
@@ -167,9 +178,12 @@ class Entrance:
         connection.tenant = tenant
         if tenant.shut:
             self.refuse(ReasonCode.BANNED, tenant.shut)
-        elif self._check_connect(connect) and self._check_rules(connect):
-            connection.phase = Phase.ROUTING
-            self._route()
+        elif self._check_connect(connect):
+            if self._has_password(connect):
+                self._ask_password(connect)
+            elif self._check_rules(connect):
+                connection.phase = Phase.ROUTING
+                self._route()
 
     def _check_connect(self, connect: Connect) -> bool:
         connection = self._connection
@@ -273,9 +287,18 @@ class Entrance:
     def _relay_to(self, prg: Prg, node: int) -> None:
         assert self.connect is not None
         connection = self._connection
-        data = self._early + connection.reader.take_all()
+        rest = connection.reader.take_all()
         assigned = b"" if self.connect.client_id else connection.client_id
-        connection.become_relayed(prg, node, assigned, data)
+        memory = None
+        if connection.talk is None:  # what was proved to one node, no other takes for granted
+            memory = RelayMemory(
+                self._early,
+                is_v5=connection.is_v5,
+                outlives=connection.expiry_seconds > 0,
+                packet_bytes_max=connection.limits.packet_bytes_max,
+            )
+            memory.client_said(rest)
+        connection.become_relayed(prg, node, assigned, self._early + rest, memory)
 
     # Who the client is. The node that serves it asks, before anything of its session is touched.
 
@@ -292,12 +315,57 @@ class Entrance:
         return True
 
     def _check_named(self) -> bool:
-        """Refuse who shows neither a certificate nor a token where one is wanted (§9.1)."""
-        peer = self._connection.peer
-        if peer is None or peer.identity is not None or peer.transport not in UNDER_TLS:
+        """Refuse who shows no certificate, token or password where one is wanted (§9.1).
+
+        Who was sent here by another node was asked there.
+        """
+        peer, connect = self._connection.peer, self.connect
+        assert connect is not None
+        if self._arrived or peer is None or peer.identity is not None:
             return True
-        self.refuse(ReasonCode.NOT_AUTHORIZED, "neither a certificate nor a token")
-        return False
+        if self._has_password(connect):
+            return True
+        policy = self._connection.service.passwords.policy
+        if policy.password == "required":  # noqa: S105
+            self.refuse(ReasonCode.NOT_AUTHORIZED, "a user name and a password are wanted")
+            return False
+        if peer.transport in UNDER_TLS and not policy.allows_nobody:
+            self.refuse(ReasonCode.NOT_AUTHORIZED, "neither a certificate, a token nor a password")
+            return False
+        return True
+
+    def _has_password(self, connect: Connect) -> bool:
+        """Say whether the client's user name is to be looked at: nothing else named it."""
+        connection = self._connection
+        passwords, peer = connection.service.passwords, connection.peer
+        if self._arrived or peer is None or peer.identity is not None:
+            return False
+        if connect.user_name is None or connection.talk is not None:
+            return False
+        kind = passwords.policy.password
+        return kind == "required" or (
+            kind == "optional" and passwords.has_users(connection.home.name)
+        )
+
+    def _ask_password(self, connect: Connect) -> None:
+        """Let the password be checked beside the loop; the client waits within its deadline."""
+        connection = self._connection
+        connection.phase = Phase.ROUTING
+        name, password = connect.user_name or "", connect.password or b""
+        passwords = connection.service.passwords
+        if not passwords.judge(connection.home.name, name, password, self._on_password):
+            self.refuse(ReasonCode.SERVER_BUSY, "too many passwords are being checked")
+
+    def _on_password(self, is_right: bool) -> None:
+        """Go on as the user that the client is, or refuse it."""
+        connection, connect = self._connection, self.connect
+        if connection.wire is None or connection.phase is not Phase.ROUTING or connect is None:
+            return
+        if not is_right:
+            connection.home.guard.note("PASSWORD_REFUSED", connection.client_id, connect.user_name)
+            self.refuse(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "no such user, or another password")
+        elif self._identify(Accepted(identity=f"{IDENTITY_PREFIX}{connect.user_name}")):
+            self._route()
 
     def _authenticate(self, prg: Prg) -> None:
         connection, connect = self._connection, self.connect
@@ -444,8 +512,23 @@ class Entrance:
     def _begin(self, *, present: bool) -> None:
         """Say that the session is there, and go on with what the client already sent."""
         assert self.connect is not None
+        self._note_expiry(self.connect)
         announced = self._announce(self.connect)
         self._connection.become_live(Connack(present, ReasonCode.SUCCESS, announced))
+
+    def _note_expiry(self, connect: Connect) -> None:
+        """Say where a session is kept for another time than its client may think.
+
+        CONNACK tells clients of MQTT 5; older ones cannot be told, so the audit log is.
+        """
+        connection = self._connection
+        given = connection.expiry_seconds
+        asked = connect.properties.session_expiry_interval or 0
+        is_cut = asked > given if connection.is_v5 else given > 0
+        if is_cut:
+            setting = "max" if connection.is_v5 else "default"
+            why = f"kept for {given} s (session_expiry_seconds_{setting})"
+            connection.home.guard.note_expiry(connection.client_id, why)
 
     def _announce(self, connect: Connect) -> Properties:
         connection = self._connection

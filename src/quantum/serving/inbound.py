@@ -20,6 +20,7 @@ from quantum.mqtt.hot import PUBACK, PUBCOMP, PUBREC, encode_ack, encode_acks
 from quantum.serving.delivery import forwardable
 from quantum.serving.publishing import ACK_BYTES, Run
 from quantum.serving.terms import is_bridge_state
+from quantum.serving.traces import PublishTrace, TracedRun
 
 if TYPE_CHECKING:
     from quantum.serving.connection import Connection
@@ -72,11 +73,16 @@ class Inbound:
     # QoS 1 comes in runs, which the connection collects.
 
     def add_run(
-        self, owner: Prg, records: list[bytes], packet_ids: list[int], topics: list[bytes]
+        self,
+        owner: Prg,
+        records: list[bytes],
+        packet_ids: list[int],
+        topics: list[bytes],
+        trace: PublishTrace | None = None,
     ) -> None:
         """Send QoS 1 publishes into the log, and let their answers wait in order."""
         self._connection.service.meters.publishes_in[1] += len(records)
-        run = Run(self._connection, encode_acks(PUBACK, packet_ids), len(records))
+        run = self._new_run(encode_acks(PUBACK, packet_ids), len(records), trace)
         if self._connection.is_v5 and owner.leading:
             unwanted = {topic for topic in set(topics) if not owner.is_wanted(topic)}
             if unwanted:
@@ -89,6 +95,11 @@ class Inbound:
         if (owner, 1) not in self._begun:
             records[0] = self._begin(owner, 1, records[0])
         self._log(owner, run, records)
+
+    def _new_run(self, acks: bytes, count: int, trace: PublishTrace | None) -> Run:
+        if trace is None:
+            return Run(self._connection, acks, count)
+        return TracedRun(self._connection, acks, trace)
 
     def _begin(self, owner: Prg | None, qos: int, record: bytes) -> bytes:
         """Mark the first publish of its way; None: the way of what is logged with its session."""
@@ -151,6 +162,7 @@ class Inbound:
         answers = self._answers
         while answers and answers[0].done and not self._is_over:
             run = answers.popleft()
+            self._connection.service.meters.note_answered(run.began_ms, run.count)
             self._connection.stage(
                 run.acks if run.refused is None else self._answers_with_reasons(run)
             )
@@ -263,7 +275,9 @@ class Inbound:
         message = self._message(topic, payload, 2, first_byte & 1, b"", 0, packet_id)
         self._publish_2(owner, message, is_repeat=first_byte & 8 != 0)
 
-    def _publish_2(self, owner: Prg, message: Message, *, is_repeat: bool) -> None:
+    def _publish_2(
+        self, owner: Prg, message: Message, *, is_repeat: bool, trace: PublishTrace | None = None
+    ) -> None:
         packet_id = message.packet_id
         exchange = self._exchanges.get(packet_id)
         if exchange is not None:
@@ -271,7 +285,7 @@ class Inbound:
             return
         connection = self._connection
         connection.service.meters.publishes_in[2] += 1
-        run = Run(connection, encode_ack(PUBREC, packet_id), 1)
+        run = self._new_run(encode_ack(PUBREC, packet_id), 1, trace)
         self._exchanges[packet_id] = _Exchange(run, message.payload)
         self._wait_for(run)
         if connection.outlives:
@@ -333,17 +347,25 @@ class Inbound:
     def on_publish(self, packet: Publish) -> None:
         """Take a PUBLISH that has properties, or is odd in another way."""
         topic = self._resolve_alias(packet)
+        connection, properties = self._connection, packet.properties
+        traces, trace = connection.service.traces, None
+        if traces is not None:
+            trace = traces.begin_publish(connection, packet, topic)
         owner = self.owner_of(topic)
+        if trace is not None:
+            trace.authorised(owner, connection.prg)
+            properties = trace.properties
         if owner is None:
             self.refuse_topic(topic, packet.qos, packet.packet_id)
             return
-        properties = packet.properties
         if properties.payload_format_indicator == 1 and not is_text(packet.payload):
+            if trace is not None:
+                trace.finish(f"0x{ReasonCode.PAYLOAD_FORMAT_INVALID:02x}")
             self._refuse_payload(packet)
             return
         expires_at_ms = 0
         if properties.message_expiry_interval is not None:
-            expires_at_ms = self._connection.now_ms() + 1000 * properties.message_expiry_interval
+            expires_at_ms = connection.now_ms() + 1000 * properties.message_expiry_interval
         message = self._message(
             topic,
             packet.payload,
@@ -355,10 +377,12 @@ class Inbound:
         )
         if packet.qos == 0:
             self._publish_0(owner, message)
+            if trace is not None:
+                trace.finish()
         elif packet.qos == 1:
-            self.add_run(owner, [self._record(message)], [packet.packet_id], [topic])
+            self.add_run(owner, [self._record(message)], [packet.packet_id], [topic], trace)
         else:
-            self._publish_2(owner, message, is_repeat=packet.dup)
+            self._publish_2(owner, message, is_repeat=packet.dup, trace=trace)
 
     def _resolve_alias(self, packet: Publish) -> bytes:
         alias = packet.properties.topic_alias

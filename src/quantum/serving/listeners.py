@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -27,11 +28,13 @@ from quantum.edge import (
     over_websocket,
     require_loopback,
 )
-from quantum.edge.errors import CertificatesUnusable, EdgeError
+from quantum.edge.errors import CertificatesUnusable, EdgeError, PolicyTooOpen
 from quantum.edge.listener_files import connections_possible, raise_file_limit
 from quantum.edge.lobby import HALF_OPEN_MAX
-from quantum.edge.tls import ServerCertificates
+from quantum.edge.ports import NewHandler
+from quantum.edge.tls import ClientAuth, ServerCertificates, TlsPolicy
 from quantum.edge.tls_development import pki_directory, prepare_server
+from quantum.serving.passwords import PasswordPolicy
 from quantum.serving.service import BrokerService
 from quantum.serving.tenant_keeper import Changed, TenantKeeper
 from quantum.serving.token_authentication import (
@@ -64,6 +67,9 @@ class Doors:
     mqtt: Door | None = None
     mqtts: Door | None = None
     ws: Door | None = None
+    wss: Door | None = None
+    tls: TlsPolicy = TlsPolicy()
+    password: str = "optional"  # noqa: S105  # a word of the policy
     connections_max: int = 100_000
     connections_per_second: int = 5_000
     first_packet_seconds: int = 10
@@ -84,6 +90,21 @@ class Doors:
             connections_per_second=said.get("connections_per_second", self.connections_per_second),
             first_packet_seconds=said.get("first_packet_seconds", self.first_packet_seconds),
         )
+
+
+def password_policy(doors: Doors) -> PasswordPolicy:
+    """Return who must show what. Raises EdgeError where strangers could come from elsewhere."""
+    hosts = {door.host for door in (doors.mqtts, doors.wss) if door is not None}
+    asks_nothing = doors.tls.client_auth is ClientAuth.NONE and doors.password != "required"  # noqa: S105
+    if asks_nothing and hosts - _OWN_NAMES:
+        raise PolicyTooOpen(
+            "off loopback clients must show something: "
+            "client_auth = none needs password = required",
+            hosts=", ".join(sorted(hosts)),
+        )
+    if doors.tls.tls_min == "1.2" and doors.tls_records == "own":
+        raise PolicyTooOpen("tls_records = own speaks TLS 1.3 alone: tls_min = 1.2 needs openssl")
+    return PasswordPolicy(doors.password, allows_nobody=asks_nothing)
 
 
 def tenant_doors(service: BrokerService, shift: int = 0) -> dict[str, Door]:
@@ -133,7 +154,7 @@ class Listeners:
         self._token_keys: ControlledTokenKeys | None = None
         self.open: dict[str, tuple[Listener, Door]] = {}
         self._tenant_doors: dict[str, Door] = {}  # those that are open, as they were wanted
-        self._tls: TlsListener | None = None
+        self._tls: list[TlsListener] = []
         self._keeper: TenantKeeper | None = None
         self._trusted: frozenset[str] = frozenset()  # tenants with a trust of their own
         self._distrusted: set[str] = set()  # tenants whose word on trust is of no use
@@ -148,13 +169,16 @@ class Listeners:
         kind = type(why).__name__ if isinstance(why, EdgeError) else "ConnectionLate"
         self._service.note_refused(kind, who=address, why=str(why))
 
-    def _renew(self, watch: FileWatch, listener: TlsListener) -> None:
+    def _renew(self, watch: FileWatch) -> None:
         if watch.look():
             journal.info("new certificates are in use for clients to come")
-        listener.look()
-        if self._token_keys is not None:
-            with suppress(EdgeError):  # files that are being replaced: the next look tries again
-                listener.certificates.allow_tokens(self._token_keys.tenants())
+        for listener in self._tls:
+            listener.look()
+            if self._token_keys is not None:
+                with suppress(
+                    EdgeError
+                ):  # files that are being replaced: the next look tries again
+                    listener.certificates.allow_tokens(self._token_keys.tenants())
 
     def trust_tenant(self, tenant: str, roots: Iterable[str], revoked: Iterable[str]) -> None:
         """Judge a tenant's clients by its own roots (PEM; none: everybody's) and serial numbers.
@@ -200,7 +224,7 @@ class Listeners:
             contained.spawn("listeners", self._follow())
 
         keeper.on_changed = changed
-        self._keeper = keeper
+        self._keeper = self._service.passwords.words = keeper
         if self._token_keys is not None:
             self._token_keys.words = keeper
 
@@ -211,9 +235,9 @@ class Listeners:
                     await self.start()
                     return
                 await self._follow_doors()
-                if self._tls is not None:
+                if self._tls:
                     await asyncio.to_thread(self._prepare)
-                    self._tls.reload()
+                    self._reload()
                     self._trust()
             except (EdgeError, DataDirectoryRefused, OSError) as error:
                 journal.error("the doors stay as they were: %s", error)
@@ -262,7 +286,9 @@ class Listeners:
             flock(lock, LOCK_EX)
             names = self._doors.server_names | self._service.server_names.keys()
             own_records = self._doors.tls_records == "own"
-            return prepare_server(self._data, utc_now(), names, own_records=own_records)
+            return prepare_server(
+                self._data, utc_now(), names, own_records=own_records, policy=self._doors.tls
+            )
 
     async def start(self) -> None:
         """Open the doors. Raises EdgeError."""
@@ -281,27 +307,48 @@ class Listeners:
             await self._open(
                 "ws", Listener("ws", self._lobby, frames, tenant=self._default), doors.ws
             )
+        await self._start_tls()
+
+    async def _start_tls(self) -> None:
+        """Open the doors over TLS, under one policy and with one certificate."""
+        doors, new = self._doors, self._service.new_connection
+        wanted: list[tuple[str, Door, NewHandler]] = []
         if doors.mqtts is not None:
+            wanted.append(("mqtts", doors.mqtts, new))
+        if doors.wss is not None:
+            wanted.append(("wss", doors.wss, over_websocket(new, self._websocket_limits())))
+        self._service.passwords.policy = password_policy(doors)
+        if not wanted:
+            return
+        certificates = self._prepare()
+        files = TokenKeyFiles(pki_directory(self._data) / TOKENS_DIRECTORY)
+        self._token_keys = ControlledTokenKeys(files)
+        self._token_keys.words = self._keeper
+        self._service.authenticators[METHOD] = TokenAuthenticator(
+            self._token_keys, os.urandom, self._service.now_ms
+        )
+        certificates.allow_tokens(self._token_keys.tenants())
+        for name, door, handler in wanted:
             listener = TlsListener(
-                "mqtts",
-                self._lobby,
-                new,
-                certificates=self._prepare(),
-                tenant_of=self.tenant_of,
+                name, self._lobby, handler, certificates=certificates, tenant_of=self.tenant_of
             )
-            self._tls = listener
-            files = TokenKeyFiles(pki_directory(self._data) / TOKENS_DIRECTORY)
-            self._token_keys = ControlledTokenKeys(files)
-            self._token_keys.words = self._keeper
-            self._service.authenticators[METHOD] = TokenAuthenticator(
-                self._token_keys, os.urandom, self._service.now_ms
-            )
-            listener.certificates.allow_tokens(self._token_keys.tenants())
-            await self._open("mqtts", listener, doors.mqtts)
-            self._trust()
-            watch = FileWatch(listener.certificates.files, listener.reload, EdgeError)
-            watch.look()
-            self._renewal = Repeated(lambda: self._renew(watch, listener))
+            self._tls.append(listener)
+            await self._open(name, listener, door)
+        self._trust()
+        watch = FileWatch(certificates.files, self._reload, EdgeError)
+        watch.look()
+        self._renewal = Repeated(lambda: self._renew(watch))
+
+    def _reload(self) -> None:
+        for listener in self._tls:
+            listener.reload()
+
+    def _websocket_limits(self) -> WebSocketLimits:
+        """Let pages of this machine's own names connect too, which no door on loopback needs."""
+        names = "|".join(map(re.escape, sorted(self._doors.server_names)))
+        own = (re.compile(rf"https://({names})(:\d+)?"),) if names else ()
+        limits = WebSocketLimits()
+        return replace(limits, origins=(*limits.origins, *own))
 
     async def _open(self, name: str, listener: Listener, door: Door) -> None:
         await listener.start(door.host, door.port)

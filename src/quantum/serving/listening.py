@@ -17,6 +17,7 @@ MQTTS_PORT: Final = 8883
 MQTT_ROLE: Final = 2
 MQTTS_ROLE: Final = 3
 WS_ROLE: Final = 4
+WSS_ROLE: Final = 5
 """A cluster's node has ten ports; these are its listeners' places among them."""
 
 

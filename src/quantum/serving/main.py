@@ -16,15 +16,17 @@ from clustor.runtime.admin import AdminServer
 from clustor.runtime.cluster_file import ADMIN_ROLE, LOOPBACK
 from clustor.runtime.node import Node
 from quantum.edge.ports import Transport
+from quantum.edge.tls import ClientAuth, TlsPolicy
 from quantum.serving.archiving import closing, start_archiving
 from quantum.serving.broker_file import BROKER_FILE, DEVELOPMENT_TENANT, read_broker_file
 from quantum.serving.feeding import Feeding
 from quantum.serving.listeners import Door, Doors, Listeners
-from quantum.serving.listening import MQTT_ROLE, MQTTS_ROLE, WS_ROLE
+from quantum.serving.listening import MQTT_ROLE, MQTTS_ROLE, WS_ROLE, WSS_ROLE
 from quantum.serving.policy import TenantsFile
 from quantum.serving.service import BrokerService
 from quantum.serving.telemetry_why import show_broker
 from quantum.serving.tenant_keeper import keep_tenants
+from quantum.serving.trace_starting import start_traces
 from quantum.serving.views import BrokerPages
 
 _PORTS_PER_NODE: Final = 10
@@ -38,6 +40,7 @@ async def serve_mqtt(node: Node, admin: AdminServer, cluster_file: Path) -> Call
     service = BrokerService(node)
     service.audit = node.audit
     described = read_broker_file(cluster_file.parent)
+    end_traces = start_traces(node, service, described.traces)
     for ordinal, entry in enumerate(described.tenants):
         service.add_tenant(entry, ordinal)
     service.watch_rings(cluster_file.parent)
@@ -49,12 +52,15 @@ async def serve_mqtt(node: Node, admin: AdminServer, cluster_file: Path) -> Call
     show_broker(service, node.watch)
     service.references = _references(node)
     if not service.tenants and keeper is None:
-        return closing(lambda: None, archiving)
+        return closing(end_traces, archiving)
     first = node.settings.entry.admin_port - ADMIN_ROLE
     doors = Doors(
         mqtt=Door(LOOPBACK, first + MQTT_ROLE),
         mqtts=Door(LOOPBACK, first + MQTTS_ROLE),
         ws=Door(LOOPBACK, first + WS_ROLE),
+        wss=Door(LOOPBACK, first + WSS_ROLE) if described.wss else None,
+        tls=TlsPolicy(described.tls_min, ClientAuth(described.client_auth)),
+        password=described.password,
         tls_records=described.tls_records,
         port_shift=_PORTS_PER_NODE * (node.node_id - 1),
     )
@@ -67,12 +73,17 @@ async def serve_mqtt(node: Node, admin: AdminServer, cluster_file: Path) -> Call
         await listeners.start()
         node.listeners = listeners.addresses
     journal.info("development mode: MQTT is plaintext on %s:%d", LOOPBACK, first + MQTT_ROLE)
-    return closing(listeners.stop_accepting, archiving)
+    return closing(listeners.stop_accepting, archiving, end_traces)
 
 
 def _references(node: Node) -> dict[int, dict[Transport, str]]:
     """Say where each node of a development cluster serves clients."""
-    roles: dict[Transport, int] = {"tcp": MQTT_ROLE, "tls": MQTTS_ROLE, "ws": WS_ROLE}
+    roles: dict[Transport, int] = {
+        "tcp": MQTT_ROLE,
+        "tls": MQTTS_ROLE,
+        "ws": WS_ROLE,
+        "wss": WSS_ROLE,
+    }
     return {
         int(entry.id): {
             transport: f"{entry.host}:{entry.admin_port - ADMIN_ROLE + role}"

@@ -57,6 +57,7 @@ class Outward:
         "_recalculated_ms",
         "_sent",
         "_slots",
+        "_traces",
     )
 
     def __init__(self, connection: SessionClient, terms: Terms) -> None:
@@ -66,6 +67,7 @@ class Outward:
         self._packet_max = terms.packet_bytes_max  # 0: no limit
         self._aliases: dict[bytes, int] = {}
         self._sent = connection.service.meters.publishes_out
+        self._traces = connection.service.traces
         self._slots = InFlightSlots(terms.receive_maximum, connection.limits.in_flight_max)
         self._recalculated_ms = connection.last_seen_ms
         self._kept: set[int] = set()
@@ -214,7 +216,12 @@ class Outward:
         self, outgoing: Outgoing, first: int, packet_id: int, identifiers: tuple[int, ...]
     ) -> None:
         connection = self._connection
+        access = connection.withholds
+        if access is not None and not access.may_receive(outgoing.message.topic):
+            self._settle_unsent(first, packet_id)
+            return
         self._sent[first & _QOS_BITS] += 1
+        connection.home.deliveries += 1
         if not connection.is_v5:
             outgoing.plain().append_to(connection.delivery_pieces(), first, packet_id)
         elif identifiers or self._aliases_max or self._packet_max:
@@ -222,6 +229,8 @@ class Outward:
         else:
             shared = outgoing.with_properties(connection.now_ms())
             shared.append_to(connection.delivery_pieces(), first, packet_id)
+        if self._traces is not None and outgoing.message.properties:
+            self._traces.delivered(connection, outgoing.message)
 
     def _encode_own(
         self, message: Message, first: int, packet_id: int, identifiers: tuple[int, ...]
@@ -254,6 +263,10 @@ class Outward:
     def _leave_out(self, first: int, packet_id: int) -> None:
         """Leave out what the client cannot take, as if it had it ([MQTT-3.1.2-25])."""
         self._connection.count_dropped()
+        self._settle_unsent(first, packet_id)
+
+    def _settle_unsent(self, first: int, packet_id: int) -> None:
+        """End the exchange of a message that does not leave, as if the client had it."""
         if first & _QOS_BITS:
             if packet_id >= UPPER_HALF:
                 self._queue.on_refused(PacketId(packet_id))

@@ -17,7 +17,7 @@ from quantum.mqtt.hot import SLOW, Row
 from quantum.serving.policy import PublishGate, is_publish
 from quantum.serving.subscribing import SubscribePlan, plan_subscribe
 from quantum.serving.tenant_binding import NO_LIST, needs_list
-from quantum.tenancy import Decision, Rate, Resource, Verdict
+from quantum.tenancy import ClientAccess, Decision, Rate, Resource, Verdict
 
 if TYPE_CHECKING:
     from quantum.serving.connection import Connection
@@ -58,6 +58,12 @@ class Permit:
     def judge(self, topic: bytes) -> Decision | None:
         """Return what the rules say of a publish to a topic; None: there are none."""
         return None if self._access is None else self._access.publish(topic)
+
+    @property
+    def withholds(self) -> ClientAccess | None:
+        """Return the rules that every message to the client has to pass; None: there are none."""
+        access = self._access
+        return access if access is not None and access.withholds else None
 
     def forbidden(self, filters: list[bytes]) -> list[bytes]:
         """Return those of a session's subscriptions that the rules do not allow any more."""

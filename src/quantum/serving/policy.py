@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 TENANTS_FILES: Final = ("tenants.toml", "tenants.json")
 _PUBLISHES: Final = range(0x30, 0x40)
 _NO_RATES: Final = Rates()
+_NOTED_MAX: Final = 10_000
 _CARRIED_OUT: Final = (Verdict.ADMIT, Verdict.THROTTLE)
 
 journal = logging.getLogger("quantum.broker")
@@ -129,6 +130,7 @@ class TenantGuard:
         self.description = TenantDescription()
         self._ledger = QuotaLedger(Quotas())
         self._rates = NoisyNeighbour(_NO_RATES, now_ms)
+        self._expiry_noted: set[bytes] = set()
         self.recent: Recent | None = None
         self.is_shared = False
         """Whether other tenants are here too."""
@@ -225,6 +227,13 @@ class TenantGuard:
         )
 
     # Audit.
+
+    def note_expiry(self, client_id: bytes, why: str) -> None:
+        """Write down, once for each client, for how long a session is kept by policy."""
+        if client_id in self._expiry_noted or len(self._expiry_noted) >= _NOTED_MAX:
+            return
+        self._expiry_noted.add(client_id)
+        audit.info("SESSION_EXPIRY tenant=%s client=%r %s", self._name, client_id, why)
 
     def note(self, what: str, client_id: bytes, identity: str | None, about: bytes = b"") -> None:
         """Write down what was refused; names only, never a payload."""

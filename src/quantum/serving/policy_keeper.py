@@ -9,14 +9,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from quantum.broker import SetPolicy, encode_command
+from quantum.broker import SetFullQueues, SetPolicy, encode_command
+from quantum.broker.full_queues import FullQueue
 from quantum.broker.limiting import held
-from quantum.tenancy import SharedDistribution, is_stale, plan_shares
+from quantum.tenancy import FullQueues, SharedDistribution, is_stale, plan_shares
 
 if TYPE_CHECKING:
     from quantum.serving.prg import Prg
 
 _LOOK_TICKS: Final = 50
+_CHOICES: Final = {
+    FullQueues.BLOCK: FullQueue.BLOCK,
+    FullQueues.DROP_OLDEST: FullQueue.DROP_OLDEST,
+    FullQueues.DROP_NEWEST: FullQueue.DROP_NEWEST,
+    FullQueues.END_SESSION: FullQueue.END_SESSION,
+}
 
 
 class PolicyKeeper:
@@ -52,6 +59,11 @@ class PolicyKeeper:
             self._asked = True
             command = SetPolicy(prg.now_ms(), list(shares), list(ceilings), hashes)
             prg.propose(encode_command(command), self._done)
+            return
+        chosen = _CHOICES[policy.full_queues]
+        if chosen is not state.full_queues and prg.tenant.knows_full_queues(prg):
+            self._asked = True
+            prg.propose(encode_command(SetFullQueues(prg.now_ms(), int(chosen))), self._done)
 
     def _done(self, _reply: bytes | None) -> None:
         self._asked = False

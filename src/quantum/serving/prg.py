@@ -320,8 +320,10 @@ class Prg:
         records, self._once = self._once, []
         owners, self._once_from = self._once_from, []
         for begin, end in cuts(records):
-            command = encode_command(PublishOnce(now_ms, records[begin:end]))
-            self._submit(command, _once_taken(owners[begin:end]), asks=True)
+            chunk = records[begin:end]
+            command = encode_command(PublishOnce(now_ms, chunk))
+            taken = self.traced(chunk, _once_taken(owners[begin:end]))
+            self._submit(command, taken, asks=True)
 
     def _submit_records(self, now_ms: int) -> None:
         records, self._records = self._records, []
@@ -329,7 +331,7 @@ class Prg:
         for begin, end in cuts(records):
             chunk = records[begin:end] if (begin, end) != (0, len(records)) else records
             command = encode_publishes(now_ms, OWN_ORIGIN, 0, 0, chunk)
-            done = self._publishes_done(first + begin, first + end - 1)
+            done = self.traced(chunk, self._publishes_done(first + begin, first + end - 1))
             self._submit(command, done, asks=True)
 
     def _publishes_done(self, first: int, last: int) -> Completion:
@@ -348,9 +350,19 @@ class Prg:
         passed, self._passed = self._passed, []
         for origin, term, first, records, done in passed:
             for begin, end in cuts(records):
-                command = encode_publishes(now_ms, origin, term, first + begin, records[begin:end])
+                chunk = records[begin:end]
+                command = encode_publishes(now_ms, origin, term, first + begin, chunk)
                 passed_done = _passed_done(first + begin, first + end - 1, done)
-                self._submit(command, passed_done, asks=True)
+                self._submit(command, self.traced(chunk, passed_done, passed=True), asks=True)
+
+    def traced(
+        self, records: list[bytes], completion: Completion, *, passed: bool = False
+    ) -> Completion:
+        """Return what completes a command about these records, and tells of those traced."""
+        traces = self.tenant.traces
+        if traces is None:
+            return completion
+        return traces.watch_log(self, records, completion, passed=passed)
 
     def _submit_taken(self, *, rides: bool) -> None:
         """Write down how far the receivers of our streams got, one word at a time for each."""

@@ -46,12 +46,13 @@ class Run:
     leave when the run is done, and no earlier than those of older runs ([MQTT-4.6.0-2]).
     """
 
-    __slots__ = ("acks", "connection", "count", "done", "lost", "refused")
+    __slots__ = ("acks", "began_ms", "connection", "count", "done", "lost", "refused")
 
     def __init__(self, connection: Connection, acks: bytes, count: int) -> None:
         self.connection = connection
         self.acks = acks
         self.count = count
+        self.began_ms = connection.service.clock_ms()
         self.done = False
         self.lost = False
         self.refused: Refusals | None = None

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from quantum.edge.ports import Expelling, Handler, Wire
 from quantum.serving import link
+from quantum.serving.resuming import MOVED
 
 if TYPE_CHECKING:
     from quantum.serving.prg import Prg
+    from quantum.serving.relay_memory import RelayMemory
     from quantum.serving.service import BrokerService
 
 PAUSE_BYTES: Final = 256 << 10
@@ -31,9 +33,11 @@ class RelayEntry:
         "_paused",
         "_service",
         "_wire",
+        "memory",
         "node",
         "number",
         "prg",
+        "resume",
         "route_again",
     )
 
@@ -45,6 +49,9 @@ class RelayEntry:
         self._early: bytearray | None = bytearray(data)
         """All that the client sent, until the first answer: it can be sent elsewhere, too."""
         self.route_again: Callable[[bytes], None] | None = None
+        self.memory: RelayMemory | None = None
+        """What lets the client go on under another leader; None: it cannot."""
+        self.resume: Callable[[RelayMemory], None] | None = None
         self.prg = prg
         self.node = node
         self.number = number
@@ -58,6 +65,8 @@ class RelayEntry:
         self._service.say(self.node, said, len(data) + 32)
         if self._early is not None:
             self._early += data
+        if self.memory is not None:
+            self.memory.client_said(data)
         self._open += len(data)
         if self._open > PAUSE_BYTES and not self._paused:
             self._paused = True
@@ -72,6 +81,8 @@ class RelayEntry:
     def on_data(self, data: bytes) -> None:
         """Pass on what the session sends."""
         self._early = None
+        if self.memory is not None:
+            self.memory.server_said(data)
         self._wire.write(data)
         self._owed += len(data)
         self.report()
@@ -95,16 +106,21 @@ class RelayEntry:
     def end(self, *, again: bool = True) -> None:
         """The session ended the connection, or cannot be reached.
 
-        A client that has no answer yet need not notice: it asks again, wherever the session is led
-        by then. Without `again` the other end meant it.
+        The client need not notice. Without an answer it asks again, wherever the session is led by
+        then; else its session is resumed there, if nothing is lost by that. Without `again` the
+        other end meant it.
         """
-        early, route_again = self._early, self.route_again
-        if not again or early is None or route_again is None:
+        early, route_again, memory = self._early, self.route_again, self.memory
+        if again and early is not None and route_again is not None:
+            if self._paused:
+                self._wire.resume_reading()
+            route_again(bytes(early))
+        elif again and memory is not None and memory.can_resume and self.resume is not None:
+            self.resume(memory)
+        else:
+            if again and memory is not None and memory.is_v5 and early is None:
+                self._wire.write(MOVED)
             self._wire.close()
-            return
-        if self._paused:
-            self._wire.resume_reading()
-        route_again(bytes(early))
 
 
 @runtime_checkable

@@ -6,13 +6,14 @@ import asyncio
 import logging
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
 
-from clustor.control.command_gates import CommandGate, lacking_nodes
+from clustor.control.command_gates import CommandGate, lacking_nodes, members_of
 from clustor.raft.types import ReplicaId
 from clustor.replica import ReplicaOutput
 from clustor.runtime.audit_desk import AuditDesk
@@ -37,6 +38,8 @@ from quantum.serving.connection import Connection
 from quantum.serving.groups import Seat, grown_seats, seats_of
 from quantum.serving.large_packets import LargePackets
 from quantum.serving.limits import MqttLimits
+from quantum.serving.passwords import Passwords
+from quantum.serving.phase import Phase
 from quantum.serving.policy import TenantsFile, server_name_owners
 from quantum.serving.prg import Prg
 from quantum.serving.relay import RelayEntry, RelayExit
@@ -44,9 +47,12 @@ from quantum.serving.replaying import broker_settings
 from quantum.serving.standing import Standing
 from quantum.serving.telemetry import BrokerMeters, Recent
 from quantum.serving.tenant import Tenant
+from quantum.serving.traces import Traces
 from quantum.tenancy import ConnectionAudit, TenantDescription
 
 _SENT_AWAY_AT_ONCE: Final = 16  # in a tick: clients that all come back at once are a storm
+_RESUMED_AT_ONCE: Final = 64
+"""In a tick: so many that all lost the same leader would hold the next one up."""
 _CHECK_SLICES: Final = 50
 """Each connection's time is looked at once in so many ticks: half a second."""
 _LINK_BYTES_PER_TURN: Final = 2 << 20
@@ -87,6 +93,8 @@ class BrokerService:
         self._slices: list[set[Connection]] = [set() for _ in range(_CHECK_SLICES)]
         self._next_slice = 0
         self._leaders: dict[Prg, int | None] = {}
+        self._resuming: deque[Connection] = deque()
+        """Clients that stayed connected, and whose sessions find another leader."""
         self._moved: dict[Prg, int] = {}
         """Partitions whose leader changed lately: relays to older leaders end after a while."""
         self._links_out: dict[int, link.LinkOut] = {}
@@ -98,13 +106,16 @@ class BrokerService:
         """No other process of this node ever used the numbers that follow."""
         self.tick_ms = self._started_ms = node.now_ms()
         self.authenticators: dict[str, Authenticator] = {}
+        self.passwords = Passwords()
         """The methods of enhanced authentication that clients may name, none by default."""
         self.dropped = 0
         """QoS 0 messages that a client was too slow for, and what was too large for one."""
         self.faults: dict[str, int] = {}
         self.audit: AuditDesk | None = None
         """Where to tell what clients may not; None: nowhere."""
-        self.meters = BrokerMeters()
+        self.traces: Traces | None = None
+        """Who tells of single messages; None: nobody. See `trace_with`."""
+        self.meters = BrokerMeters(node.now_ms)
         self.recent = Recent(self.now_ms)
         """What happened to clients lately, for who asks why."""
         self.large = LargePackets()
@@ -136,6 +147,12 @@ class BrokerService:
         """Told of `broker.json` when it changed, and all its partitions are hosted."""
         self._number = node.serve(self)
 
+    def trace_with(self, traces: Traces | None) -> None:
+        """Tell of single messages from now on, of connections that begin from now on."""
+        self.traces = traces
+        for tenant in self.tenants.values():
+            tenant.traces = traces
+
     @property
     def node(self) -> Node:
         """The node whose part it is, to be looked at."""
@@ -152,6 +169,7 @@ class BrokerService:
     ) -> Tenant:
         """Host the partitions of a tenant in these groups."""
         tenant = Tenant(entry.name, self, HashRing(), life)
+        tenant.traces = self.traces
         tenant.guard.recent = self.recent
         self._seats[entry.name] = seats
         self.host(tenant, entry)
@@ -292,6 +310,8 @@ class BrokerService:
             contained.run("tenant words", "broker.json", self._follow_rings)
             if self.keeper is not None:
                 contained.run("tenant words", "control plane", self.keeper.follow)
+        if self._resuming:
+            self._resume_some()
         if self.draining:
             contained.run("drain", "", self._send_relayed_away)
         if self._moved and self._next_slice == 0:
@@ -349,6 +369,20 @@ class BrokerService:
                 if connection.slowing is not None:
                     connection.slowing.begin_anew(peer)
 
+    def resume_later(self, connection: Connection) -> None:
+        """Let a client wait for its session's next leader, and for its turn there."""
+        self._resuming.append(connection)
+
+    def _resume_some(self) -> None:
+        for _ in range(min(_RESUMED_AT_ONCE, len(self._resuming))):
+            connection = self._resuming.popleft()
+            if connection.phase is Phase.CLOSED:
+                continue
+            if connection.is_led(self.tick_ms):
+                connection.resume()
+            else:
+                self._resuming.append(connection)
+
     def set_draining(self, draining: bool) -> None:
         """Serve nobody here any more, or again; leaderships leave by themselves."""
         self.draining = draining
@@ -376,6 +410,10 @@ class BrokerService:
     def now_ms(self) -> int:
         """Return the time of day: what is stamped into commands."""
         return time.time_ns() // 1_000_000
+
+    def clock_ms(self) -> int:
+        """Return the loop's own clock, which only runs: what lasts is measured by it."""
+        return self._node.now_ms()
 
     @property
     def uptime_seconds(self) -> int:
@@ -421,6 +459,7 @@ class BrokerService:
 
     def count_fault(self, fault: PeerFault, who: str, tenant: str) -> None:
         self.faults[fault.reason] = self.faults.get(fault.reason, 0) + 1
+        self.meters.faults[fault.reason_code] += 1
         self.note_refused("MalformedPacket", who=who, why=fault.reason, tenant=tenant)
 
     def note_refused(
@@ -551,6 +590,15 @@ class BrokerService:
     def knows_slow_down(self, node: int) -> bool:
         """Say whether a node's build knows how to slow its publishers."""
         return self._knows(node, CommandGate.SLOW_DOWN)
+
+    def knows_full_queues(self, prg: Prg) -> bool:
+        """Say whether every replica of a partition can apply another choice for full queues."""
+        control = self._node.control
+        if control is None:
+            return True
+        store = control.state()
+        members = members_of(store, int(prg.group.partition_id))
+        return not lacking_nodes(store, CommandGate.FULL_QUEUES, members)
 
     def _knows(self, peer: int, gate: CommandGate) -> bool:
         """Say whether a node's build knows a word; without a control plane all are one build."""

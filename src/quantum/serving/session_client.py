@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from quantum.serving.prg import Completion, Prg
     from quantum.serving.service import BrokerService
     from quantum.serving.tenant import Tenant
+    from quantum.tenancy import ClientAccess
 
 
 class SessionClient(ClientWire):
@@ -47,12 +48,11 @@ class SessionClient(ClientWire):
         "prg",
         "queued_bytes",
         "slowing",
-        "tenant",
+        "withholds",
     )
 
     def __init__(self, service: BrokerService) -> None:
         super().__init__(service)
-        self.tenant: Tenant | None = None
         self.prg: Prg | None = None
         self.epoch = 0
         """The epoch of the session in the log; 0 while only this connection knows it."""
@@ -74,6 +74,8 @@ class SessionClient(ClientWire):
         """When something of that last left, or began to wait."""
         self.slowing: Slowing | None = None
         """Whom it slows; None: it kept up so far."""
+        self.withholds: ClientAccess | None = None
+        """The access rules that each message to it has to pass; None: none denies any."""
 
     @property
     def home(self) -> Tenant:

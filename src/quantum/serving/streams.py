@@ -17,7 +17,7 @@ from quantum.broker.types import TRANSFER
 from quantum.serving.publishing import WINDOW_BYTES
 
 if TYPE_CHECKING:
-    from quantum.serving.prg import Prg
+    from quantum.serving.prg import Completion, Prg
 
 ITEMS_PER_TURN: Final = 4_096
 TELL_ITEMS: Final = 1_000
@@ -210,7 +210,13 @@ class StreamIn:
         *first, last = _split(self._prg.now_ms(), self.origin, sequences, encoded)
         for command in first:
             self._prg.propose(encode_command(command))
-        self._prg.propose(encode_command(last), self._logged)
+        completion: Completion = self._logged
+        if self._prg.tenant.traces is not None:
+            records = [item.record for _, item in items if type(item) is Deliver]
+            completion = self._prg.traced(records, completion)
+            passed = [item.record for _, item in items if type(item) is Forward]
+            completion = self._prg.traced(passed, completion, passed=True)
+        self._prg.propose(encode_command(last), completion)
 
     def _logged(self, reply: bytes | None) -> None:
         batch = self._batches.popleft()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from quantum.broker import Subscribe as SubscribeCommand
-from quantum.broker import SubscriptionSpec
+from quantum.broker import SubscriptionSpec, encode_command
 from quantum.broker import Unsubscribe as UnsubscribeCommand
 from quantum.mqtt import (
     PacketId,
@@ -29,6 +29,17 @@ if TYPE_CHECKING:
     from quantum.tenancy import ClientAccess
 
 
+FILTERS_AT_ONCE: Final = 256
+"""How many filters one command has: it is applied in one go, and nobody is served meanwhile."""
+MakeCommand: TypeAlias = Callable[[int, int], bytes]
+"""Makes a command from the time and the session's epoch, which the first one may bring about."""
+_PartT = TypeVar("_PartT")
+
+
+def _parts(lines: list[_PartT]) -> list[list[_PartT]]:
+    return [lines[at : at + FILTERS_AT_ONCE] for at in range(0, len(lines), FILTERS_AT_ONCE)]
+
+
 @dataclass(frozen=True, slots=True)
 class SubscribePlan:
     """What goes into the log, and the lines that are refused before."""
@@ -37,8 +48,15 @@ class SubscribePlan:
     specs: list[SubscriptionSpec]
     refused: list[ReasonCode | None]  # one for each line; None: the log decides
 
-    def command(self, now_ms: int, client_id: bytes, epoch: int, window: int) -> SubscribeCommand:
-        return SubscribeCommand(now_ms, client_id, epoch, self.specs, window)
+    def commands(self, client_id: bytes, window: int) -> list[MakeCommand]:
+        """Return what makes the commands of it, which go into the log one behind the other."""
+
+        def make(specs: list[SubscriptionSpec]) -> MakeCommand:
+            return lambda now_ms, epoch: encode_command(
+                SubscribeCommand(now_ms, client_id, epoch, specs, window)
+            )
+
+        return [make(part) for part in _parts(self.specs)]
 
     def answer(self, reasons: list[int]) -> Suback:
         """Make the SUBACK from what the log decided ([MQTT-3.8.4-5])."""
@@ -114,8 +132,15 @@ class UnsubscribePlan:
     packet_id: PacketId
     filters: list[bytes]
 
-    def command(self, now_ms: int, client_id: bytes, epoch: int) -> UnsubscribeCommand:
-        return UnsubscribeCommand(now_ms, client_id, epoch, self.filters)
+    def commands(self, client_id: bytes) -> list[MakeCommand]:
+        """Return what makes the commands of it, which go into the log one behind the other."""
+
+        def make(filters: list[bytes]) -> MakeCommand:
+            return lambda now_ms, epoch: encode_command(
+                UnsubscribeCommand(now_ms, client_id, epoch, filters)
+            )
+
+        return [make(part) for part in _parts(self.filters)]
 
     def answer(self, reasons: list[int]) -> Unsuback:
         return Unsuback(self.packet_id, tuple(ReasonCode(reason) for reason in reasons))

@@ -13,8 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 from clustor.printable import printable
 from clustor.telemetry import Family, Kind, by_label, counter, gauge, labels
+from clustor.telemetry.exposition import histogram
+from clustor.telemetry.meters import Histogram
+from quantum.broker.full_queues import FullQueue
 from quantum.broker.limiting import is_over_quota
 from quantum.mqtt import ReasonCode
+from quantum.tenancy import FullQueues
 
 if TYPE_CHECKING:
     from quantum.serving.prg import Prg
@@ -23,29 +27,38 @@ if TYPE_CHECKING:
 SESSIONS_PER_STEP: Final = 1_000
 TENANTS_MAX: Final = 100
 """With more tenants than this no series has a tenant's name."""
-FAULTS_MAX: Final = 64
 RECENT_CLIENTS_MAX: Final = 1_024
 RECENT_EACH_MAX: Final = 8
 _OVERLOAD: Final = frozenset(
     (ReasonCode.QUOTA_EXCEEDED, ReasonCode.SERVER_BUSY, ReasonCode.CONNECTION_RATE_EXCEEDED)
 )
 _SECONDS_PER_TICK: Final = 0.010
+ACK_SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class BrokerMeters:
     """Counts of one node, from its start on. `[qos]` where there is one for each QoS."""
 
     __slots__ = (
+        "_clock_ms",
         "connects",
         "disconnects",
+        "faults",
         "forwarded",
         "local",
+        "publish_ack_seconds",
         "publishes_in",
         "publishes_out",
         "refused",
+        "resumed",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, clock_ms: Callable[[], int] = lambda: 0) -> None:
+        self._clock_ms = clock_ms
+        self.publish_ack_seconds = Histogram(ACK_SECONDS)
+        """From a publish's arrival to its PUBACK or PUBREC, QoS 1 and 2."""
+        self.faults: Counter[int] = Counter()
+        """What was wrong with packets, by the reason code."""
         self.publishes_in = [0, 0, 0]
         self.publishes_out = [0, 0, 0, 0, 0]
         """By the QoS bits of the first byte as they stand there: 0, 2 and 4."""
@@ -55,6 +68,12 @@ class BrokerMeters:
         self.connects = 0
         self.disconnects: Counter[int] = Counter()
         self.refused: Counter[tuple[str, int]] = Counter()
+        self.resumed = 0
+        """Clients whose session went on under another leader while they were connected."""
+
+    def note_answered(self, began_ms: int, count: int) -> None:
+        """Note that publishes are answered which came together."""
+        self.publish_ack_seconds.observe_many((self._clock_ms() - began_ms) / 1000, count)
 
     def refuse(self, packet: str, reason: int, count: int = 1) -> None:
         """Count what was answered with a failure."""
@@ -99,6 +118,11 @@ class _PrgTotals:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
 
+    @property
+    def waiting(self) -> int:
+        """Messages in the queues of sessions, sent or not."""
+        return self.counts["queued"] + self.counts["in_flight"]
+
     def add(self, prg: Prg) -> Iterator[None]:
         state, counts = prg.broker.state, self.counts
         counts["partitions"] += 1
@@ -139,14 +163,26 @@ class BrokerTelemetry:
     def families(self) -> Iterator[Family | None]:
         """Give all series; None lets others have the loop."""
         yield from self._hot()
-        totals = _PrgTotals()
+        totals, waiting = _PrgTotals(), {}
         for tenant in self._service.tenants.values():
+            before = totals.waiting
             for prg in tenant.prgs:
                 yield from totals.add(prg)
                 yield None
+            waiting[tenant.name] = totals.waiting - before
         yield from self._held(totals.counts)
-        yield from self._tenants()
+        yield from self._tenants(waiting)
         yield from self._lags()
+
+    def _dropped(self) -> dict[str, int]:
+        """Count what was dropped, by its cause; each partition where it is led."""
+        found = {"slow-client": self._service.dropped}
+        found |= {f"queue-{each.value}": 0 for each in FullQueues if each is not FullQueues.BLOCK}
+        for tenant in self._service.tenants.values():
+            for prg in tenant.prgs:
+                for policy, count in prg.broker.state.dropped_full.items() if prg.leading else ():
+                    found[f"queue-{FullQueue(policy).name.lower().replace('_', '-')}"] += count
+        return found
 
     def _hot(self) -> Iterator[Family]:
         service, meters = self._service, self._service.meters
@@ -154,7 +190,10 @@ class BrokerTelemetry:
         yield _by_qos("quantum.publishes_sent_total", meters.publishes_out[::2], "To clients")
         yield gauge("quantum.connections", service.connections, "Connections here")
         yield counter("quantum.connects_total", meters.connects, "Connections ever opened")
-        yield counter("quantum.dropped_total", service.dropped, "QoS 0 that nobody could take")
+        text = "Clients that stayed connected while their session found another leader"
+        yield counter("quantum.resumed_total", meters.resumed, text)
+        text = "Messages that were dropped: a client did not take them, or its queue was full (C24)"
+        yield by_label(Kind.COUNTER, "quantum.dropped_total", "cause", self._dropped(), text)
         yield _by_reason("quantum.refused_total", meters.refused)
         ended = {_reason_name(code): count for code, count in meters.disconnects.items()}
         text = "Connections that the broker ended"
@@ -162,8 +201,13 @@ class BrokerTelemetry:
         overload = sum(count for (_, code), count in meters.refused.items() if code in _OVERLOAD)
         yield counter("quantum.reject_overload_total", overload, "Refused for load or quota")
         yield from self._door()
-        faults = dict(sorted(service.faults.items())[:FAULTS_MAX])
-        yield by_label(Kind.COUNTER, "quantum.faults_total", "fault", faults, "Broken packets")
+        faults = {_reason_name(code): count for code, count in meters.faults.items()}
+        text = "Packets that break the protocol, by the reason code that answers them"
+        yield by_label(Kind.COUNTER, "quantum.faults_total", "reason", faults, text)
+        text = (
+            "From the arrival of a QoS 1 or 2 publish to its PUBACK or PUBREC: fsynced on a quorum"
+        )
+        yield histogram("quantum.publish_ack_seconds", meters.publish_ack_seconds, text)
         both = meters.forwarded + meters.local
         ratio = meters.forwarded / both if both else 0.0
         yield gauge("quantum.cross_prg_ratio", ratio, "Logged publishes that change partitions")
@@ -198,8 +242,15 @@ class BrokerTelemetry:
         text = "Adds up the time in which publishes waited for another partition"
         yield gauge("quantum.forward_backpressure_seconds", round(seconds, 3), text)
 
-    def _tenants(self) -> Iterator[Family]:
+    def _tenants(self, waiting: dict[str, int]) -> Iterator[Family]:
         tenants = self._service.tenants
+        for name, attribute, text in _TENANT_COUNTERS:
+            sums = _few({each: getattr(tenant, attribute) for each, tenant in tenants.items()})
+            yield by_label(Kind.COUNTER, f"quantum.{name}", "tenant", sums, text)
+        text = (
+            "Messages that wait for sessions or are not acknowledged, in replicas here, by tenant"
+        )
+        yield by_label(Kind.GAUGE, "quantum.tenant_queue_messages", "tenant", _few(waiting), text)
         throttled = _few({name: tenant.throttled for name, tenant in tenants.items()})
         text = "Times that clients were left unread"
         name = "quantum.tenant_throttle_events_total"
@@ -232,6 +283,12 @@ class BrokerTelemetry:
         yield gauge("quantum.replication_lag_seconds", replicated, "Of the slowest follower")
 
 
+_TENANT_COUNTERS: Final = (
+    ("tenant_received_bytes_total", "bytes_in", "MQTT bytes from clients served here, by tenant"),
+    ("tenant_sent_bytes_total", "bytes_out", "MQTT bytes to clients served here, by tenant"),
+    ("tenant_deliveries_total", "deliveries", "Messages sent to clients served here, by tenant"),
+    ("tenant_dropped_total", "dropped", "Messages that a client could not take, by tenant"),
+)
 _GAUGES: Final = (
     ("partitions", "partitions", "Partitions with a replica here"),
     ("partitions_served", "served", "Partitions whose sessions run here"),

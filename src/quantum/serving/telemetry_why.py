@@ -8,6 +8,7 @@ says so.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
@@ -16,6 +17,7 @@ from urllib.parse import unquote
 from clustor.runtime.telemetry import NodeTelemetry
 from clustor.runtime.telemetry_why import GroupWhy
 from clustor.telemetry import IncidentClass, Question
+from quantum.serving.access_page import AccessPage
 from quantum.serving.standing import decide_exchange
 from quantum.serving.telemetry import BrokerTelemetry, Remark
 from quantum.tenancy import Rate
@@ -30,6 +32,9 @@ _PREFIX: Final = "/clients/"
 _SUFFIX: Final = "/why"
 _FORBIDDEN_SHOWN_MAX: Final = 5
 _MS_PER_TICK: Final = 10
+_ILL_QUESTIONS: Final = (Question.DISK_BLOCKED, Question.QUARANTINED, Question.CREDIT_ZERO)
+"""What keeps a partition from its work; the first that holds is the cause."""
+_LARGER_QUEUES: Final = "queues of new tenants are as large as `queue_messages_max` says"
 _RECENT_MS: Final = 600_000
 """What happened longer ago than this explains nothing about now."""
 
@@ -54,6 +59,7 @@ class ClientClause(StrEnum):
     CREDITS = "NoCredits"
     FORWARD = "ForwardWaits"
     CLOSED = "PermanentDurability"
+    PARTITION_ILL = "PartitionIll"
     SHUT = "TenantShut"
     ACL = "NotAuthorized"
     CONGESTED = "TopicCongested"
@@ -72,6 +78,15 @@ class Cause:
     is_wrong: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Ill:
+    """What keeps one partition from its work: the group's own word."""
+
+    partition: int
+    sentence: str
+    remedy: str
+
+
 @dataclass(slots=True)
 class ClientFacts:
     """One client as one node sees it. What a node that does not serve it cannot know is None."""
@@ -85,8 +100,10 @@ class ClientFacts:
     is_led_here: bool
     is_leader_reachable: bool
     group_sentence: str = ""
-    closed: list[str] = field(default_factory=list)
-    """What its partition may not do now, because of the control plane's copy or its group."""
+    closed: dict[str, str] = field(default_factory=dict)
+    """What its partition may not do now, and why: the control plane's copy, or its group."""
+    ills: list[Ill] = field(default_factory=list)
+    """What is wrong with its tenant's partitions as they are here, its own first."""
     fenced: str = ""
     """What it asked for that is closed; it is left unread."""
     shut: str = ""
@@ -135,12 +152,26 @@ def explain_client(facts: ClientFacts) -> list[Cause]:
         causes = _away(facts)
     else:
         causes = [*_slow(facts), *_not_receiving(facts), *_refused(facts)]
-    causes = [*_closed(facts), *causes, *_recently(facts)]
+    causes = [*_ills(facts), *_closed(facts), *causes, *_recently(facts)]
     if not any(cause.is_wrong for cause in causes) and facts.is_served_here:
         words = "nothing stands in its way here: what is published to it leaves at once"
         if not facts.is_connected:
             words = "it is not connected, and nothing else is wrong"
         causes.insert(0, Cause(ClientClause.NONE, words, is_wrong=False))
+    return causes
+
+
+def _ills(facts: ClientFacts) -> list[Cause]:
+    """Say once what is wrong with partitions: one disk under many of them is one cause."""
+    partitions: dict[tuple[str, str], list[int]] = {}
+    for ill in facts.ills:
+        partitions.setdefault((ill.sentence, ill.remedy), []).append(ill.partition)
+    causes = []
+    for (sentence, remedy), numbers in partitions.items():
+        its = "its own" if facts.partition in numbers else "other"
+        shown = ", ".join(map(str, sorted(numbers)))
+        words = f"partition {shown} of its tenant ({its}) does not work: {sentence}"
+        causes.append(Cause(ClientClause.PARTITION_ILL, words, remedy))
     return causes
 
 
@@ -153,8 +184,9 @@ def _closed(facts: ClientFacts) -> list[Cause]:
     if facts.fenced:
         words = f"it is left unread, and must go if this lasts: {facts.fenced}"
         causes.append(Cause(ClientClause.CLOSED, words, remedy))
-    else:
-        causes += [Cause(ClientClause.CLOSED, words, remedy) for words in facts.closed]
+    elif facts.closed:
+        words = f"{', '.join(facts.closed)} must wait: {next(iter(facts.closed.values()))}"
+        causes.append(Cause(ClientClause.CLOSED, words, remedy))
     return causes
 
 
@@ -189,13 +221,14 @@ def _slow(facts: ClientFacts) -> list[Cause]:
     for scope, rate, rest_ms in facts.rates:
         whose = "its own" if scope == "connection" else "its tenant's"
         words = f"it is left unread for {rest_ms} ms more: {whose} rate of {rate} is exceeded"
-        causes.append(Cause(ClientClause.RATE, words, f"send less, or raise rates.{rate}"))
+        setting = f"connection_rates.{rate}" if scope == "connection" else f"rates.{rate}"
+        causes.append(Cause(ClientClause.RATE, words, f"send less, or raise `{setting}`"))
     for partition in facts.backlogs:
         words = f"it is left unread until partition {partition} has logged what waits there"
         causes.append(Cause(ClientClause.BACKLOG, words, "look at the group's disk and quorum"))
     if facts.held_by_full:
         words = f"it is left unread: the queue of session {facts.held_by_full} is full"
-        remedy = f"connect {facts.held_by_full}, end its session, or raise the queue's bounds"
+        remedy = f"connect {facts.held_by_full}, or end its session; {_LARGER_QUEUES}"
         causes.append(Cause(ClientClause.QUEUE_FULL, words, remedy))
     if facts.slowed_by:
         words = f"it is left unread until {facts.slowed_by} has read what waits for it"
@@ -230,7 +263,7 @@ def _not_receiving(facts: ClientFacts) -> list[Cause]:
             f"its receive window is full: {facts.under_way} messages are unacknowledged and "
             f"{facts.window} may be (at most {facts.ceiling}); {facts.waiting + facts.queued} wait"
         )
-        remedy = "let it acknowledge what it has, or raise its Receive Maximum"
+        remedy = "let it acknowledge what it has, or connect with a larger Receive Maximum"
         causes.append(Cause(ClientClause.RECEIVE_WINDOW_FULL, words, remedy))
     if not facts.subscriptions:
         words = "it subscribes to nothing"
@@ -245,7 +278,7 @@ def _queue_full(facts: ClientFacts) -> list[Cause]:
         f"its queue is full ({facts.queued} messages, {facts.queue_max} may be): "
         "publishes to what it subscribes to wait, and are refused with 0x97 at last"
     )
-    return [Cause(ClientClause.QUEUE_FULL, words, "let it read, or raise the queue's bounds")]
+    return [Cause(ClientClause.QUEUE_FULL, words, f"let it read; {_LARGER_QUEUES}")]
 
 
 def _refused(facts: ClientFacts) -> list[Cause]:
@@ -353,10 +386,20 @@ class ClientWhy:
             facts.is_connected = True
             self._read_connection(facts, tenant, prg, connection)
         facts.shut = tenant.shut
+        facts.ills = list(self._ills(tenant, prg))
         if prg.leading:
-            facts.closed = list(dict.fromkeys(prg.closed.values()))
+            facts.closed = {str(each.value): words for each, words in prg.closed.items()}
             self._read_partition(facts, tenant, prg)
         return facts
+
+    def _ills(self, tenant: Tenant, own: Prg) -> Iterator[Ill]:
+        """Ask the groups of its tenant's partitions themselves, its own first."""
+        for prg in sorted(tenant.prgs, key=lambda each: each is not own):
+            for question in _ILL_QUESTIONS:
+                why = self._whys.explain(prg.group, question)[1]
+                if why.holds:
+                    yield Ill(prg.number, why.sentence, why.remedy)
+                    break
 
     def _sentence(self, prg: Prg, question: Question) -> str:
         return self._whys.explain(prg.group, question)[1].sentence
@@ -448,4 +491,4 @@ def show_broker(service: BrokerService, watch: object) -> None:
         service.on_full = lambda prg, session: watch.alert(
             IncidentClass.QUEUE_FULL, prg.group, {"tenant": prg.tenant.name, "session": session}
         )
-        watch.more.append(ClientWhy(service, watch.whys).get)
+        watch.more += [ClientWhy(service, watch.whys).get, AccessPage(service).get]

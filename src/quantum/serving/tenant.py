@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from quantum.serving.connection import Connection
     from quantum.serving.control_words import ConnectRules
     from quantum.serving.prg import Prg
+    from quantum.serving.traces import Traces
 
 FENCED_MS_MAX: Final = 5_000
 """For how long a client may wait for what is closed before it must go."""
@@ -43,6 +44,7 @@ class Links(Protocol):
     def say(self, node: int, said: link.Said, size: int) -> None: ...
     def is_local(self, node: int | None) -> bool: ...
     def knows_slow_down(self, node: int) -> bool: ...
+    def knows_full_queues(self, prg: Prg) -> bool: ...
     def soon(self, call: Callable[[], None]) -> None: ...
     def standing_of(self, prg: Prg) -> Standing | None: ...
     @property
@@ -91,7 +93,12 @@ class Tenant:
         self.throttled = 0
         """How often a connection was left unread because it, or its tenant, was too fast."""
         self.dropped = 0
+        self.bytes_in = self.bytes_out = 0
+        """Of clients that are let in, as MQTT: without TLS and WebSocket around it."""
+        self.deliveries = 0
         self.faults: dict[str, int] = {}
+        self.traces: Traces | None = None
+        """Who tells of single messages; None: nobody."""
 
     # The ring.
 
@@ -245,6 +252,10 @@ class Tenant:
         if not self._links.is_local(node) and self._links.knows_slow_down(node):
             said = link.SlowDown(self.life, prg, publisher, subscriber, slow)
             self._links.say(node, said, len(publisher) + len(subscriber) + 32)
+
+    def knows_full_queues(self, prg: Prg) -> bool:
+        """Say whether every replica of a partition can apply another choice for full queues."""
+        return self._links.knows_full_queues(prg)
 
     def now_ms(self) -> int:
         return self._links.now_ms()

@@ -111,6 +111,10 @@ class TenantKeeper:
         """Return what the configuration says of a key for a tenant; None: nothing."""
         return self.word(tenant).settings.get(key)
 
+    def settings(self, tenant: str) -> Mapping[str, object]:
+        """Return all that the configuration says of a tenant."""
+        return self.word(tenant).settings
+
     def names(self) -> Iterable[str]:
         """Name the tenants that the control plane spoke of."""
         return self._words

@@ -27,11 +27,13 @@ from clustor.runtime.node import Node
 from clustor.runtime.pki import NodeId, cluster_id, utc_now
 from clustor.runtime.start_room import require_room
 from quantum.config import ListenAddress, Settings
+from quantum.edge.tls import ClientAuth, TlsPolicy
 from quantum.serving.archiving import closing, start_archiving
 from quantum.serving.broker_file import (
     DEVELOPMENT_TENANT,
     ArchiveEntry,
     TenantEntry,
+    TracesEntry,
     prepare_broker,
     read_broker_file,
 )
@@ -43,6 +45,7 @@ from quantum.serving.policy import TenantsFile
 from quantum.serving.service import BrokerService
 from quantum.serving.telemetry_why import show_broker
 from quantum.serving.tenant_keeper import keep_tenants
+from quantum.serving.trace_starting import start_traces
 from quantum.serving.views import BrokerPages
 
 _ONE: Final = NodeId(1)
@@ -94,6 +97,7 @@ async def serve_alone(
         service = BrokerService(node, mqtt_limits(settings))
         service.audit = node.audit
         broker = read_broker_file(settings.data)
+        end_traces = start_traces(node, service, traces_entry(settings))
         for ordinal, entry in enumerate(broker.tenants):
             service.add_tenant(entry, ordinal)
         service.watch_rings(settings.data)
@@ -110,7 +114,7 @@ async def serve_alone(
         await listeners.start()
         node.listeners = listeners.addresses
         when_all_led(service, ready)
-        return closing(listeners.stop_accepting, archiving)
+        return closing(listeners.stop_accepting, archiving, end_traces)
 
     await serve_node(cluster, _ONE, data, settings.data / CLUSTER_FILE, extend, stop=stop)
     if stopped:
@@ -156,6 +160,11 @@ def archive_entry(settings: Settings) -> ArchiveEntry | None:
     )
 
 
+def traces_entry(settings: Settings) -> TracesEntry | None:
+    """Return whether messages are traced, None where they are not."""
+    return TracesEntry(settings.trace_percent / 100) if settings.traces == "on" else None
+
+
 def mqtt_limits(settings: Settings) -> MqttLimits:
     """Return what clients may ask for."""
     return MqttLimits(
@@ -187,6 +196,9 @@ def doors(settings: Settings) -> Doors:
         _door(settings.mqtt),
         _door(settings.mqtts),
         _door(settings.ws),
+        _door(settings.wss),
+        TlsPolicy(settings.tls_min, ClientAuth(settings.client_auth)),
+        settings.password,
         settings.connections_max,
         settings.connections_per_second,
         settings.first_packet_seconds,
@@ -200,8 +212,9 @@ def doors(settings: Settings) -> Doors:
 def _server_names(settings: Settings) -> frozenset[str]:
     """Return what clients may call this machine: what was said, and where it listens alone."""
     names = {name for name in settings.server_name.split(",") if name}
-    if settings.mqtts is not None and settings.mqtts.host not in (*_EVERYWHERE, *_LOOPBACK):
-        names.add(settings.mqtts.host.lower())
+    for door in (settings.mqtts, settings.wss):
+        if door is not None and door.host not in (*_EVERYWHERE, *_LOOPBACK):
+            names.add(door.host.lower())
     return frozenset(names)
 
 
@@ -225,7 +238,7 @@ def when_all_led(service: BrokerService, then: Callable[[], None]) -> None:
 
 def _greet(say: Say, settings: Settings, listeners: Listeners, command: str) -> None:
     """Say where it listens, and what to try."""
-    kinds = {"mqtt": "MQTT", "mqtts": "MQTTS", "ws": "WebSocket"}
+    kinds = {"mqtt": "MQTT", "mqtts": "MQTTS", "ws": "WebSocket", "wss": "WSS"}
     say("Quantum is ready (development mode: plaintext on loopback only)")
     for name, (_, door) in listeners.open.items():
         say(f"  {kinds.get(name, name):<10} {door.host}:{door.port}")

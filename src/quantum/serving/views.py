@@ -114,6 +114,7 @@ class BrokerPages:
                 if group.replica.failed is not None
             ],
             "disk": {"level": str(room.level), "free_bytes": room.free_bytes},
+            "closed": sorted({words for prg in self._prgs() for words in prg.closed.values()}),
         }
 
     def _session(self, client: str) -> Answer:

@@ -61,6 +61,10 @@ class WatchedBroker(Broker):
         super().restore(chunks)
         self._judge.on_restore(self.applied_index, self.digest())
 
+    def restore_delta(self, chunks: Iterable[bytes]) -> None:
+        super().restore_delta(chunks)
+        self._judge.on_restore(self.applied_index, self.digest())
+
 
 class BrokerWorld(SimCluster):
     """Everything of one run. Nothing here knows what is right."""

@@ -36,6 +36,7 @@ from quantum.tenancy.namespace import Namespace, check_tenant_id
 from quantum.tenancy.policy import (
     AclRefusal,
     ConnectionAudit,
+    FullQueues,
     SharedDistribution,
     TenantPolicy,
     TopicNames,
@@ -68,6 +69,7 @@ __all__ = [
     "ConnectionAudit",
     "Decision",
     "Effect",
+    "FullQueues",
     "Ground",
     "InFlightSlots",
     "InvalidQuota",

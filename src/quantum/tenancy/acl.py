@@ -4,9 +4,11 @@ The meaning. Rules have no order. What no rule allows is refused, and a rule tha
 over every rule that allows.
 
 - A publish is allowed if some allowing rule matches its topic and no denying one does.
-- A subscription is allowed if *every* topic that its filter matches is allowed: the allowing
-  rules together cover the filter, and no denying rule has a topic in common with it. Of
-  `$share/group/filter` the filter is what counts.
+- A subscription is allowed if the allowing rules together cover *every* topic that its filter
+  matches, and the denying rules do not: what they deny of it is withheld, message by message. So
+  one denied topic does not cost a client the other topics of `#`.
+- Of `$share/group/filter` the filter is what counts, and no denying rule may have a topic in
+  common with it: a member from whom a message is withheld would lose it for the whole group.
 - `%c` and `%u` are whole levels of a pattern and stand for the client id and the principal.
   An id that could change a pattern's meaning (empty, with `/`, `+`, `#`, or `$` in front) is
   allowed nothing by `%c`; and where a rule denies by `%c`, such a client is refused everything,
@@ -18,7 +20,7 @@ over every rule that allows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum, Flag
 
 from quantum.tenancy.automaton import CLIENT, IDENTITY, LevelAutomaton
@@ -59,6 +61,8 @@ class AclRule:
     """A topic filter, in which `%c` and `%u` may stand for levels."""
     principals: frozenset[Principal] | None = None
     """Whom it concerns; None for everybody."""
+    number: int = field(default=0, compare=False)
+    """Its place in the list that people wrote, from 1; 0: nobody wrote it."""
 
 
 class Ground(Enum):
@@ -78,6 +82,8 @@ class Decision:
     ground: Ground
     rule: AclRule | None = None
     """The rule that decided; where several together allow a filter, one of them."""
+    withholds: AclRule | None = None
+    """Of a subscription that is allowed: a rule that denies some of its topics."""
 
     @property
     def allowed(self) -> bool:
@@ -150,9 +156,29 @@ class CompiledAcl:
         if _is_unsafe(deny, principal, client, identity):
             return _UNSAFE_ID
         given = levels(topic_filter if shared is None else shared[1])
-        return self._decision(
-            deny.meets(given, principal, client, identity),
-            allow.covers(given, principal, client, identity),
+        met = deny.meets(given, principal, client, identity)
+        refused = met
+        if met is not None and shared is None:
+            refused = deny.covers(given, principal, client, identity)
+        allowed = allow.covers(given, principal, client, identity)
+        decision = self._decision(refused, allowed)
+        if met is not None and decision.allowed:
+            return replace(decision, withholds=self.rules[met])
+        return decision
+
+    def check_receive(
+        self, principal: Principal, client_id: ClientId, topic: bytes
+    ) -> Decision | None:
+        """Return what keeps a message from a client that subscribed to its topic; None: nothing."""
+        client, identity = _as_level(client_id), _as_level(principal.encode())
+        found = self._subscribe.deny.find(levels(topic), principal, client, identity)
+        return None if found is None else self._denied[found]
+
+    @property
+    def withholds(self) -> bool:
+        """Whether some rule denies subscriptions: what is delivered has to be looked at then."""
+        return any(
+            rule.effect is Effect.DENY and Action.SUBSCRIBE in rule.action for rule in self.rules
         )
 
     def for_client(self, principal: Principal, client_id: ClientId) -> ClientAccess:
@@ -172,13 +198,16 @@ class ClientAccess:
     made anew when the rules change.
     """
 
-    __slots__ = ("_acl", "_client_id", "_principal", "_published")
+    __slots__ = ("_acl", "_client_id", "_principal", "_published", "_received", "withholds")
 
     def __init__(self, acl: CompiledAcl, principal: Principal, client_id: ClientId) -> None:
         self._acl = acl
         self._principal = principal
         self._client_id = client_id
         self._published: dict[bytes, Decision] = {}
+        self._received: dict[bytes, bool] = {}
+        self.withholds = acl.withholds
+        """Whether `may_receive` can say no."""
 
     def publish(self, topic: bytes) -> Decision:
         """Decide whether the client may publish to this topic."""
@@ -189,6 +218,16 @@ class ClientAccess:
                 self._published.clear()
             self._published[topic] = decision
         return decision
+
+    def may_receive(self, topic: bytes) -> bool:
+        """Say whether a message of this topic may leave for the client that subscribed to it."""
+        known = self._received.get(topic)
+        if known is None:
+            known = self._acl.check_receive(self._principal, self._client_id, topic) is None
+            if len(self._received) >= TOPICS_REMEMBERED_MAX:
+                self._received.clear()
+            self._received[topic] = known
+        return known
 
     def subscribe(self, topic_filter: bytes) -> Decision:
         """Decide whether the client may subscribe to this filter, shared or not."""

@@ -19,6 +19,7 @@ from quantum.tenancy.namespace import check_tenant_id
 from quantum.tenancy.policy import (
     AclRefusal,
     ConnectionAudit,
+    FullQueues,
     SharedDistribution,
     TenantPolicy,
     Wills,
@@ -57,6 +58,7 @@ class _TenantTable(msgspec.Struct, forbid_unknown_fields=True):
     shared_distribution: Literal["round_robin", "hash"] = "round_robin"
     wills: Literal["continued", "standard"] = "continued"
     connection_audit: Literal["sampled", "all", "off"] = "sampled"
+    full_queues: Literal["block", "drop-oldest", "drop-newest", "end-session"] = "block"
     acl: list[Table] | None = None
     quotas: Table = {}
     rates: Table = {}
@@ -119,6 +121,7 @@ class _Reading:
                 shared_distribution=SharedDistribution(table.shared_distribution),
                 wills=Wills(table.wills),
                 connection_audit=ConnectionAudit(table.connection_audit),
+                full_queues=FullQueues(table.full_queues),
                 quotas=self._quotas(where, table.quotas),
                 rates=self._rates(f"{where}, rates", table.rates),
             ),
@@ -131,7 +134,7 @@ class _Reading:
         rules: list[AclRule] = []
         for number, raw in enumerate(tables, 1):
             try:
-                rule = _rule(msgspec.convert(raw, _RuleTable))
+                rule = _rule(msgspec.convert(raw, _RuleTable), number)
                 compile_acl([rule])
             except msgspec.ValidationError as error:
                 self.mistakes.append(f"{where}, rule {number}: {_plain(error)}")
@@ -173,13 +176,14 @@ class _Reading:
         return Rates(**good)
 
 
-def _rule(table: _RuleTable) -> AclRule:
+def _rule(table: _RuleTable, number: int) -> AclRule:
     people = table.principals
     return AclRule(
         Effect(table.effect),
         Action[table.action.upper()],
         table.pattern.encode(),
         None if people is None else frozenset(map(Principal, people)),
+        number,
     )
 
 

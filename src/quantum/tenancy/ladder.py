@@ -20,23 +20,25 @@ class Usage:
     within_since_ms: int | None = None
     """Since when it has been within the quota again; None unless a grace runs."""
 
-    def grace_left_ms(self, now_ms: int) -> int:
+    def grace_left_ms(self, now_ms: int, grace_ms: int = GRACE_MS) -> int:
         """Return for how long more than the quota is only throttled."""
         if self.grace_since_ms is None:
-            return GRACE_MS
-        return max(0, GRACE_MS - (now_ms - self.grace_since_ms))
+            return grace_ms
+        return max(0, grace_ms - (now_ms - self.grace_since_ms))
 
-    def judge(self, after: int, quota: int, ceiling: int, now_ms: int) -> Verdict:
+    def judge(
+        self, after: int, quota: int, ceiling: int, now_ms: int, grace_ms: int = GRACE_MS
+    ) -> Verdict:
         """Say what is done about a request after which so much would be held."""
         if after <= quota:
             return Verdict.ADMIT
-        if self.grace_left_ms(now_ms) == 0:
+        if self.grace_left_ms(now_ms, grace_ms) == 0:
             return Verdict.DISCONNECT
         return Verdict.THROTTLE if after <= ceiling else Verdict.REJECT
 
-    def note(self, used: int, quota: int, now_ms: int) -> None:
+    def note(self, used: int, quota: int, now_ms: int, grace_ms: int = GRACE_MS) -> None:
         """Take what is held now; begin a grace, or the time within the quota that may end it."""
-        self.close_grace(now_ms)
+        self.close_grace(now_ms, grace_ms)
         self.used = used
         if used > quota:
             self.within_since_ms = None
@@ -45,7 +47,7 @@ class Usage:
         elif self.grace_since_ms is not None and self.within_since_ms is None:
             self.within_since_ms = now_ms
 
-    def close_grace(self, now_ms: int) -> None:
+    def close_grace(self, now_ms: int, grace_ms: int = GRACE_MS) -> None:
         """Give the grace anew if a whole one was spent within the quota."""
-        if self.within_since_ms is not None and now_ms - self.within_since_ms >= GRACE_MS:
+        if self.within_since_ms is not None and now_ms - self.within_since_ms >= grace_ms:
             self.grace_since_ms = self.within_since_ms = None

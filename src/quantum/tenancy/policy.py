@@ -41,6 +41,16 @@ class ConnectionAudit(StrEnum):
     OFF = "off"
 
 
+class FullQueues(StrEnum):
+    """What becomes of messages for a lasting session whose queue is full (C24)."""
+
+    BLOCK = "block"
+    """Publishers of what it wants wait."""
+    DROP_OLDEST = "drop-oldest"
+    DROP_NEWEST = "drop-newest"
+    END_SESSION = "end-session"
+
+
 class TopicNames(StrEnum):
     """How clients name topics (§11.1)."""
 
@@ -58,6 +68,7 @@ class TenantPolicy:
     topic_names: TopicNames = TopicNames.LOCAL
     wills: Wills = Wills.CONTINUED
     connection_audit: ConnectionAudit = ConnectionAudit.SAMPLED
+    full_queues: FullQueues = FullQueues.BLOCK
     in_flight_max: int = SLOTS_MAX
     quotas: Quotas = Quotas()
     rates: Rates = Rates()

@@ -1,10 +1,11 @@
 """How much a tenant may hold, and what happens when it holds more (§11.2, A.4).
 
-The ladder. Up to the quota everything is admitted. Beyond it a grace of 24 hours begins: up to
-one and a half times the quota (and never beyond the specification's maximum) requests are
-carried out and throttled, and what goes further is rejected. When the grace is used up, what
-would exceed the quota is answered with a disconnect. The grace is given anew only after usage
-has stayed within the quota for 24 hours on end, so that dipping below does not buy more.
+The ladder. Up to the quota everything is admitted. Beyond it a grace begins (24 hours, or what
+`overage_grace_ms` says): up to one and a half times the quota (and never beyond the
+specification's maximum) requests are carried out and throttled, and what goes further is
+rejected. When the grace is used up, what would exceed the quota is answered with a disconnect.
+The grace is given anew only after usage has stayed within the quota for as long on end, so that
+dipping below does not buy more. A grace of nothing makes the quota the bound itself.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, fields
 from enum import Enum, StrEnum
 
 from quantum.tenancy.errors import InvalidQuota, TenancyMisuse
-from quantum.tenancy.ladder import Usage
+from quantum.tenancy.ladder import GRACE_MS, Usage
 from quantum.tenancy.types import Verdict
 
 MIB = 1 << 20
@@ -34,6 +35,7 @@ _MAXIMA = {
     "offline_messages_per_session": 50_000,
     "subscriptions_per_session": 100_000,
     "wildcard_filter_levels": 1024,
+    "overage_grace_ms": 366 * GRACE_MS,
 }
 
 
@@ -66,6 +68,8 @@ class Quotas:
     retained_topics: int = 10_000_000
     sessions: int = 1_048_576
     """Sessions that are in a log: lasting ones, and those with subscriptions or a will."""
+    overage_grace_ms: int = GRACE_MS
+    """For how long half as much again is let in; 0: a quota is the bound itself."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -80,6 +84,8 @@ class Quotas:
 
     def ceiling(self, resource: Resource) -> int:
         """Return what may be held of it during a grace: half as much again, within the maximum."""
+        if not self.overage_grace_ms:
+            return self.of(resource)
         return min(self.of(resource) * 3 // 2, _MAXIMA[resource.value])
 
 
@@ -139,12 +145,13 @@ class QuotaLedger:
         if amount < 0:
             raise TenancyMisuse("less than nothing is charged", amount=amount)
         usage = self._usages[resource]
-        usage.close_grace(now_ms)
+        grace_ms = self._quotas.overage_grace_ms
+        usage.close_grace(now_ms, grace_ms)
         after = usage.used + amount
         quota, ceiling = self._quotas.of(resource), self._quotas.ceiling(resource)
-        verdict = usage.judge(after, quota, ceiling, now_ms)
+        verdict = usage.judge(after, quota, ceiling, now_ms, grace_ms)
         if verdict in (Verdict.ADMIT, Verdict.THROTTLE):
-            usage.note(after, quota, now_ms)
+            usage.note(after, quota, now_ms, grace_ms)
         return self._decision(verdict, resource, now_ms)
 
     def release(self, resource: Resource, amount: int, now_ms: int) -> None:
@@ -152,27 +159,30 @@ class QuotaLedger:
         usage = self._usages[resource]
         if not 0 <= amount <= usage.used:
             raise TenancyMisuse("more is released than held", amount=amount, used=usage.used)
-        usage.note(usage.used - amount, self._quotas.of(resource), now_ms)
+        self.measure(resource, usage.used - amount, now_ms)
 
     def measure(self, resource: Resource, used: int, now_ms: int) -> None:
         """Take what is held from who counts it by itself."""
-        self._usages[resource].note(used, self._quotas.of(resource), now_ms)
+        quota, grace_ms = self._quotas.of(resource), self._quotas.overage_grace_ms
+        self._usages[resource].note(used, quota, now_ms, grace_ms)
 
     def change(self, quotas: Quotas, now_ms: int) -> None:
         """Put other quotas in force; what is held beyond them is in grace from now on."""
         self._quotas = quotas
         for resource, usage in self._usages.items():
-            usage.note(usage.used, quotas.of(resource), now_ms)
+            usage.note(usage.used, quotas.of(resource), now_ms, quotas.overage_grace_ms)
 
     def exhausted(self, now_ms: int) -> list[QuotaDecision]:
         """Return a disconnect for each resource that is still over its quota after the grace."""
         return [
             self._decision(Verdict.DISCONNECT, resource, now_ms)
             for resource, usage in self._usages.items()
-            if usage.used > self._quotas.of(resource) and usage.grace_left_ms(now_ms) == 0
+            if usage.used > self._quotas.of(resource)
+            and usage.grace_left_ms(now_ms, self._quotas.overage_grace_ms) == 0
         ]
 
     def _decision(self, verdict: Verdict, resource: Resource, now_ms: int) -> QuotaDecision:
         usage = self._usages[resource]
-        quota = self._quotas.of(resource)
-        return QuotaDecision(verdict, resource, usage.used, quota, usage.grace_left_ms(now_ms))
+        quota, grace_ms = self._quotas.of(resource), self._quotas.overage_grace_ms
+        left_ms = usage.grace_left_ms(now_ms, grace_ms)
+        return QuotaDecision(verdict, resource, usage.used, quota, left_ms)

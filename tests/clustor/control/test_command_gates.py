@@ -29,7 +29,7 @@ FIRST_RELEASE = frozenset(
         "PlacePartition", "RetirePartition", "SetRoutingMap", "SetDurabilityMode",
         "SetFollowerReads", "RecordMembership", "ReportQuarantine", "ClearQuarantine",
         "AdminResumePartition", "PublishProofs", "ClearProofConflict", "PublishFeatureManifest",
-        "SetFeatureGate", "PublishBundle", "ArmBarrier", "ReportWarmup", "DefineActivate",
+        "SetFeatureGate", "PublishBundle", "ArmBarrier",
         "IssueBreakGlass", "RecordOverride", "RevokeOverride", "CommitFence", "PromoteRegion",
         "LiftFence", "CreateTenant", "UpdateTenant", "DeleteTenant", "SetQuotas", "SetAcls",
         "SetTrust", "SetConfiguration", "RollBackConfiguration", "IndexAudit",

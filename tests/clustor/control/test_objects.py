@@ -110,18 +110,26 @@ def test_a_bundle_s_digest_is_checked() -> None:
     assert plane.refused(wrong) is RefusalCode.INVALID
 
 
+def all_report(plane: Plane, *ratios: int) -> None:
+    """Let so many of the partition's voters say how ready they are."""
+    for node, ratio in enumerate(ratios, 1):
+        report = SAMPLES["ReportWarmup"]
+        said = msgspec.structs.replace(report, node_id=node, partition_ready_ratio=ratio)
+        plane.done(said, by=node_identity(node))
+
+
 def test_a_barrier_opens_when_every_partition_is_ready_in_time() -> None:
     plane = armed()
     activate = DefineActivate(barrier_id="w1")
     assert plane.refused(activate) is RefusalCode.NOT_READY
-    report = SAMPLES["ReportWarmup"]
-    low = msgspec.structs.replace(report, partition_ready_ratio=899_999)
-    plane.done(low, by=node_identity(1))
+    all_report(plane, 900_000, 900_000, 899_999)
     assert plane.refused(activate) is RefusalCode.NOT_READY
-    plane.done(report, by=node_identity(1))
+    all_report(plane, 950_000, 950_000, 950_000)
     plane.now_ms += 10_001
-    assert plane.refused(activate) is RefusalCode.NOT_READY, "the report is too old"
-    plane.done(report, by=node_identity(1))
+    assert plane.refused(activate) is RefusalCode.NOT_READY, "the reports are too old"
+    all_report(plane, 950_000, 950_000)
+    assert plane.refused(activate) is RefusalCode.NOT_READY, "a silent voter is not ready"
+    all_report(plane, 950_000, 950_000, 900_000)
     plane.done(activate)
     held = barrier(plane)
     readiness = list(scan(plane.machine.kv, WarmupReadiness, "b1"))

@@ -67,6 +67,7 @@ TABLE = {
     "ReportDekReady": "Node",
     "ReportNode": "Node",
     "ReportSilence": "Operator",
+    "ReportLag": "Node",
     "ReportQuarantine": "Operator Node",
     "ReportWarmup": "Node",
     "ReportZeroization": "Node",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from clustor.kv import Key, KvMachine
 from clustor.log import LogConfig
+from clustor.log.group_fsync import GroupFsyncClause
 from clustor.log.steps import Sync
 from clustor.log.types import DurabilityMode, DurabilityModeEpoch, IoWriterMode
-from clustor.raft.leadership import Accepted
+from clustor.raft.leadership import Accepted, Refused
 from clustor.raft.profiles import THROUGHPUT
 from clustor.raft.transition import Transition
 from clustor.replica import Applied, Delay
@@ -58,6 +59,19 @@ def test_in_strict_a_batch_goes_to_the_disk_at_once() -> None:
     cluster.propose(leader, (1, put("a", "x")))
     assert len(leader.works) == 1
     assert delay_of(leader) is None
+
+
+def test_a_shut_gate_forbids_it_and_clamps_what_runs() -> None:
+    """Clustor §14.2: no feature without its gate."""
+    cluster, leader = grouped(1)
+    leadership = leader.up.group.leadership
+    assert not leadership.must_write_strict()
+    leader.up.group.allow_group_fsync(allowed=False)
+    assert leadership.group_fsync_clause() is GroupFsyncClause.FEATURE_GATE
+    assert leadership.must_write_strict()
+    change(cluster, leader, DurabilityMode.STRICT, 2)
+    again = Transition(DurabilityMode.GROUP_FSYNC, DurabilityModeEpoch(3))
+    assert isinstance(leader.up.propose_transition(again), Refused)
 
 
 def test_small_batches_wait_and_are_written_by_one_plan() -> None:

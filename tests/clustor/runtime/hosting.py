@@ -45,10 +45,14 @@ class Host:
     def settle(self) -> None:
         """Carry out what the replica wants, until it wants nothing."""
         while True:
-            works = self.group.replica.take().disk
-            if not works and self.group.idle:
+            replica = self.group.replica
+            wanted = replica.take()
+            works = wanted.disk
+            if not works and not wanted.disk_reads and self.group.idle:
                 return
             self.group.submit(works, alone=True)
+            for read in wanted.disk_reads:
+                replica.disk_read(read.token, read.job.run(self.group.storage))
             while not self.group.idle:
                 for completion in self.disk.completions():
                     self.group.completed(completion)

@@ -7,10 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from clustor.flow import SAMPLE_PERIOD_MS, CreditLimits, LagClass, LagNumbers, ThrottleReason
+from clustor.flow import (
+    SAMPLE_PERIOD_MS,
+    CreditLimits,
+    LagClass,
+    LagNumbers,
+    ThrottleReason,
+    TuneState,
+)
 from clustor.flow.credits import STRICT_ONLY_BACKPRESSURE_MS
+from clustor.log.types import IoWriterMode
 from clustor.raft.group_fsync import QUARANTINE_FLAG
-from clustor.raft.profiles import CONSISTENCY_PROFILE, Profile
+from clustor.raft.profiles import CONSISTENCY_PROFILE, THROUGHPUT, Profile
 from clustor.replica import RequestId
 from clustor.runtime.admission import Admission, FlowNumbers
 from tests.clustor.replica.harness import TICK_MS, Cluster, Node, put
@@ -29,9 +37,12 @@ class Stage:
     """Three replicas, the leader's admission, and a hand on disks and mail."""
 
     def __init__(
-        self, numbers: FlowNumbers | None = None, profile: Profile = CONSISTENCY_PROFILE
+        self,
+        numbers: FlowNumbers | None = None,
+        profile: Profile = CONSISTENCY_PROFILE,
+        io_writer_mode: IoWriterMode = IoWriterMode.BLOCKING,
     ) -> None:
-        self.cluster = Cluster(3, profile=profile)
+        self.cluster = Cluster(3, profile=profile, io_writer_mode=io_writer_mode)
         self.leader = self.cluster.leader()
         self.followers = [n for n in self.cluster.nodes.values() if n is not self.leader]
         self.admission = Admission(self.leader.up, numbers or FlowNumbers(FEW, NEAR))
@@ -223,3 +234,30 @@ def test_a_leader_that_the_control_plane_left_alone_for_long_gives_half_the_cred
     stage.cluster.now_ms += SAMPLE_PERIOD_MS
     stage.look()
     assert stage.admission.verdict.credit_scale == 0.5
+
+
+def test_the_tuner_waits_for_its_gate() -> None:
+    """Clustor §14.2: no auto-tuner before the control plane has opened it."""
+    stage = Stage(profile=THROUGHPUT, io_writer_mode=IoWriterMode.FIXED_URING)
+    stage.cluster.cut_off = {stage.followers[0].id}  # a group at rest is not looked at
+    states = []
+    for allowed in (False, True, False):
+        stage.admission.allow_tuning(allowed=allowed)
+        stage.write(2)
+        stage.run(200)
+        states.append(stage.admission.tuner.state is TuneState.DISABLED)
+    assert states == [True, False, True]
+
+
+def test_a_signed_override_keeps_a_leader_for_as_long_as_it_is_active() -> None:
+    stage = Stage()
+    stage.admission.override_structural(active=True)
+    stage.cluster.cut_off = {stage.followers[0].id}
+    stage.write(250)
+    stage.run(3_000)
+    assert stage.lag_class() is LagClass.STRUCTURAL
+    assert stage.leader.up.leads
+    term = stage.leader.up.group.core.hard.term
+    stage.admission.override_structural(active=False)
+    stage.run(3_000)
+    assert stage.leader.up.group.core.hard.term > term, "it stepped down"

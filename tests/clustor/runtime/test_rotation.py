@@ -29,7 +29,7 @@ from clustor.runtime.revocation import (
 )
 from clustor.runtime.rotation import FileWatch, NodeTrust
 from clustor.security import AuditEvent
-from clustor.security.revocation import MAX_STALENESS_MS
+from clustor.security.revocation import MAX_STALENESS_MS, WAIVER_MS_MAX
 from tests.clustor.runtime.test_transport import CLUSTER, Peer, both_connected, packet, world
 from tests.clustor.runtime.waiting import until
 
@@ -173,6 +173,29 @@ async def test_stale_revocation_data_quarantines_this_node_alone(tmp_path: Path)
         assert [outcome for what, outcome in sink.said() if what == "RevocationQuarantine"] == [
             "Entered", "Left", "Entered", "Left",
         ]  # fmt: skip
+
+
+async def test_a_waiver_of_the_ledger_is_used_once_before_anything_is_closed(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path) as made:
+        pki = made.certificate(1)
+        write_revocations(made.authority, {}, pki / REVOCATION_FILE, utc_now())
+        one, two = await made.peer(1, pki), await made.peer(2)
+        clock, sink = Clock(), Sink()
+        trust = NodeTrust(one.transport, pki, sink, clock)
+        trust.waivers = lambda: [("over", 0), ("o1", 86_400_000)]
+        await both_connected(one, two)
+        trust.look()
+        assert ("RevocationWaived", "Done") not in sink.said(), "it is not needed yet"
+        (pki / REVOCATION_FILE).unlink()
+        clock.now_ms += MAX_STALENESS_MS + 1
+        trust.look()
+        assert one.transport.quarantined is None
+        assert ("RevocationWaived", "Done") in sink.said()
+        clock.now_ms += WAIVER_MS_MAX
+        trust.look()
+        assert one.transport.quarantined is not None, "five minutes, and not once more"
 
 
 async def test_a_waiver_does_not_cover_short_lived_certificates(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import random
 from collections.abc import Callable, Iterator
 
 import pytest
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client.parser import text_string_to_metric_families
 
 from clustor.raft.election import CampaignClause
@@ -16,14 +15,22 @@ from clustor.raft.reconfiguration import MembershipRequest, Preflight
 from clustor.raft.types import ReplicaId, RoutingEpoch
 from clustor.replica import Replica
 from clustor.runtime.containment import contained
-from clustor.runtime.telemetry_spans import new_spans, spans_from_environment
+from clustor.runtime.telemetry_spans import Spans
 from clustor.telemetry import Family, IncidentClass, Question, rehearse_failover, rehearse_move
+from clustor.telemetry.tracing import Span
 from tests.clustor.replica.harness import PARTITION, Cluster, put
 from tests.clustor.runtime.telemetry_stage import NUMBERS, Stage
 from tests.clustor.runtime.waiting import until
 
 STALLED = CampaignClause.DEVICE_STALLED
 QUESTIONS = [str(question) for question in Question]
+
+
+class KeptSpans(list[Span]):
+    """Where spans go in a test."""
+
+    def add(self, span: Span) -> None:
+        self.append(span)
 
 
 def staged(size: int = 3, **changes: object) -> Stage:
@@ -297,47 +304,41 @@ async def test_losing_a_leader_is_an_incident_and_never_having_had_one_is_none()
 
 
 async def test_spans_are_of_batches_and_elections_never_of_messages() -> None:
-    exporter = InMemorySpanExporter()
-    spans = new_spans(1, exporter, batches_per_span=2, simple=True)
-    stage = Stage(Cluster(1), spans)
+    kept = KeptSpans()
+    stage = Stage(Cluster(1), Spans(kept, batches_per_span=2))
     stage.run(1_000)
     leader = stage.cluster.leader()
     for number in range(6):
         commands = [(100 * number + n, put("k", "v")) for n in range(50)]
         stage.cluster.propose(leader, *commands)
         stage.run(20)
-    found = exporter.get_finished_spans()
-    batches = [each for each in found if each.name == "clustor.raft.batch"]
+    batches = [each for each in kept if each.name == "clustor.raft.batch"]
     assert len(batches) == 3, "one in two batches, however many messages they hold"
     for span in batches:
-        assert span.attributes is not None and span.attributes["requests"] == 50
-        assert span.start_time is not None and span.end_time is not None
-        assert span.start_time <= span.end_time
-    elections = [each for each in found if each.name == "clustor.raft.election"]
-    assert elections and elections[0].attributes is not None
-    assert elections[0].attributes["leader"] == 1
+        assert span.attributes["requests"] == 50
+        assert span.began_ns <= span.ended_ns
+    elections = [each for each in kept if each.name == "clustor.raft.election"]
+    assert elections and elections[0].attributes["leader"] == 1
+    assert len({each.trace_id for each in kept}) == len(kept), "each is a trace of its own"
 
 
 async def test_after_an_incident_every_batch_has_a_span() -> None:
-    exporter = InMemorySpanExporter()
-    spans = new_spans(1, exporter, batches_per_span=1_000, simple=True)
+    kept = KeptSpans()
+    spans = Spans(kept, batches_per_span=1_000)
     stage = Stage(Cluster(1), spans)
     stage.run(1_000)
     leader = stage.cluster.leader()
     stage.cluster.propose(leader, (1, put("k", "v")))
     stage.run(20)
-    assert not [each for each in exporter.get_finished_spans() if "batch" in each.name]
+    assert not [each for each in kept if "batch" in each.name]
     spans.alerted()
     stage.cluster.propose(leader, (2, put("k", "v")))
     stage.run(20)
-    assert [each for each in exporter.get_finished_spans() if "batch" in each.name]
+    assert [each for each in kept if "batch" in each.name]
 
 
-def test_spans_are_off_unless_the_environment_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("QUANTUM_OTEL", raising=False)
-    assert spans_from_environment(1) is None
-    monkeypatch.setenv("QUANTUM_OTEL", "0")
-    assert spans_from_environment(1) is None
+async def test_nobody_tells_of_batches_unless_somebody_wants_it() -> None:
+    assert Stage(Cluster(1)).telemetry[1].spans is None
 
 
 async def test_a_node_that_did_not_look_yet_is_not_ready() -> None:

@@ -31,8 +31,8 @@ from clustor.snapshot import (
     plan_authorize,
     plan_finish_import,
     plan_snapshot,
+    read_content,
     relist,
-    restore,
     settle_catalog,
 )
 from clustor.snapshot.layout import chunk_file
@@ -92,12 +92,10 @@ def lines(state: State) -> Iterator[bytes]:
 
 def rebuilt(storage: Storage, catalog: Catalog, keys: KeyRing = KEYS) -> State:
     """Restore the newest snapshot, as a product would: deltas over the full one."""
-    contents: dict[ManifestId, bytearray] = {}
-    for manifest, piece in restore(storage, catalog, keys):
-        contents.setdefault(manifest.manifest_id, bytearray()).extend(piece)
     state: State = {}
-    for content in contents.values():
-        state.update(json.loads(line) for line in bytes(content).splitlines())
+    for each in () if catalog.newest is None else catalog.chain(catalog.newest):
+        content = b"".join(read_content(storage, each.manifest, keys, catalog.partition))
+        state.update(json.loads(line) for line in content.splitlines())
     return state
 
 

@@ -8,6 +8,7 @@ from clustor.control.bundles import ActivationBarrier, BarrierState, WarmupReadi
 from clustor.control.cache import ControlCache, Cursor, Moment
 from clustor.control.features import Feature, FeatureGate, GateState
 from clustor.control.objects import ControlObject, canonical
+from clustor.control.placement import Members, Placement
 from clustor.kv import Record, Revision, StoreId
 from clustor.raft.profiles import ControlPlaneNumbers
 from clustor.telemetry.control_report import NO_CONTROL_PLANE, control_members
@@ -23,6 +24,20 @@ BARRIER = ActivationBarrier(
     state=BarrierState.ARMED,
     armed_at=50,
 )
+
+
+def placed(partition: int) -> Placement:
+    return Placement(
+        partition_id=partition,
+        tenant_id=None,
+        members=Members(voters=(1,)),
+        load=1,
+        routing_epoch=1,
+        placement_digest=bytes(32),
+        utilization=0,
+        survivable=True,
+        profile="ConsistencyProfile",
+    )
 
 
 def report_of(partition: int, ratio: int, checkpoint: int) -> WarmupReadiness:
@@ -81,7 +96,7 @@ def test_an_empty_one_says_what_was_never_set() -> None:
 def test_a_barrier_is_as_ready_as_its_least_ready_partition(
     reports: tuple[WarmupReadiness, ...], ratio: float | None, checkpoint: int | None
 ) -> None:
-    members, absent = control_members(cache_of(BARRIER, *reports), NOW)
+    members, absent = control_members(cache_of(BARRIER, placed(1), placed(2), *reports), NOW)
     assert members["definition_bundle_id"] == "bundle-7"
     assert members["activation_barrier_id"] == "b-2"
     assert members["warmup_ready_ratio"] == ratio

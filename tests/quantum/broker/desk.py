@@ -1,7 +1,8 @@
 """One partition on a desk: say a command, see its reply and its effects.
 
-Beside the leader a follower applies the same log, and a third replica begins anew from the
-leader's snapshot before every command: all three must stay equal, whatever a test does.
+Beside the leader a follower applies the same log, a third replica begins anew from the leader's
+snapshot before every command, and a fourth hears of nothing but deltas: all four must stay equal,
+whatever a test does.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ class Desk:
     def __init__(self, **settings: int) -> None:
         self.settings = replace(SETTINGS, **settings)  # type: ignore[arg-type]
         self.leader, self.follower = Broker(self.settings), Broker(self.settings)
+        self.chained = Broker(self.settings)
         self.leader.collect(wanted=True)
+        self.leader.mark(0)
         self.now_ms = 1_000
         self.effects: list[Effect] = []
         self._sequences = 0
@@ -76,8 +79,18 @@ class Desk:
         for replica in (self.follower, restored):
             assert replica.apply_batch(index, commands) == replies
             assert replica.digest() == self.leader.digest()
+        self._go_on(index)
         self.effects = self.leader.take_effects(index)
         return replies
+
+    def _go_on(self, index: int) -> None:
+        delta = self.leader.delta(index - 1)
+        if delta is None:  # a change of the ring, or a test that marks on its own
+            self.chained.restore(self.leader.snapshot())
+        else:
+            self.chained.restore_delta(delta)
+        self.leader.mark(index)
+        assert self.chained.digest() == self.leader.digest()
 
     def do(self, command: Command) -> bytes:
         return self.apply(encode_command(command))[0]

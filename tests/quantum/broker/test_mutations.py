@@ -215,18 +215,18 @@ def a_turn_that_replicas_do_not_share(patch: Patch) -> None:
 
 
 def snapshots_without_the_unsent(patch: Patch) -> None:
-    restore = restoring._restore_session
+    restore = restoring.restore_session
 
     def forgetful(state: State, frozen: Any) -> Session:
         session = restore(state, frozen)
         session.outbound.unsent = []
         return session
 
-    patch.setattr(restoring, "_restore_session", forgetful)
+    patch.setattr(restoring, "restore_session", forgetful)
 
 
 def snapshots_without_deadlines(patch: Patch) -> None:
-    patch.setattr(restoring, "_finish", lambda state: None)
+    patch.setattr(restoring, "finish", lambda state: None)
 
 
 def interest_is_told_after_a_restart_only(patch: Patch) -> None:

@@ -104,6 +104,15 @@ def test_a_tenant_from_its_creation_to_its_end(terminal: Terminal) -> None:
         terminal.done("tenants", "set-quotas", "acme", "--quotas", quotas)
     shown = terminal.done("tenants", "show", "acme")
     assert (shown["quotas"]["connections_max"], shown["quotas"]["version"]) == ("6", "2")
+    told = terminal.done("tenants", "set-quotas", "acme", "--quotas", '{"shared_groups_max": 10}')
+    said = told["result"]["takes_effect"]
+    assert said == {"shared_groups_max": "live; up to 15 for 24 h, then no more (overage_grace_ms)"}
+    shown = terminal.done("tenants", "quotas", "acme")
+    assert (shown["connections_max"], shown["shared_groups_max"]) == ("6", "10")
+    named = '{"overage_grace_ms": 0}'
+    terminal.done("tenants", "set-quotas", "acme", "--replace", "--quotas", named)
+    shown = terminal.done("tenants", "quotas", "acme")
+    assert (shown["connections_max"], shown["overage_grace_ms"]) == ("1048576", "0")
     rules = json.dumps([{"effect": "Allow", "action": "Any", "filter": "plant/#"}])
     terminal.done("tenants", "set-acls", "acme", "--rules", rules)
     assert terminal.done("tenants", "acls", "acme")["rules"][0]["filter"] == "plant/#"

@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 from clustor.runtime.build import build, commit_of
 from quantum.cli import naming
-from quantum.cli.app import COMMANDS, build_list
+from quantum.cli.app import COMMANDS, _pasteable_command, build_list
+from quantum.cli.app import build as build_tree
 from slipstream.cli import app as slipstream_app
 
 HEAVY = ("cryptography", "numpy", "pyspark", "uvloop", "pyarrow", "clustor.raft", "clustor.log")
@@ -193,3 +194,16 @@ def test_a_path_with_spaces_is_quoted(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     naming.own_command.cache_clear()
     assert naming.own_command() == "'my tree/quantum'"
+
+
+def test_the_help_of_options_can_be_pasted_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue 20, 2: what an option's help names is what works here."""
+    monkeypatch.setattr(naming, "own_command", lambda: "bin/quantum")
+    command = _pasteable_command(build_tree(["up", "config"]))
+    waiting, told = [command], []
+    while waiting:
+        each = waiting.pop()
+        waiting += getattr(each, "commands", {}).values()
+        told += [parameter.help for parameter in each.params if getattr(parameter, "help", None)]
+    assert not [text for text in told if "`quantum " in text]
+    assert any("`bin/quantum status`" in text for text in told)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from quantum.cli.doctor_checks import CHECKS, DAY_MS, Examined, Severity, examine
+from quantum.cli.doctor_checks import CHECKS, DAY_MS, Examined, Severity, age_rows, examine
 
 NOW_MS = 1_700_000_000_000
 GROUP: dict[str, Any] = {
@@ -19,6 +19,9 @@ GROUP: dict[str, Any] = {
     "lag_bytes_max": 0,
     "lag_class": "None",
     "entries_since_snapshot": 10,
+    "snapshot_age_ms": 30_000,
+    "snapshot_bound_ms": 600_000,
+    "scrub_age_days": 6.9,
     "strict_fallback": "Healthy",
 }
 FACTS: dict[str, Any] = {
@@ -32,6 +35,8 @@ FACTS: dict[str, Any] = {
     "listeners": [{"kind": "mqtt", "address": "127.0.0.1:1", "tls": False, "loopback": True}],
     "groups": [GROUP],
     "gates": {},
+    "overrides": [],
+    "lag_alerts": [],
 }
 READY = {"ready": True, "mode": "Serving", "reasons": {}}
 CONTROL = {"cache_state": "Fresh", "cache_age_ms": 1_000}
@@ -64,7 +69,10 @@ def test_of_a_healthy_cluster_nothing_is_said() -> None:
 
 
 ILL, WARN = Severity.ILL, Severity.WARN
+OVERRIDE = {"override_id": "o1", "scope": "Credit", "ends_ms": NOW_MS + 5_000}
 WRONG = {
+    "an override": (node(overrides=[OVERRIDE]), "overrides", WARN),
+    "a structural lag": (node(lag_alerts=[{"partition_id": 1, "followers": [2]}]), "alerts", WARN),
     "no answer": (Examined(1, None), "answers", ILL),
     "an alarm of its clock": (node(clock_alarm="the time of day jumped"), "clocks", ILL),
     "a clock that is off": (node(wall_ms=NOW_MS + 1_000), "clocks", WARN),
@@ -77,7 +85,9 @@ WRONG = {
     "a group that stopped": (node(groups=group(failed="the disk failed")), "groups", ILL),
     "a fence": (node(groups=group(fence="f1")), "groups", WARN),
     "a lag": (node(groups=group(lag_class="Structural")), "groups", ILL),
-    "an old snapshot": (node(groups=group(entries_since_snapshot=10**7)), "snapshots", WARN),
+    "many entries since": (node(groups=group(entries_since_snapshot=10**7)), "snapshots", WARN),
+    "an old snapshot": (node(groups=group(snapshot_age_ms=600_001)), "snapshots", ILL),
+    "an old scrub": (node(groups=group(scrub_age_days=7.1)), "scrub", ILL),
 }
 
 
@@ -88,6 +98,23 @@ def test_what_is_wrong_is_said_with_what_to_do(
     found = examine([examined], NOW_MS)
     assert [(each.check, each.severity) for each in found] == [(check, severity)]
     assert all(each.what and each.todo and each.check in CHECKS for each in found)
+
+
+def test_what_has_no_bound_or_is_not_watched_is_not_late() -> None:
+    quiet = group(snapshot_bound_ms=None, snapshot_age_ms=10**9, scrub_age_days=None)
+    assert examine([node(groups=quiet)], NOW_MS) == []
+
+
+def test_ages_are_shown_for_each_group_and_what_to_do_names_it() -> None:
+    (late,) = examine([node(groups=group(scrub_age_days=9.0))], NOW_MS)
+    assert "quantum scrub --group 1 --node 1" in late.todo
+    rows = list(age_rows(1, FACTS | {"groups": group() + group(partition_id=2, snapshot_age_ms=0)}))
+    assert rows == [
+        "node 1 group 1: snapshot 30 s old, scrubbed within 6.9 days",
+        "node 1 group 2: snapshot misses nothing, scrubbed within 6.9 days",
+    ]
+    many = FACTS | {"groups": [GROUP | {"partition_id": number} for number in range(30)]}
+    assert list(age_rows(1, many))[-1] == "node 1: 10 more groups; --json has them all"
 
 
 def test_nodes_are_compared_with_each_other() -> None:

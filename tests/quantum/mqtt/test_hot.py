@@ -12,6 +12,7 @@ from quantum.mqtt import (
     NO_PROPERTIES,
     Acknowledgement,
     Direction,
+    Disconnect,
     Packet,
     PacketReader,
     PeerFault,
@@ -43,7 +44,12 @@ Outcome = Packet | tuple[type[PeerFault], int]
 
 
 def scan(buffer: bytes, *, is_v5: bool, limit: int = LIMIT) -> tuple[list[hot.Row], int]:
-    return hot.scan(buffer, 0, limit, is_v5)
+    """Walk on to the end, wherever a walk ends before it."""
+    rows, end, _ = found = hot.scan(buffer, 0, limit, is_v5, hot.UNBOUNDED)
+    while found[0]:
+        found = hot.scan(buffer, end, limit, is_v5, hot.UNBOUNDED)
+        rows, end = rows + found[0], found[1]
+    return rows, end
 
 
 def packet_of(row: hot.Row, buffer: bytes, version: ProtocolVersion) -> Outcome:
@@ -185,7 +191,8 @@ def test_frequent_packets_have_their_positions(
     assert scan(buffer, is_v5=version is V5) == ([row], len(buffer))
     shifted = (row[0], row[1], *(position + 3 for position in row[2:]))
     padded = b"\xff\xff\xff" + buffer + b"\x30"
-    assert hot.scan(padded, 3, LIMIT, version is V5) == ([shifted], len(buffer) + 3)
+    rows, end, _ = hot.scan(padded, 3, LIMIT, version is V5, hot.UNBOUNDED)
+    assert (rows, end) == ([shifted], len(buffer) + 3)
 
 
 @pytest.mark.parametrize(("version", "notation"), LEFT.values(), ids=LEFT.keys())
@@ -225,6 +232,45 @@ def test_a_packet_above_the_limit_ends_the_walk() -> None:
     assert scan(packet, is_v5=False, limit=99) == ([], 0)
 
 
+@pytest.mark.parametrize(
+    ("packet", "cost"),
+    [
+        (b"\xc0\x00", hot.PACKET_COST),
+        (encode_packet(Publish(name("t"), bytes(995)), V311), 1_001),
+        (encode_packet(Publish(name("t"), bytes(1)), V311), hot.PUBLISH_COST),
+        (encode_packet(Publish(name("t"), bytes(70)), V311), hot.PUBLISH_COST),
+        (encode_packet(Disconnect(), V311), hot.PACKET_COST + hot.SLOW_COST),
+        (wire("82 06 0001 0001 74 00"), hot.PACKET_COST + hot.SLOW_COST + 8 * hot.FILTER_COST),
+    ],
+    ids=["small", "large", "small publish", "publish", "slow", "filter"],
+)
+def test_the_walk_ends_behind_the_packet_that_reaches_the_bound(packet: bytes, cost: int) -> None:
+    buffer = 10 * packet
+    for bound, found in ((1, 1), (cost, 1), (cost + 1, 2), (3 * cost, 3), (99 * cost, 10)):
+        rows, end, spent = hot.scan(buffer, 0, LIMIT, False, bound)  # noqa: FBT003
+        assert (len(rows), end, spent) == (found, found * len(packet), found * cost)
+
+
+@pytest.mark.parametrize("first", [0x82, 0xA2])
+def test_many_filters_end_the_walk(first: int) -> None:
+    """They are carried out in parts, and what follows must wait for the last of them."""
+    many = encode_packet(Publish(name("t"), bytes(hot.FILTERS_ALONE_BYTES)), V311)
+    many = bytes((first,)) + many[1:]
+    rows, end, _ = hot.scan(b"\xc0\x00" + many + b"\xc0\x00", 0, LIMIT, False, hot.UNBOUNDED)  # noqa: FBT003
+    assert [row[0] for row in rows] == [hot.PINGREQ, hot.SLOW]
+    assert end == 2 + len(many)
+
+
+def test_a_publish_behind_a_subscribe_is_for_the_next_walk() -> None:
+    subscribe, publish = wire("82 06 0001 0001 74 00"), wire("30 03 0001 74")
+    buffer = subscribe + b"\xc0\x00" + publish
+    rows, end, _ = hot.scan(buffer, 0, LIMIT, False, hot.UNBOUNDED)  # noqa: FBT003
+    assert ([row[0] for row in rows], end) == ([hot.SLOW, hot.PINGREQ], len(buffer) - len(publish))
+    rest = hot.scan(buffer, end, LIMIT, False, hot.UNBOUNDED, True)  # noqa: FBT003
+    assert rest == ([], end, 0), "while that one has no answer"
+    assert len(hot.scan(buffer, end, LIMIT, False, hot.UNBOUNDED)[0]) == 1  # noqa: FBT003
+
+
 def test_a_reader_and_a_scan_share_the_work() -> None:
     """The loop of an edge: window, scan, consume, and a fault only when its turn has come."""
     stream = b"".join(vector.wire for vector in BOTH_WAYS.values() if vector.version is V5) * 20
@@ -237,12 +283,12 @@ def test_a_reader_and_a_scan_share_the_work() -> None:
         position += size
         if (window := reader.window()) is not None:
             buffer, start = window
-            rows, end = hot.scan(buffer, start, reader.packet_bytes_max, True)  # noqa: FBT003
+            rows, end, _ = hot.scan(buffer, start, LIMIT, True, hot.UNBOUNDED)  # noqa: FBT003
             rows_found += len(rows)
             reader.consume(end)
     while (window := reader.window()) is not None:
         buffer, start = window
-        rows, end = hot.scan(buffer, start, reader.packet_bytes_max, True)  # noqa: FBT003
+        rows, end, _ = hot.scan(buffer, start, LIMIT, True, hot.UNBOUNDED)  # noqa: FBT003
         rows_found += len(rows)
         reader.consume(end)
     assert reader.buffered_bytes == 0

@@ -1,4 +1,4 @@
-"""The subscription trie and its cache, against a list of subscriptions."""
+"""The subscription trie, against a list of subscriptions."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from quantum.routing import MatchCache, SubscriptionTrie
-from quantum.routing.match_cache import PAIRS_PER_TOPIC
+from quantum.routing import SubscriptionTrie
 from quantum.routing.trie import INTERNED_LEVELS_MAX
 from quantum.topics import matches
 from tests.quantum.test_topics import MATCHES
@@ -38,7 +37,7 @@ def forks_of(trie: SubscriptionTrie[int, int]) -> int:
 
 
 class TrieMachine(RuleBasedStateMachine):
-    """The trie, a cache over it that is told of changes or not, and the plain list of all.
+    """The trie, and the plain list of all.
 
     The follower is given the same changes, and now and then starts from a copy of itself: it
     must answer in the same order as the trie that never stopped.
@@ -48,31 +47,28 @@ class TrieMachine(RuleBasedStateMachine):
         super().__init__()
         self.trie: SubscriptionTrie[int, int] = SubscriptionTrie()
         self.follower: SubscriptionTrie[int, int] = SubscriptionTrie()
-        self.cache = MatchCache(self.trie, pairs_max=6 * PAIRS_PER_TOPIC)
         self.plain: dict[tuple[bytes, int], int] = {}
 
-    @rule(topic_filter=filters, subscriber=subscribers, value=values, told=st.booleans())
-    def add(self, topic_filter: bytes, subscriber: int, value: int, told: bool) -> None:
-        index = self.cache if told else self.trie
+    @rule(topic_filter=filters, subscriber=subscribers, value=values)
+    def add(self, topic_filter: bytes, subscriber: int, value: int) -> None:
         forks = self.trie.forks_with(topic_filter)
-        old = index.add(topic_filter, subscriber, value)
+        old = self.trie.add(topic_filter, subscriber, value)
         assert self.trie.wild_forks == forks
         assert old == self.plain.get((topic_filter, subscriber))
         assert self.follower.add(topic_filter, subscriber, value) == old
         self.plain[topic_filter, subscriber] = value
 
-    @rule(topic_filter=filters, subscriber=subscribers, told=st.booleans())
-    def remove_any(self, topic_filter: bytes, subscriber: int, told: bool) -> None:
-        index = self.cache if told else self.trie
-        old = index.remove(topic_filter, subscriber)
+    @rule(topic_filter=filters, subscriber=subscribers)
+    def remove_any(self, topic_filter: bytes, subscriber: int) -> None:
+        old = self.trie.remove(topic_filter, subscriber)
         assert old == self.plain.pop((topic_filter, subscriber), None)
         assert self.follower.remove(topic_filter, subscriber) == old
 
-    @rule(data=st.data(), told=st.booleans())
-    def remove_one(self, data: st.DataObject, told: bool) -> None:
+    @rule(data=st.data())
+    def remove_one(self, data: st.DataObject) -> None:
         if self.plain:
             topic_filter, subscriber = data.draw(st.sampled_from(sorted(self.plain)))
-            self.remove_any(topic_filter, subscriber, told)
+            self.remove_any(topic_filter, subscriber)
 
     @rule(topic=topics)
     def match(self, topic: bytes) -> None:
@@ -83,8 +79,6 @@ class TrieMachine(RuleBasedStateMachine):
         )
         found = self.trie.match(topic)
         assert Counter(found) == expected
-        assert list(self.cache.match(topic)) == found
-        assert list(self.cache.match(topic)) == found
         assert self.follower.match(topic) == found
         levels = topic.count(b"/") + 1
         assert self.trie.visits(topic) <= levels * (1 + levels + self.trie.wild_forks)
@@ -106,10 +100,6 @@ class TrieMachine(RuleBasedStateMachine):
     @invariant()
     def counts_the_forks_below_a_wildcard(self) -> None:
         assert self.trie.wild_forks == self.follower.wild_forks == forks_of(self.trie)
-
-    @invariant()
-    def cache_stays_within_its_bound(self) -> None:
-        assert len(self.cache) <= 6
 
 
 TestTrieMachine = TrieMachine.TestCase
@@ -168,53 +158,6 @@ def test_names_of_levels_are_kept_once_and_not_for_ever() -> None:
         trie.add(b"%d/+/same" % number, 1, 1)
         trie.remove(b"%d/+/same" % number, 1)
     assert len(trie._interned) <= INTERNED_LEVELS_MAX
-
-
-@pytest.mark.parametrize(
-    ("changed", "left"),
-    [
-        (b"a/b/c", {b"a/b/d", b"a/b", b"a", b"x/y"}),
-        (b"a/b/+", {b"a", b"x/y"}),
-        (b"a/b/#", {b"a", b"x/y"}),
-        (b"x/y/+", {b"a/b/c", b"a/b/d", b"a/b", b"a"}),
-        (b"a/+", set()),
-        (b"a/#", set()),
-        (b"#", set()),
-    ],
-)
-def test_a_change_through_the_cache_drops_what_it_concerns(
-    changed: bytes, left: set[bytes]
-) -> None:
-    trie: SubscriptionTrie[int, int] = SubscriptionTrie()
-    cache = MatchCache(trie)
-    for topic in (b"a/b/c", b"a/b/d", b"a/b", b"a", b"x/y"):
-        cache.match(topic)
-    cache.add(changed, 1, 1)
-    assert set(cache._answers) == left
-    assert {topic for stem in cache._by_stem.values() for topic in stem} == left
-    assert cache._pairs == len(left) * PAIRS_PER_TOPIC
-
-
-def test_a_crowd_too_large_for_the_cache_is_answered_and_not_kept() -> None:
-    trie: SubscriptionTrie[int, int] = SubscriptionTrie()
-    cache = MatchCache(trie, pairs_max=2 * PAIRS_PER_TOPIC)
-    for number in range(PAIRS_PER_TOPIC + 1):
-        cache.add(b"big", number, 0)
-    assert len(cache.match(b"big")) == PAIRS_PER_TOPIC + 1
-    assert len(cache) == 0
-    cache.match(b"small")
-    assert len(cache) == 1
-
-
-def test_a_change_behind_the_cache_s_back_drops_all_and_is_then_known() -> None:
-    trie: SubscriptionTrie[int, int] = SubscriptionTrie()
-    cache = MatchCache(trie)
-    cache.match(b"a")
-    cache.match(b"b")
-    trie.add(b"a", 1, 1)
-    assert cache.match(b"a") == [(1, 1)]
-    assert len(cache) == 1
-    assert cache.match(b"a") is cache.match(b"a"), "kept, not asked for anew"
 
 
 LEVELS = 14

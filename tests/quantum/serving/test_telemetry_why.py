@@ -33,7 +33,7 @@ class _Groups:
     """Stands for the groups' own explanations, which have tests of their own."""
 
     def explain(self, _group: object, question: str) -> tuple[None, Any]:
-        return None, SimpleNamespace(sentence=f"<{question}>")
+        return None, SimpleNamespace(sentence=f"<{question}>", holds=False)
 
 
 def ask(lab: TenantLab, client: str, **query: str) -> list[Cause]:

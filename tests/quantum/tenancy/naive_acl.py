@@ -49,14 +49,20 @@ def may_publish(
     rules: Sequence[AclRule], action: Action, principal: Principal, client: bytes, topic: bytes
 ) -> bool:
     """Whether one topic is allowed."""
+    return effects_on(rules, action, principal, client, topic) == {Effect.ALLOW}
+
+
+def effects_on(
+    rules: Sequence[AclRule], action: Action, principal: Principal, client: bytes, topic: bytes
+) -> set[Effect]:
+    """What the rules that match a topic say of it."""
     mine = [
         rule
         for rule in rules
         if action in rule.action and (rule.principals is None or principal in rule.principals)
     ]
     covering = [rule for rule in mine if _covers(rule, client, principal.encode(), topic)]
-    effects = {rule.effect for rule in covering}
-    return effects == {Effect.ALLOW}
+    return {rule.effect for rule in covering}
 
 
 def allowed_topics(
@@ -66,5 +72,5 @@ def allowed_topics(
     client: bytes,
     topics: Sequence[bytes],
 ) -> set[bytes]:
-    """Which of these topics are allowed. A filter is allowed if all that it matches are."""
+    """Which of these topics are allowed."""
     return {topic for topic in topics if may_publish(rules, action, principal, client, topic)}

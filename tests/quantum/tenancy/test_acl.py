@@ -21,7 +21,7 @@ from quantum.tenancy import (
     compile_acl,
 )
 from quantum.types import ClientId
-from tests.quantum.tenancy.naive_acl import allowed_topics, matches, universe
+from tests.quantum.tenancy.naive_acl import allowed_topics, effects_on, matches, universe
 
 NAMES = (b"a", b"b", b"", b"$s")
 TOPICS = list(universe((*NAMES, b"c"), 4))
@@ -99,16 +99,26 @@ def test_publishing_is_what_the_rules_say(
 @example([allow(b"+"), allow(b"+/+/#", PRINCIPALS[0])], PRINCIPALS[0], CLIENTS[0])
 @example([allow(b"#"), deny(b"$s/#")], PRINCIPALS[0], CLIENTS[0])
 @example([allow(b"#"), deny(b"%c/+")], PRINCIPALS[0], CLIENTS[0])
-def test_subscribing_needs_every_topic_of_the_filter(
+@example([allow(b"#"), deny(b"a/b", action=SUBSCRIBE)], PRINCIPALS[0], CLIENTS[0])
+@example([allow(b"#"), deny(b"a"), deny(b"a/+/#")], PRINCIPALS[0], CLIENTS[0])
+def test_a_filter_is_allowed_as_a_whole_and_what_is_denied_of_it_is_withheld(
     acl: list[AclRule], principal: Principal, client: ClientId
 ) -> None:
     compiled = compile_acl(acl)
-    expected = allowed_topics(acl, SUBSCRIBE, principal, client, TOPICS)
+    said = {topic: effects_on(acl, SUBSCRIBE, principal, client, topic) for topic in TOPICS}
+    allowed = {topic for topic in TOPICS if Effect.ALLOW in said[topic]}
+    denied = {topic for topic in TOPICS if Effect.DENY in said[topic]}
+    view = compiled.for_client(principal, client)
     for topic_filter in FILTERS:
+        topics = topics_of(topic_filter)
         decision = compiled.check(SUBSCRIBE, principal, client, topic_filter)
-        assert decision.allowed == (topics_of(topic_filter) <= expected), topic_filter
+        assert decision.allowed == (topics <= allowed and not topics <= denied), topic_filter
+        assert (decision.withholds is not None) == (decision.allowed and bool(topics & denied))
         shared = compiled.check(SUBSCRIBE, principal, client, b"$share/g/" + topic_filter)
-        assert shared == decision, topic_filter
+        assert shared.allowed == (topics <= allowed and not topics & denied), topic_filter
+        if decision.allowed:
+            kept = {topic for topic in topics if view.withholds and not view.may_receive(topic)}
+            assert kept == topics & denied, topic_filter
 
 
 def test_an_automaton_that_forgets_answers_alike(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,10 +158,25 @@ CHECKS: dict[str, tuple[Action, Principal, bytes, bytes, Ground]] = {
         Ground.DENIED,
     ),
     "deny by own id": (PUBLISH, ANN, DEVICE, b"devices/dev1/keys", Ground.DENIED),
-    "a filter that touches a denied topic": (SUBSCRIBE, ANN, DEVICE, b"public/#", Ground.DENIED),
-    "a filter beside it": (SUBSCRIBE, ANN, DEVICE, b"public/+", Ground.DENIED),
+    "a filter that touches a denied topic": (SUBSCRIBE, ANN, DEVICE, b"public/#", Ground.ALLOWED),
+    "a filter that is denied as a whole": (
+        SUBSCRIBE,
+        ANN,
+        DEVICE,
+        b"public/secret/+",
+        Ground.DENIED,
+    ),
+    "a filter beside it": (SUBSCRIBE, ANN, DEVICE, b"public/+", Ground.ALLOWED),
     "a filter that cannot touch it": (SUBSCRIBE, ANN, DEVICE, b"public/x/#", Ground.ALLOWED),
-    "everything": (SUBSCRIBE, ANN, DEVICE, b"#", Ground.DENIED),
+    "everything": (SUBSCRIBE, ANN, DEVICE, b"#", Ground.NOT_ALLOWED),
+    "everything but what is denied": (SUBSCRIBE, Principal("admin"), DEVICE, b"#", Ground.ALLOWED),
+    "a share that touches a denied topic": (
+        SUBSCRIBE,
+        ANN,
+        DEVICE,
+        b"$share/g/public/#",
+        Ground.DENIED,
+    ),
     "nothing allows it": (PUBLISH, ANN, DEVICE, b"other", Ground.NOT_ALLOWED),
     "the server's own, by name": (SUBSCRIBE, ANN, DEVICE, b"$SYS/broker/uptime", Ground.ALLOWED),
     "writing the server's own": (PUBLISH, ANN, DEVICE, b"$SYS/broker/uptime", Ground.NOT_ALLOWED),
@@ -168,7 +193,7 @@ CHECKS: dict[str, tuple[Action, Principal, bytes, bytes, Ground]] = {
         b"tenant/other/public/a",
         Ground.NOT_ALLOWED,
     ),
-    "every tenant": (SUBSCRIBE, ANN, DEVICE, b"tenant/+/#", Ground.DENIED),
+    "every tenant": (SUBSCRIBE, ANN, DEVICE, b"tenant/+/#", Ground.NOT_ALLOWED),
     "another tenant's everything": (
         SUBSCRIBE,
         ANN,

@@ -33,7 +33,7 @@ def test_defaults_and_maxima_are_the_specification_s_but_for_filters() -> None:
     assert (
         Quotas(
             *(1_048_576, tib, 2 * tib, 10_000_000, 500_000, gib, 50_000, 100_000, 1024),
-            *(100_000_000, 1_048_576),
+            *(100_000_000, 1_048_576, 366 * GRACE_MS),
         )
         == QUOTA_MAXIMA
     )
@@ -65,6 +65,23 @@ def test_the_ladder_as_a_story() -> None:
     assert ledger.charge(GROUPS, 1, 27 * HOUR).verdict is Verdict.DISCONNECT, "a dip buys nothing"
     assert ledger.charge(GROUPS, 1, 48 * HOUR).verdict is Verdict.DISCONNECT
     assert ledger.charge(GROUPS, 1, 49 * HOUR).verdict is Verdict.THROTTLE, "a day within it does"
+
+
+@pytest.mark.parametrize(
+    ("grace_ms", "admitted"), [(0, 2), (HOUR, 3)], ids=["no grace: N admits N", "an hour"]
+)
+def test_the_grace_is_as_long_as_the_policy_says(grace_ms: int, admitted: int) -> None:
+    quotas = Quotas(connections=2, overage_grace_ms=grace_ms)
+    ledger = QuotaLedger(quotas)
+    connections = Resource.CONNECTIONS
+    taken = (Verdict.ADMIT, Verdict.THROTTLE)
+    verdicts = [ledger.charge(connections, 1, 0).verdict for _ in range(5)]
+    assert [each in taken for each in verdicts] == [nth < admitted for nth in range(5)]
+    assert quotas.ceiling(connections) == admitted
+    after = ledger.charge(connections, 0, grace_ms)
+    assert (after.verdict is Verdict.DISCONNECT) is (grace_ms > 0)
+    ledger.release(connections, 2, grace_ms)
+    assert ledger.charge(connections, 1, grace_ms).verdict is Verdict.ADMIT
 
 
 def test_a_day_within_the_quota_counts_on_end_only() -> None:

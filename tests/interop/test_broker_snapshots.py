@@ -1,0 +1,231 @@
+"""Snapshots of a broker's partition on real nodes: damage in one is found and repaired; a follower
+that was away is fed from a full one and its deltas, and one that was killed begins from its own
+chain: sessions, queues and retained messages are the same everywhere."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from quantum.cli.admin_client import AdminUnreachable, fetch
+from quantum.cli.app import build
+from quantum.cli.exits import Exit
+from quantum.serving.groups import group_of
+from tests.interop.cluster_process import UNHURRIED, ClusterProcess
+from tests.interop.control_process import all_healthy, prepared
+from tests.interop.test_node_process import node_command
+from tests.interop.test_scrub import (
+    is_over,
+    is_repaired,
+    reported,
+    scrubbed,
+    state,
+    turn_bit,
+)
+from tests.interop.test_snapshots_in_time import NODES, NUMBERS, covers_all, open_gate
+from tests.interop.test_wills_real import GONE, door
+from tests.quantum.serving.client import Client, connect
+
+GROUPS = 3  # a key-value store, the control plane and the partition
+GROUP = int(group_of(0, 0))
+PARTITION = 2  # its place among a node's groups: behind the store's
+PAYLOAD = os.urandom(4 << 10)
+QUEUED = 12
+LASTS = 600
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
+    data = tmp_path_factory.mktemp("deltas") / "cluster"
+    prepared(data, **NUMBERS, patience=UNHURRIED)
+    with ClusterProcess(data, restart=False, tenant_prgs=1) as running:
+        running.until(lambda: all_healthy(running, GROUPS), "every group is proven")
+        open_gate(running)
+        yield running
+
+
+@contextmanager
+def started(cluster: ClusterProcess, node: int) -> Iterator[None]:
+    """Run a node that the command started and that was killed since."""
+    command = node_command(cluster.data, node=node)
+    command[2] = "quantum.admin.main"  # a broker's node, as the command runs them
+    with (cluster.data / f"node-{node}.log").open("ab") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        yield
+    finally:
+        process.terminate()
+        assert process.wait(90) == 0
+
+
+def keep(cluster: ClusterProcess) -> None:
+    """Let a session subscribe that keeps what comes while its client is away."""
+
+    def kept() -> bool:
+        with suppress(*GONE):
+            keeper = come(cluster)
+            keeper.subscribe(b"queued/#", 1)
+            keeper.cut()
+            return True
+        return False
+
+    cluster.until(kept, "the session is made")
+
+
+def come(cluster: ClusterProcess) -> Client:
+    at = door(cluster, cluster.wait_for_leader(PARTITION))
+    return connect(at, client_id="keeper", clean=False, session_expiry_interval=LASTS)
+
+
+def check_queue(cluster: ClusterProcess) -> None:
+    """See that the session has all that was queued, in order."""
+    found: list[bytes] = []
+
+    def taken() -> bool:
+        found.clear()
+        with suppress(*GONE):
+            keeper = come(cluster)
+            found.extend(keeper.take().payload for _ in range(QUEUED))
+            keeper.cut()
+        return len(found) == QUEUED
+
+    cluster.until(taken, "all that was queued comes")
+    assert found == [b"%d" % number for number in range(QUEUED)]
+
+
+def publish(cluster: ClusterProcess, *messages: tuple[bytes, bytes], away: int = 0) -> None:
+    """Publish at QoS 1, retained where the topic says so, whoever leads: until all are taken."""
+    waiting = list(messages)
+
+    def published() -> bool:
+        with suppress(*GONE):
+            at = door(cluster, cluster.wait_for_leader(PARTITION, but=away))
+            client = connect(at, client_id=f"publisher {next(_numbers)}")
+            while waiting:
+                topic, payload = waiting[0]
+                client.publish(topic, payload, 1, retain=topic.startswith(b"kept"))
+                del waiting[0]
+            client.leave()
+            client.cut()
+        return not waiting
+
+    cluster.until(published, "all is taken")
+
+
+def retain_some(cluster: ClusterProcess, count: int, away: int = 0) -> None:
+    """Publish retained messages to a few topics, over and over."""
+    numbers = [next(_numbers) for _ in range(count)]
+    publish(
+        cluster,
+        *((b"kept/%d" % (each % 40), b"%d " % each + PAYLOAD) for each in numbers),
+        away=away,
+    )
+
+
+def digest(cluster: ClusterProcess, node: int) -> tuple[int, str] | None:
+    """Return what a node's replica of the partition is, and at which index."""
+    try:
+        (found,) = fetch(cluster.admin(node), "/broker/digests")[1]["partitions"]
+    except (AdminUnreachable, KeyError, ValueError):
+        return None
+    return found["index"], found["digest"]
+
+
+def agree(cluster: ClusterProcess) -> bool:
+    found = {digest(cluster, node) for node in NODES}
+    return len(found) == 1 and None not in found
+
+
+def is_covered(cluster: ClusterProcess, node: int) -> bool:
+    return covers_all(cluster.group(node, PARTITION))
+
+
+def is_offered(group: dict[str, Any] | None, known: int) -> bool:
+    """Say whether a node that is away since `known` needs a snapshot, and gets several deltas."""
+    return (
+        group is not None
+        and group["first_index"] > known + 1
+        and group["snapshot_kind"] == "Delta"
+        and group["delta_chain_length"] >= 2
+    )
+
+
+def newest_chunk(cluster: ClusterProcess, node: int) -> Path:
+    directory = state(cluster, node, GROUP) / "snapshot"
+    manifest = max(directory.glob("*/manifest.json"), key=lambda path: path.stat().st_mtime_ns)
+    chunk = json.loads(manifest.read_bytes())["chunks"][0]["chunk_id"]
+    return directory / "chunks" / str(chunk)
+
+
+def test_a_turned_bit_in_a_snapshot_is_found_and_repaired(cluster: ClusterProcess) -> None:
+    leader = cluster.wait_for_leader(PARTITION)
+    retain_some(cluster, 3)
+    node = max(set(NODES) - {leader})
+    cluster.until(partial(is_covered, cluster, node), "the follower has a snapshot of everything")
+    turn_bit(newest_chunk(cluster, node), 100)
+    code, words = scrubbed(cluster, "--group", str(GROUP))
+    assert code == Exit.QUARANTINED and words.count("whole") == len(NODES) - 1, words
+    cluster.until(lambda: (GROUP, node) in reported(cluster, leader), "the control plane knows")
+    cluster.until(partial(is_over, cluster, node, GROUP), "it is repaired")
+    cluster.until(lambda: is_repaired(cluster, node, PARTITION), "it votes again")
+    cluster.until(lambda: agree(cluster), "all replicas are the same")
+    code, words = scrubbed(cluster, "--group", str(GROUP))
+    assert code == 0, words
+
+
+def test_the_doctor_knows_how_old_snapshots_and_scrubs_are(cluster: ClusterProcess) -> None:
+    shown = CliRunner().invoke(build(["doctor"]), ["doctor", "--cluster", str(cluster.admin(1))])
+    assert f"group {GROUP}: snapshot" in shown.output and "scrubbed within" in shown.output
+    _, facts = fetch(cluster.admin(1), "/doctor")
+    (group,) = [each for each in facts["groups"] if each["partition_id"] == GROUP]
+    assert group["snapshot_bound_ms"] == NUMBERS["snapshot_full_ms_max"]
+    assert 0 <= group["snapshot_age_ms"] < group["snapshot_bound_ms"]
+    assert 0 <= group["scrub_age_days"] < 1
+
+
+def test_a_partition_is_the_same_by_full_and_deltas(cluster: ClusterProcess) -> None:
+    leader = cluster.wait_for_leader(PARTITION)
+    keep(cluster)
+    away = min(set(NODES) - {leader})
+    cluster.kill(away)
+    cluster.until(lambda: cluster.group(away, PARTITION) is None, "it is gone")
+    known = cluster.wait_for_group(leader, PARTITION)["last_index"]
+    publish(cluster, *((b"queued/%d" % each, b"%d" % each) for each in range(QUEUED)), away=away)
+    for _ in range(60):
+        leader = cluster.wait_for_leader(PARTITION, but=away)
+        if is_offered(cluster.group(leader, PARTITION), known):
+            break
+        retain_some(cluster, 12, away)
+        cluster.until(partial(is_covered, cluster, leader), "a snapshot covers it")
+    offered = cluster.wait_for_group(leader, PARTITION)
+    assert is_offered(offered, known), offered
+    with started(cluster, away):
+        cluster.until(lambda: cluster.caught_up(away, PARTITION), "the node has caught up")
+        back = cluster.wait_for_group(away, PARTITION)
+        assert back["first_index"] > known + 1, "it came by snapshot"
+        cluster.until(lambda: agree(cluster), "all replicas are the same")
+        retain_some(cluster, 3)
+        cluster.until(lambda: agree(cluster), "and go on alike")
+        from_its_own_chain(cluster, leader, away)
+        check_queue(cluster)
+
+
+def from_its_own_chain(cluster: ClusterProcess, leader: int, away: int) -> None:
+    """Kill the third node while its newest snapshot is a delta: it begins from its own chain."""
+    follower = min(set(NODES) - {leader, away})
+    cluster.kill(follower)
+    cluster.until(lambda: cluster.group(follower, PARTITION) is None, "it is gone")
+    with started(cluster, follower):
+        cluster.until(lambda: agree(cluster), "it is the same as before")
