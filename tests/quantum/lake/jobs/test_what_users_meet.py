@@ -363,6 +363,18 @@ def test_item_13_every_job_runs_in_this_process_and_says_so(var: Path, tmp_path:
 
 
 @pytest.mark.usefixtures("no_spark")
+def test_item_13_ingest_and_compact_tell_how_far_they_are(var: Path, tmp_path: Path) -> None:
+    table = ["--table", tmp_path / "table", "--progress", *INLINE]
+    done = run("ingest", "--data", var, "--once", "--batch-bytes", "300", *table)
+    told = done.stderr.splitlines()
+    assert "ingest: 1 of 1 tasks are done" in told or "ingest: 2 of 2 tasks are done" in told
+    commits = [line for line in told if line.startswith("ingest: version ")]
+    assert len(commits) > 1, "each commit has its line"
+    done = run("compact", "--files-min", "2", *table)
+    assert any(" files became " in line for line in done.stderr.splitlines()), done.output
+
+
+@pytest.mark.usefixtures("no_spark")
 def test_item_13_progress_is_on_standard_error_as_json_too(var: Path) -> None:
     done = run("replay", "--data", var, "--progress", "--json", *INLINE)
     steps = [json.loads(line) for line in done.stderr.splitlines()]
