@@ -10,17 +10,29 @@ import pytest
 from clustor.replica import Applied, ReplicaSettings
 from clustor.snapshot import SnapshotKind
 from quantum.broker import OWN_ORIGIN, Attach, Broker, Subscribe, encode_command, encode_publishes
-from tests.clustor.replica.harness import Cluster
+from tests.clustor.replica.harness import Cluster, Node
 from tests.clustor.replica.test_emission_by_time import CADENCE, FEW_BYTES, kinds, restart_all
 from tests.clustor.replica.test_snapshots import stop_between_steps
 from tests.quantum.broker.desk import SETTINGS, record, spec
 
 
+class Doubting(Broker):
+    """Makes of every delta something else than its sender did."""
+
+    doubts = 0
+
+    def delta_digest(self) -> bytes:
+        Doubting.doubts += 1
+        return b"something else"
+
+
 class BrokerCluster(Cluster):
     """Replicas of one partition."""
 
+    machine: type[Broker] = Broker
+
     def settings(self) -> ReplicaSettings:
-        return replace(super().settings(), new_machine=lambda: Broker(SETTINGS))
+        return replace(super().settings(), new_machine=lambda: self.machine(SETTINGS))
 
     def say(self, number: int) -> None:
         """Propose what a client does: it comes and subscribes, or publishes."""
@@ -47,14 +59,13 @@ def write(cluster: BrokerCluster, first: int, count: int = 3) -> None:
         cluster.settle()
 
 
-def test_a_follower_catches_up_from_a_full_one_and_its_deltas() -> None:
-    cluster = BrokerCluster(3, profile=FEW_BYTES, cadence=replace(CADENCE, delta_chain_max=30))
+def cut_off_until_a_chain(cluster: BrokerCluster) -> tuple[Node, Node]:
+    """Let a follower miss so much that it needs a chain; return it, and who leads."""
     leader = cluster.leader()
     away = next(node for node in cluster.nodes.values() if node is not leader)
     write(cluster, 0, 5)
     cluster.run(600)
     cluster.cut_off = {away.id}
-    chain = 0
     for turn in range(1, 60):
         write(cluster, 10 * turn)
         cluster.run(100)
@@ -62,11 +73,26 @@ def test_a_follower_catches_up_from_a_full_one_and_its_deltas() -> None:
         newest = leader.up.catalog.newest
         chain = 0 if newest is None else newest.manifest.delta_chain_length
         if chain >= 2 and leader.up.group.core.log.base_index > away.up.applied_index:
-            break
-    assert chain >= 2
+            return away, leader
+    raise AssertionError("no chain")
+
+
+def bases(node: Node, kind: SnapshotKind) -> set[int]:
+    snapshots = node.up.catalog.snapshots
+    return {each.manifest.base_index for each in snapshots if each.manifest.snapshot_kind is kind}
+
+
+LONG = replace(CADENCE, delta_chain_max=30)
+
+
+def test_a_follower_catches_up_from_a_full_one_and_its_deltas() -> None:
+    cluster = BrokerCluster(3, profile=FEW_BYTES, cadence=LONG)
+    away, leader = cut_off_until_a_chain(cluster)
     cluster.cut_off = set()
     cluster.run(1_500)
-    assert len(cluster.digests()) == 1, "it was fed from the chain"
+    deltas = bases(leader, SnapshotKind.DELTA)
+    assert deltas & bases(away, SnapshotKind.FULL), "what was a chain is a full one here"
+    assert len(cluster.digests()) == 1
     for turn in range(70, 80):  # what it installed is something that its own deltas begin at
         write(cluster, 10 * turn)
         cluster.run(100)
@@ -74,6 +100,16 @@ def test_a_follower_catches_up_from_a_full_one_and_its_deltas() -> None:
     digests = cluster.digests()
     restart_all(cluster)
     assert cluster.digests() == digests and len(digests) == 1
+
+
+def test_a_chain_that_leads_elsewhere_is_not_installed() -> None:
+    cluster = BrokerCluster(3, profile=FEW_BYTES, cadence=LONG)
+    away, leader = cut_off_until_a_chain(cluster)
+    Doubting.doubts, cluster.machine = 0, Doubting
+    cluster.cut_off = set()
+    cluster.run(1_500)
+    assert Doubting.doubts > 0
+    assert not bases(leader, SnapshotKind.DELTA) & bases(away, SnapshotKind.FULL)
 
 
 @pytest.mark.parametrize("seed", range(8))

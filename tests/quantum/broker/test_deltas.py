@@ -213,6 +213,25 @@ def test_what_is_applied_while_a_delta_is_taken_does_not_show() -> None:
     assert copy.digest() == digest != leader.digest()
 
 
+def test_what_ends_by_itself_or_by_a_word_is_in_the_delta() -> None:
+    """The desk's fourth replica hears of nothing but deltas, and is compared after each command."""
+    desk = Desk()
+    desk.publish(b"kept", retain=True)
+    desk.publish(b"kept", b"", retain=True)  # deleted
+    assert desk.chained.state.retained.get(b"kept") is None
+    desk.publish(b"short", retain=True, expires_at_ms=desk.now_ms + 1_000)
+    desk.elapse(2)
+    assert desk.chained.state.retained.get(b"short") is None
+    desk.attach(expiry=5)
+    desk.subscribe(spec(b"#", share=b"g"), spec(b"far/#"))
+    desk.unsubscribe(b"far/#")
+    desk.publish(b"shared")
+    desk.detach(gracefully=False)
+    desk.elapse(9)
+    assert not desk.chained.state.sessions and not desk.chained.state.groups
+    assert not desk.chained.state.told
+
+
 def test_a_moment_is_forgotten_after_a_few_others() -> None:
     broker = Broker(SETTINGS)
     for base in range(MARKS_MAX + 1):

@@ -105,3 +105,11 @@ def test_the_choice_and_its_cost_are_in_snapshots() -> None:
     assert twin.state.full_queues is FullQueue.DROP_OLDEST
     assert twin.state.dropped_full == {FullQueue.DROP_OLDEST: 3}
     assert twin.digest() == desk.leader.digest()
+
+
+def test_a_choice_that_is_taken_back_is_a_change_too() -> None:
+    """The desk compares what a chain of deltas leads to after every command."""
+    desk = chosen(FullQueue.DROP_OLDEST)
+    desk.do(SetFullQueues(desk.now_ms, int(FullQueue.BLOCK)))
+    assert desk.leader.state.full_queues is FullQueue.BLOCK
+    assert publish(desk, MOST + 1)[-1] == QUOTA_EXCEEDED
