@@ -8,7 +8,7 @@ TESTS ?= tests
 HANGS := --max-worker-restart 0 -o faulthandler_timeout=960 -o faulthandler_exit_on_timeout=true
 PREFIX ?= $(HOME)/.local
 
-.PHONY: help setup setup-dev install uninstall compile run test lint format check soak bench lock clean
+.PHONY: help setup setup-dev install uninstall compile run test lint format check soak bench docs lock clean
 help: ## What each target does
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -67,13 +67,23 @@ soak: setup-dev ## The long runs: 100,000 crash states, a million fuzzed inputs
 bench: setup-dev ## Print the benchmark tables, each beside a peer in the same run
 	@for bench in log raft segmented slipstream topics control mqtt lake; do $(PY) -m bench.$$bench; done
 
+.venv/.docs: requirements/docs.lock | .venv/bin/python
+	$(PIP) install --require-hashes -r requirements/docs.lock
+	@touch $@
+
+docs: .venv/.docs ## Build the book under ./site, every link checked
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
+	@echo "the book is in site/index.html"
+
 lock: setup-dev ## Resolve the pinned dependencies anew
 	$(PIP) install uv
 	.venv/bin/uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11 \
 	  --no-emit-index-url --group build pyproject.toml -o requirements/base.lock
 	.venv/bin/uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11 \
 	  --no-emit-index-url --all-extras --group dev -c requirements/base.lock pyproject.toml -o requirements/dev.lock
+	.venv/bin/uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11 \
+	  --no-emit-index-url --group docs -c requirements/base.lock -c requirements/dev.lock -o requirements/docs.lock
 
 clean: ## Remove everything that was built
-	rm -rf .venv build dist .hot-stamp src/*.egg-info
+	rm -rf .venv build dist site .hot-stamp src/*.egg-info
 	find src -name '*.so' -delete

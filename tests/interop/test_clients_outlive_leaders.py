@@ -172,9 +172,10 @@ def test_clients_of_other_nodes_stay_connected_when_their_leader_is_killed(
     clean.join(DEADLINE_SECONDS)
     assert isinstance(clean.end, Disconnect) and clean.end.reason_code is ReasonCode.SERVER_MOVED
     assert metric(cluster, near, "quantum_resumed_total") - resumed >= 3
-    for client in (lasting, clean.client, once, plain):
-        shut(client)
+    hang_up(lasting)
     reader.join(DEADLINE_SECONDS)
+    for client in (lasting, clean.client, once, plain):
+        client.cut()
 
 
 def wait_for_more(publishers: list[Publisher]) -> None:
@@ -188,9 +189,8 @@ def wait_for_more(publishers: list[Publisher]) -> None:
     until(more, "publishing goes on")
 
 
-def shut(client: Client) -> None:
-    """End a connection that a thread may be reading."""
+def hang_up(client: Client) -> None:
+    """Let the thread that reads a connection see its end; the socket is closed behind it."""
     assert isinstance(client.line, SocketLine)
     with contextlib.suppress(OSError):
         client.line._socket.shutdown(socket.SHUT_RDWR)
-    client.cut()

@@ -75,7 +75,6 @@ def test_a_full_disk_and_a_lost_quorum_are_named_to_who_asks_about_a_client(
         cluster.until(lambda: said("does not work: only", "→ free some room"), "the disk is named")
         assert quantum(cluster, "why", "nobody").exit_code == Exit.FAILED
         ballast.unlink()
-        cluster.until(lambda: not said("does not work"), "it is well again")
 
         stopped = [cluster.pid(node) for node in (2, 3)]
         try:
@@ -86,4 +85,3 @@ def test_a_full_disk_and_a_lost_quorum_are_named_to_who_asks_about_a_client(
             for pid in stopped:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
-        cluster.until(lambda: quantum(cluster, "why", "1").exit_code == 0, "it is well again")

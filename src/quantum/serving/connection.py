@@ -219,7 +219,6 @@ class Connection(SessionClient):
             return
         if isinstance(wire, ResumedWire):
             wire = wire.wire
-        self.service.meters.resumed += 1
         self.wire = self._resumed = ResumedWire(wire, memory, self._on_resumed)
         patience_ms = min(self._keep_alive_ms or RESUME_MS_MAX, RESUME_MS_MAX)
         self._connect_deadline_ms = self.service.tick_ms + patience_ms
@@ -247,6 +246,7 @@ class Connection(SessionClient):
     def _say_again(self) -> None:
         resumed, self._resumed = self._resumed, None
         if resumed is not None and self.phase is not Phase.CLOSED:
+            self.service.meters.resumed += 1
             said = resumed.go_on()
             if said:
                 self.received(said)

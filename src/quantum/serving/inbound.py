@@ -145,6 +145,7 @@ class Inbound:
     def _wait_for(self, run: Run) -> None:
         self._answers.append(run)
         connection = self._connection
+        run.began_ms = connection.service.clock_ms()
         if run.acks[0] != PUBREC:
             self._open += run.count
         if connection.is_v5 and self.unanswered > connection.limits.receive_maximum:

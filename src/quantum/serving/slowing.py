@@ -17,6 +17,7 @@ from quantum.serving.backpressure import Level
 
 if TYPE_CHECKING:
     from quantum.serving.connection import Connection
+    from quantum.serving.prg import Prg
     from quantum.serving.session_client import SessionClient
     from quantum.serving.tenant import Tenant
 
@@ -29,13 +30,15 @@ STUCK_MS_MAX: Final = 30_000
 class Slowing:
     """Whom one subscriber slows. Made when its queue is too long for the first time."""
 
-    __slots__ = ("_elsewhere", "_level", "_subscriber")
+    __slots__ = ("_elsewhere", "_homes", "_level", "_subscriber")
 
     def __init__(self, subscriber: SessionClient) -> None:
         self._subscriber = subscriber
         self._level = Level(SLOW_BYTES_MAX, subscriber.home.soon)
         self._elsewhere: dict[tuple[int, bytes], int] = {}
         """Publishers that other nodes serve: their partitions and ids, and those nodes."""
+        self._homes: dict[bytes, Prg] = {}
+        """The partitions of publishers that were slowed: each message asks, and a hash costs."""
 
     @property
     def is_high(self) -> bool:
@@ -48,6 +51,8 @@ class Slowing:
     def weigh(self, queued_bytes: int) -> None:
         """Take in how much waits for the subscriber."""
         self._level.add(queued_bytes - self._level.amount)
+        if self._homes and not self._level.is_high:
+            self._homes.clear()
         if self._elsewhere and not self._level.is_high:
             self._let_go_elsewhere()
 
@@ -55,8 +60,9 @@ class Slowing:
         """Leave a publisher unread until less waits, wherever it is served."""
         if not self._level.is_high or not publisher:
             return
-        tenant = self._subscriber.home
-        prg = tenant.session_prg(publisher)
+        prg = self._homes.get(publisher)
+        if prg is None:
+            prg = self._homes[publisher] = self._subscriber.home.session_prg(publisher)
         if prg.leading:
             connection = prg.connections.get(publisher)
             if connection is not None and only_publishes(connection):

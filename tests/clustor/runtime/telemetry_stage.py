@@ -50,6 +50,7 @@ class StageNode:
     reaches: set[int] = field(default_factory=set)
     pki: Path = Path("/nowhere")
     control: None = None
+    duties: None = None
     loop_watch: LoopWatch = field(default_factory=LoopWatch)
     disk_checked: None = None
     draining: bool = False

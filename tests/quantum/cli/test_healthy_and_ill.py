@@ -223,6 +223,9 @@ class TestIll:
         is_said = name in ("the disk is full", "the group has stopped", "the control plane is away")
         assert len(problems) == is_said, problems
         assert all(re.search("; (make|mend|bring)", each) for each in problems)
+        gate, clause = state.gate
+        shut = gate_words({"gate": gate, "failed_clause": clause})
+        assert shut == ("gate open" if gate == "Open" else f"gate shut: {clause}")
 
 
 def test_whatever_holds_and_is_no_daily_work_has_a_next_step() -> None:

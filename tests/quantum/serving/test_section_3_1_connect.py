@@ -148,13 +148,18 @@ class TestSessions:
         lab.advance(59)
         assert connect(lab, client_id=name, clean=False).connack.session_present
 
-    def test_an_interval_above_the_servers_is_lowered_and_announced(self, broker: Dialer) -> None:
+    def test_an_interval_above_the_servers_is_lowered_and_announced(self) -> None:
         """§3.2.2.3.2"""
-        most = MqttLimits().session_expiry_seconds_max
-        client = connect(broker, session_expiry_interval=0xFFFF_FFFF)
-        assert client.connack.properties.session_expiry_interval == most
-        kept = connect(broker, session_expiry_interval=60)
+        lab = Lab(MqttLimits(session_expiry_seconds_max=3_600))
+        client = connect(lab, session_expiry_interval=0xFFFF_FFFF)
+        assert client.connack.properties.session_expiry_interval == 3_600
+        kept = connect(lab, session_expiry_interval=60)
         assert kept.connack.properties.session_expiry_interval is None
+
+    def test_by_default_no_interval_is_lowered(self, broker: Dialer) -> None:
+        for asked in (60, 0xFFFF_FFFF):
+            client = connect(broker, session_expiry_interval=asked)
+            assert client.connack.properties.session_expiry_interval is None
 
 
 class TestClientIds:

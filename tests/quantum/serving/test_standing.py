@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import count
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from clustor.raft.control_plane import CacheState
 from clustor.raft.fallback import BlockingReason
 from clustor.raft.reads import FailedClause
+from clustor.runtime.telemetry_why import GroupWhy
 from quantum.mqtt import (
     Connack,
     Connect,
@@ -136,7 +139,9 @@ class StandingLab(Lab):
         return self.service.tenants[TENANT].prgs[number]
 
     def why(self, client_id: bytes) -> list[tuple[ClientClause, str]]:
-        facts = ClientWhy(self.service, None).facts(self.service.tenants[TENANT], client_id)  # type: ignore[arg-type]
+        groups = SimpleNamespace(explain=lambda *_: (None, SimpleNamespace(holds=False)))
+        whys = ClientWhy(self.service, cast("GroupWhy", groups))
+        facts = whys.facts(self.service.tenants[TENANT], client_id)
         return [(each.clause, each.sentence) for each in explain_client(facts)]
 
     def topic_of(self, number: int, *, prefix: str = "t") -> bytes:

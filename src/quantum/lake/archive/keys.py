@@ -47,6 +47,7 @@ class DirectoryKeys:
         except (KeyUnavailable, ChecksumMismatch, UnsupportedFormat) as error:
             wanted = f"{KEYRING_FILE} of tenant {prg.tenant}"
             facts: dict[str, Any] = {"wanted": wanted, "given": self} | error.facts
+            facts.pop("directory", None)  # it is what was given
             raise WrongKey(error.reason, prg=prg, **facts) from error
 
     def __str__(self) -> str:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from clustor.raft.profiles import CONSISTENCY_PROFILE
 from clustor.raft.types import ReplicaId
-from quantum.serving.feed_page import FeedRequest, decode_page, prove
+from quantum.serving.feed_page import FeedRequest, decode_page, key_name, prove
 from quantum.serving.feeding import Feeding
 from tests.clustor.replica.harness import PARTITION, Cluster, Node, put
 
@@ -125,6 +125,19 @@ async def test_followers_answer_too_and_nobody_without_a_leader() -> None:
     cluster.run(3_000)
     bench.now_ms += 10_000
     assert (await bench.ask(1, 2_000))[0] == 200, "and again when there is one"
+
+
+async def test_item_12_a_refusal_names_the_key_or_the_clock() -> None:
+    """Issue 20: who has other keys learns which are wanted; who has the time wrong, by how much."""
+    cluster, leader = filled(1)
+    bench = Bench(cluster, leader)
+    now_ms = time.time_ns() // 1_000_000
+    query = {"from": "1", "bytes": "100", "at": str(now_ms), "proof": "1.00"}
+    code, said = cast("Any", bench.feeding.page("dev", "0", query))
+    assert (code, said["wanted"]) == (403, key_name(cluster.keys))
+    code, said = cast("Any", bench.feeding.page("dev", "0", query | {"at": str(now_ms - 900_000)}))
+    assert code == 403 and "wanted" not in said
+    assert "the reader's clock is 900 s behind ours" in said["error"]
 
 
 async def test_questions_that_prove_nothing_are_refused() -> None:

@@ -306,7 +306,7 @@ def test_simulate_and_package(tmp_path: Path) -> None:
         (["verify", "--data", "V", "--table", "T"], 3, "there is no table here"),
         (["ingest", "--data", "T", "--table", "T"], 2, "directory"),
         (["ingest", "--cluster", "nowhere", "--table", "T"], 2, "nowhere"),
-        (["ingest", "--data", "V", "--table", "T", "--views", "T"], 1, "views"),
+        (["ingest", "--data", "V", "--table", "T", "--views", "T"], 2, "--views: cannot read"),
         (["replay", "--data", "V", "--to", "99"], 3, "does not go so far"),
         (["replay", "--data", "V", "--live"], 2, "--live compares a --cluster"),
         (["replay", "--data", "V", "--at", "noon"], 2, "with its zone"),

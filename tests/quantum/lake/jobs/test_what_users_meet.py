@@ -23,11 +23,12 @@ from quantum.lake.errors import BadAddress, WrongKey
 from quantum.lake.jobs import View, find_divergences, read_views
 from quantum.lake.jobs.checking import PATIENCE_SECONDS, TIMEOUT_SECONDS
 from quantum.lake.jobs.choosing import INLINE_BYTES_MAX, choose, log_bytes
-from quantum.lake.jobs.measuring import percentile
+from quantum.lake.jobs.measuring import measure_topics, percentile
 from quantum.lake.jobs.report import time_span
 from quantum.lake.jobs.sources import open_logs
 from quantum.lake.jobs.verify import verify
 from quantum.lake.options import keys_named, parse_options
+from quantum.lake.planner import OnGap
 from quantum.lake.refusals import BadOption
 from quantum.lake.schema import NAMES, SCHEMA_VERSION
 from quantum.lake.session import logging_of
@@ -36,7 +37,7 @@ from quantum.lake.table import DirectoryStore, Table
 from tests.clustor.runtime.waiting import free_ports
 from tests.interop.test_lake_connect import audited_node
 from tests.quantum.lake.jobs.logs import NOON_MS, MemorySource, record
-from tests.quantum.lake.jobs.tables import filled
+from tests.quantum.lake.jobs.tables import filled, rows
 from tests.quantum.lake.jobs.test_commands import INLINE, lines, run, write_story
 from tests.quantum.lake.jobs.test_ingest import story
 from tests.quantum.lake.log_directory import LogDirectory
@@ -99,12 +100,14 @@ def test_item_11_what_came_later_is_counted_row_by_row() -> None:
     assert verify(log, store).behind_rows == 0
 
 
-def test_item_11_a_partition_that_appeared_later_counts(tmp_path: Path) -> None:
+def test_item_11_a_partition_that_appeared_later_counts() -> None:
     log, store = story()[0], MemoryStore()
     kept = log.logs.pop(PrgId("dev", 1))
     filled(log, store)
+    root = verify(log, store).root
     log.logs[PrgId("dev", 1)] = kept
     verdict = verify(log, store)
+    assert verdict.root == root, "of what was compared"
     assert [each.is_covered for each in verdict.partitions] == [True, False]
     assert verdict.behind_rows > 0
 
@@ -129,8 +132,8 @@ def test_item_11_a_repeated_verify_waits_for_a_table_that_is_being_filled(
 
 
 def test_item_11_replay_says_equal(var: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = lines(run("replay", "--data", var, "--json", *INLINE))[-2:]
-    live = {row["prg"]: (row["index"], row["digest"]) for row in rows}
+    replayed = lines(run("replay", "--data", var, "--json", *INLINE))[-2:]
+    live = {row["prg"]: (row["index"], row["digest"]) for row in replayed}
     monkeypatch.setattr("quantum.lake.jobs.live.live_digests", lambda _: live)
     monkeypatch.setattr("quantum.cli.lake_options.where_of", lambda *_: str(var))
     asked = ["replay", "--cluster", "127.0.0.1:1", "--live", *INLINE]
@@ -333,17 +336,17 @@ def test_item_13_size_decides_who_works(
 
 @pytest.mark.usefixtures("no_spark")
 def test_item_13_every_job_runs_in_this_process_and_says_so(var: Path, tmp_path: Path) -> None:
-    table, node = tmp_path / "table", audited_node(tmp_path / "node")
-    logs, rows = ["--data", var], ["--table", table]
+    node = audited_node(tmp_path / "node")
+    logs, table = ["--data", var], ["--table", tmp_path / "table"]
     jobs: dict[str, list[Any]] = {
-        "ingest": [*logs, *rows, "--once"],
-        "verify": [*logs, *rows],
+        "ingest": [*logs, *table, "--once"],
+        "verify": [*logs, *table],
         "replay": logs,
-        "compact": [*rows, "--files-min", "2"],
-        "usage": [*rows, "--out", tmp_path / "usage"],
+        "compact": [*table, "--files-min", "2"],
+        "usage": [*table, "--out", tmp_path / "usage"],
         "audit": [node],
         "simulate": ["--sessions", "2000", "--prgs", "8", "--grown-prgs", "9", "--nodes", "3"],
-        "report": [*rows, "--out", tmp_path / "page.html"],
+        "report": [*table, "--out", tmp_path / "page.html"],
     }
     for name, arguments in jobs.items():
         quiet = run(name, *arguments)
@@ -357,6 +360,18 @@ def test_item_13_every_job_runs_in_this_process_and_says_so(var: Path, tmp_path:
     assert "<svg" in (tmp_path / "page.html").read_text()
     counted = pq.read_table(tmp_path / "usage")
     assert sum(counted.column("messages").to_pylist()) == 11
+
+
+@pytest.mark.usefixtures("no_spark")
+def test_item_13_ingest_and_compact_tell_how_far_they_are(var: Path, tmp_path: Path) -> None:
+    table = ["--table", tmp_path / "table", "--progress", *INLINE]
+    done = run("ingest", "--data", var, "--once", "--batch-bytes", "300", *table)
+    told = done.stderr.splitlines()
+    assert "ingest: 1 of 1 tasks are done" in told or "ingest: 2 of 2 tasks are done" in told
+    commits = [line for line in told if line.startswith("ingest: version ")]
+    assert len(commits) > 1, "each commit has its line"
+    done = run("compact", "--files-min", "2", *table)
+    assert any(" files became " in line for line in done.stderr.splitlines()), done.output
 
 
 @pytest.mark.usefixtures("no_spark")
@@ -381,11 +396,20 @@ def test_item_13_percentiles(count: int, percent: int, wanted: int) -> None:
     assert percentile(list(range(1, count + 1)), percent) == wanted
 
 
+def test_item_13_what_nobody_published_is_not_counted() -> None:
+    log, store = story()[0], MemoryStore()
+    log.bases[PrgId("dev", 1)] = 1
+    filled(log, store, on_gap=OnGap.ROW, loose=True)
+    kinds = [row["row_kind"] for row in rows(store)]
+    counted = sum(row["messages"] for row in measure_topics(store))
+    assert counted == len(kinds) - 1 == len([kind for kind in kinds if kind != "gap"])
+
+
 def test_item_13_limits_are_judged_here(var: Path, tmp_path: Path) -> None:
-    rows = ["--table", tmp_path / "table"]
-    assert run("ingest", "--data", var, *rows, "--once", *INLINE).exit_code == 0
+    table = ["--table", tmp_path / "table"]
+    assert run("ingest", "--data", var, *table, "--once", *INLINE).exit_code == 0
     (tmp_path / "limits.toml").write_text("[dev]\nmessages = 3\nsessions = 99\n")
-    done = run("usage", *rows, "--limits", tmp_path / "limits.toml", "--json", *INLINE)
+    done = run("usage", *table, "--limits", tmp_path / "limits.toml", "--json", *INLINE)
     assert done.exit_code == Exit.CONFLICT
     beyond = [row for row in lines(done) if "allowed" in row]
     assert beyond and {row["resource"] for row in beyond} == {"messages"}
