@@ -12,14 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from quantum.broker.state import State
 
+KEYS_MAX: Final = 1 << 18
+"""Of more keys than this nobody wants to hear: a full snapshot costs no more than their delta, and
+clients that come and go under ever new names must not fill the memory until the next one."""
+
 MARKS_MAX: Final = 4
 """More emissions in a row do not fail without a full one that succeeds."""
 
+_T = TypeVar("_T")
 GroupKey: TypeAlias = tuple[bytes, bytes]
 Interest: TypeAlias = tuple[bytes, int]
 
@@ -40,6 +45,22 @@ class Changes:
     told_places: dict[bytes, None] = field(default_factory=dict)
     retained: set[bytes] = field(default_factory=set)
     interests: set[Interest] = field(default_factory=set)
+    is_lost: bool = False
+    """Whether there were too many: what changed since the mark is not known."""
+
+    def __len__(self) -> int:
+        """How many keys are held here, some of them twice."""
+        places = len(self.session_places) + len(self.group_places) + len(self.told_places)
+        kept = len(self.sessions) + len(self.retained) + len(self.interests)
+        return places + kept + len(self.groups) + len(self.told)
+
+    def lose(self) -> None:
+        """Forget everything: there were too many."""
+        for each in (self.sessions, self.groups, self.told, self.retained, self.interests):
+            each.clear()
+        for places in (self.session_places, self.group_places, self.told_places):
+            places.clear()
+        self.is_lost = True
 
     def session_came(self, client_id: bytes) -> None:
         self.session_places.pop(client_id, None)
@@ -75,6 +96,41 @@ class Changes:
             self.group_came(key)
         for topic_filter in later.told_places:
             self.told_first(topic_filter)
+
+
+class _DeafSet(set[_T]):
+    """A set that nothing gets into."""
+
+    def add(self, element: _T) -> None:
+        """Hear nothing."""
+
+
+class _DeafDict(dict[_T, None]):
+    """A dict that nothing gets into."""
+
+    def __setitem__(self, key: _T, value: None) -> None:
+        """Hear nothing."""
+
+
+UNHEARD: Final = Changes(
+    _DeafSet(),
+    _DeafDict(),
+    _DeafSet(),
+    _DeafDict(),
+    _DeafSet(),
+    _DeafDict(),
+    _DeafSet(),
+    _DeafSet(),
+)
+"""What changes where nobody has marked a moment: nothing is kept of it."""
+
+
+def bound_changes(state: State) -> None:
+    """Give up what changed since the last mark once that is too much; asked now and then."""
+    changes = state.changes
+    if len(changes) > KEYS_MAX:
+        changes.lose()
+        state.changes = UNHEARD
 
 
 Totals: TypeAlias = tuple[int, ...]
@@ -144,6 +200,8 @@ class Marks:
             return None
         newest_at = len(bases) - 1 - bases[::-1].index(base_index)
         self._marks = self._marks[newest_at:]
+        if any(changes.is_lost for changes in _changes(self._marks)):
+            return None
         found = Changes()
         for changes in _changes(self._marks):
             found.add(changes)

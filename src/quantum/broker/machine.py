@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import assert_never
+from typing import Final, assert_never
 
 import msgspec
 from xxhash import xxh3_128
@@ -21,7 +21,7 @@ from quantum.broker.attaching import (
     apply_remove_session,
     end_overfull,
 )
-from quantum.broker.changes import Marks
+from quantum.broker.changes import Marks, bound_changes
 from quantum.broker.commands import (
     PUBLISHES,
     Acknowledge,
@@ -67,6 +67,9 @@ from quantum.broker.snapshot import state_frames
 from quantum.broker.state import State
 from quantum.broker.subscribing import apply_subscribe, apply_unsubscribe
 
+_BOUND_EVERY: Final = 64
+"""So many entries add less than a bound may be exceeded by."""
+
 
 class Broker:
     """One replica's copy of a partition's sessions, subscriptions, queues and retained messages."""
@@ -91,6 +94,8 @@ class Broker:
         if index <= state.applied_index:
             raise BrokerMisuse("applied already", index=index, applied_index=state.applied_index)
         state.applied_index = index
+        if index % _BOUND_EVERY == 0:
+            bound_changes(state)
         if not self._collects:
             return self._apply_all(commands, [], [])
         effects: list[Effect] = []

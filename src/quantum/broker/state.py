@@ -5,7 +5,7 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from quantum.broker.changes import Changes
+from quantum.broker.changes import UNHEARD, Changes
 from quantum.broker.channels import Channels
 from quantum.broker.effects import Effect
 from quantum.broker.full_queues import FullQueue
@@ -133,7 +133,7 @@ class State:
         """How many messages were dropped because they expired or nobody was left to have them."""
         self.effects: list[Effect] | None = None
         """None where nobody wants to know: this replica does not lead."""
-        self.changes = Changes()
+        self.changes: Changes = UNHEARD
         """What changed since the newest mark, by key; of no replica's state (`changes`)."""
         self.wills: list[tuple[int, Message]] | None = None
         """Wills that were said about topics of this partition, and when: the log has no record

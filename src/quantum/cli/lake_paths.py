@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from quantum.cli.exits import Exit, fail
 
-_WRITTEN: Final = frozenset({("simulate", "loads"), ("report", "out")})
+_WRITTEN: Final = {("simulate", "loads"): b"PAR1", ("report", "out"): b"<!doctype html>"}
+"""What a command writes, and how such a file begins: nothing else is written over."""
 
 
 def checked_paths(command: Callable[..., None]) -> Callable[..., None]:
@@ -32,12 +33,21 @@ def _check(command: str, name: str, path: Path) -> None:
     try:
         if is_written:
             _try_file(path)
+            _require_ours(name, path, _WRITTEN.get((command, name), b""))
         else:
             with path.open("rb"):
                 pass
     except OSError as error:
         verb = "write" if is_written else "read"
         fail(f"--{name.replace('_', '-')}: cannot {verb} {path}: {error.strerror}", Exit.USAGE)
+
+
+def _require_ours(name: str, path: Path, beginning: bytes) -> None:
+    """Refuse to write over a file that is something else."""
+    if path.is_file() and path.stat().st_size:
+        with path.open("rb") as file:
+            if not file.read(len(beginning)).startswith(beginning):
+                fail(f"--{name}: {path} is there and is something else: name another", Exit.USAGE)
 
 
 def _try_file(path: Path) -> None:

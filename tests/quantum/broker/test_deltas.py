@@ -10,7 +10,15 @@ from typing import TypeAlias
 import pytest
 from xxhash import xxh3_128_digest
 
-from quantum.broker import Broker, BrokerSettings, SnapshotUnusable
+from quantum.broker import (
+    Attach,
+    Broker,
+    BrokerSettings,
+    RemoveSession,
+    SnapshotUnusable,
+    changes,
+    encode_command,
+)
 from quantum.broker.changes import MARKS_MAX, Changes, Mark, Marks
 from quantum.broker.errors import BrokerMisuse
 from tests.quantum.broker.desk import SETTINGS, Desk, spec
@@ -240,6 +248,31 @@ def test_a_moment_is_forgotten_after_a_few_others() -> None:
     assert broker.delta(1) is not None, "what failed in between does no harm"
     assert broker.delta(3) is not None
     assert broker.delta(2) is None, "who goes on from 3 has no use for what was before"
+
+
+def test_nothing_is_kept_of_changes_that_nobody_will_ask_for() -> None:
+    desk = peopled_desk()
+    assert len(desk.follower.state.changes) == 0, "nobody has marked a moment there"
+    assert desk.follower.delta(0) is None
+
+
+def test_too_many_changes_are_forgotten_and_the_next_mark_begins_anew(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(changes, "KEYS_MAX", 30)
+    broker = Broker(SETTINGS)
+    broker.mark(0)
+    for index in range(1, 200):
+        attach = Attach(1_000, b"client %d" % index, clean_start=True, expiry_seconds=0, window=1)
+        broker.apply_batch(index, [encode_command(attach)])
+        assert len(broker.state.changes) <= 30 + 3 * 64
+    assert broker.delta(0) is None and len(broker.state.changes) == 0
+    broker.mark(199)
+    copy = Broker(SETTINGS)
+    copy.restore(broker.snapshot())
+    broker.apply_batch(200, [encode_command(RemoveSession(2_000, b"client 5"))])
+    delta = broker.delta(199)
+    assert delta is not None
+    copy.restore_delta(delta)
+    assert copy.digest() == broker.digest()
 
 
 def test_a_delta_of_another_state_is_refused_and_nothing_is_left() -> None:

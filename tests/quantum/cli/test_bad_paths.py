@@ -175,3 +175,21 @@ def test_what_may_not_be_read_is_one_line(line: list[str], unreadable: Path) -> 
     assert ended.returncode not in (0, 1, 70), ended.stderr
     (said,) = ended.stderr.splitlines()
     assert said.startswith("quantum: ") and "ermission" in said, said
+
+
+@pytest.mark.parametrize(
+    "line",
+    [["simulate", "--loads"], ["report", "--table", "/proc/nope", "--out"]],
+    ids=["loads", "page"],
+)
+def test_a_file_that_is_something_else_is_not_written_over(
+    line: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    mine = tmp_path / "mine"
+    mine.write_text("my own words")
+    code, said = run(["lake", *line, str(mine)], monkeypatch, capsys)
+    assert (code, mine.read_text()) == (2, "my own words")
+    assert "is there and is something else" in said
