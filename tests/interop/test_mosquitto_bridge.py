@@ -71,8 +71,21 @@ def bridged(place: Place, directory: Path, version: str) -> Iterator[Bridge]:
         bridge.stop()
 
 
+@dataclass
+class Hearing:
+    """A mosquitto_sub, and what it said until it was subscribed: a session's queue comes first."""
+
+    process: subprocess.Popen[str]
+    early: list[str]
+
+    def payloads(self) -> list[str]:
+        """What it heard until it had enough."""
+        said = self.early + lines(self.process)
+        return [line.rstrip("\n")[2:] for line in said if line.startswith("> ")]
+
+
 @contextmanager
-def hearing(port: int, topic: str, count: int, *more: str) -> Iterator[subprocess.Popen[str]]:
+def hearing(port: int, topic: str, count: int, *more: str) -> Iterator[Hearing]:
     """Run mosquitto_sub until it has heard so many; it says when it is subscribed."""
     command = ["stdbuf", "-oL", "mosquitto_sub", "-h", HOST, "-p", str(port), "-t", topic]
     process = subprocess.Popen(
@@ -80,21 +93,18 @@ def hearing(port: int, topic: str, count: int, *more: str) -> Iterator[subproces
         text=True,
         stdout=subprocess.PIPE,
     )
+    assert process.stdout is not None
+    early: list[str] = []
     try:
-        assert process.stdout is not None
         for line in process.stdout:
+            early.append(line)
             if line.startswith("Subscribed"):
                 break
-        yield process
+        yield Hearing(process, early)
     finally:
         process.kill()
         process.wait()
-        assert process.stdout is not None
         process.stdout.close()
-
-
-def heard(process: subprocess.Popen[str]) -> list[str]:
-    return [line[2:] for line in lines(process) if line.startswith("> ")]
 
 
 def send(place: Place, port: int, topic: str, *payloads: str, qos: str = "1") -> None:
@@ -112,9 +122,9 @@ def test_what_one_side_publishes_the_other_hears(
             ("up", bridge.port, place.far.mqtt),
             ("down", place.far.mqtt, bridge.port),
         ):
-            with hearing(target, f"{bridge.name}/{way}/#", len(sent)) as process:
+            with hearing(target, f"{bridge.name}/{way}/#", len(sent)) as there:
                 send(place, source, f"{bridge.name}/{way}/x", *sent)
-                assert heard(process) == sent
+                assert there.payloads() == sent
 
 
 @VERSIONS
@@ -131,8 +141,8 @@ def test_a_topic_that_goes_both_ways_makes_no_loop(
             with hearing(source, topic, 2) as here, hearing(target, topic, 2) as there:
                 send(place, source, topic, "first", qos="2")
                 send(place, source, topic, "second", qos="2")
-                assert heard(there) == ["first", "second"]
-                assert heard(here) == ["first", "second"]
+                assert there.payloads() == ["first", "second"]
+                assert here.payloads() == ["first", "second"]
 
 
 def test_what_it_missed_waits_for_a_bridge(place: Place, tmp_path: Path) -> None:
@@ -146,8 +156,8 @@ def test_what_it_missed_waits_for_a_bridge(place: Place, tmp_path: Path) -> None
         send(place, place.far.mqtt, topic, "one", "two")
         bridge.start()
         until(lambda: is_listening(bridge.port), "the bridge is back")
-        with hearing(bridge.port, topic, 2, "-c", "-i", "local") as process:
-            assert heard(process) == ["one", "two"]
+        with hearing(bridge.port, topic, 2, "-c", "-i", "local") as local:
+            assert local.payloads() == ["one", "two"]
 
 
 def is_listening(port: int) -> bool:

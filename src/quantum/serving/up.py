@@ -51,6 +51,8 @@ from quantum.serving.views import BrokerPages
 _ONE: Final = NodeId(1)
 MQTT_PORT: Final = 1883
 ADMIN_DEFAULT: Final = "127.0.0.1:9080"
+_WORD_SECONDS: Final = 10.0  # for the control plane's first word
+_LOOK_SECONDS: Final = 0.02
 _OWN_GROUPS: Final = 2  # the key-value store's and the control plane's
 _EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104  # compared with, never bound
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
@@ -113,7 +115,7 @@ async def serve_alone(
             listeners.follow(keeper)
         await listeners.start()
         node.listeners = listeners.addresses
-        when_all_led(service, ready)
+        when_all_served(service, ready)
         return closing(listeners.stop_accepting, archiving, end_traces)
 
     await serve_node(cluster, _ONE, data, settings.data / CLUSTER_FILE, extend, stop=stop)
@@ -222,14 +224,23 @@ def _door(address: ListenAddress | None) -> Door | None:
     return None if address is None else Door(address.host, address.port)
 
 
-def when_all_led(service: BrokerService, then: Callable[[], None]) -> None:
-    """Call `then` once every partition is served here."""
+def when_all_served(service: BrokerService, then: Callable[[], None]) -> None:
+    """Call `then` once every partition is led here and lets clients in.
+
+    A leader waits for the control plane's word first, which comes a moment later; where it does
+    not come for long, status says more than silence would.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _WORD_SECONDS
 
     def look() -> None:
         for tenant in service.tenants.values():
             for prg in tenant.prgs:
                 if not prg.leading:
                     tenant.when_led(prg.number, look)
+                    return
+                if prg.closed and loop.time() < deadline:
+                    loop.call_later(_LOOK_SECONDS, look)
                     return
         then()
 
