@@ -59,7 +59,7 @@ def _problems(found: dict[str, Any]) -> list[str]:
         free = found["disk"]["free_bytes"] / 1e6
         lines.append(f"writes are refused: only {free:.0f} MB are free on the disk; make room")
     for cause in found.get("closed", [])[:1]:
-        lines.append(f"clients must wait: {cause}; it ends when the control plane answers")
+        lines.append(f"clients must wait: {cause}; bring the control plane back")
     return lines
 
 
