@@ -50,12 +50,19 @@ def test_a_disk_that_is_too_small_is_one_line_before_anything_is_made(home: Path
     assert not (home / "var").exists()
 
 
+def blocks_of(path: Path) -> int:
+    try:
+        return path.lstat().st_blocks
+    except FileNotFoundError:  # the broker is running, and replaces files
+        return 0
+
+
 def test_a_fresh_directory_is_small_and_status_tells_of_groups_that_stopped(
     tmp_path: Path,
 ) -> None:
     data = tmp_path / "var"
     with BrokerProcess(data) as broker:
-        blocks = sum(path.lstat().st_blocks for path in data.rglob("*"))
+        blocks = sum(blocks_of(path) for path in data.rglob("*"))
         assert blocks * 512 <= FRESH_BYTES_MAX
         status = ("status", "--admin", f"{HOST}:{broker.admin.port}")
         healthy = quantum(*status)

@@ -88,8 +88,11 @@ async def serve_alone(
     async def extend(node: Node, admin: AdminServer, _file: Path) -> Callable[[], None]:
         node.on_group_stopped = end_unready
 
-        def ready() -> None:
+        def led() -> None:
             node.on_group_stopped = lambda _group, _why: None
+            when_open(service, ready)
+
+        def ready() -> None:
             doors = listeners.open.items()
             note_listening(settings.data, {name: f"{at.host}:{at.port}" for name, (_, at) in doors})
             _greet(say, settings, listeners, command)
@@ -115,7 +118,7 @@ async def serve_alone(
             listeners.follow(keeper)
         await listeners.start()
         node.listeners = listeners.addresses
-        when_all_served(service, ready)
+        when_all_led(service, led)
         return closing(listeners.stop_accepting, archiving, end_traces)
 
     await serve_node(cluster, _ONE, data, settings.data / CLUSTER_FILE, extend, stop=stop)
@@ -224,8 +227,22 @@ def _door(address: ListenAddress | None) -> Door | None:
     return None if address is None else Door(address.host, address.port)
 
 
-def when_all_served(service: BrokerService, then: Callable[[], None]) -> None:
-    """Call `then` once every partition is led here and lets clients in.
+def when_all_led(service: BrokerService, then: Callable[[], None]) -> None:
+    """Call `then` once every partition is led here."""
+
+    def look() -> None:
+        for tenant in service.tenants.values():
+            for prg in tenant.prgs:
+                if not prg.leading:
+                    tenant.when_led(prg.number, look)
+                    return
+        then()
+
+    look()
+
+
+def when_open(service: BrokerService, then: Callable[[], None]) -> None:
+    """Call `then` once no partition keeps clients waiting.
 
     A leader waits for the control plane's word first, which comes a moment later; where it does
     not come for long, status says more than silence would.
@@ -234,15 +251,11 @@ def when_all_served(service: BrokerService, then: Callable[[], None]) -> None:
     deadline = loop.time() + _WORD_SECONDS
 
     def look() -> None:
-        for tenant in service.tenants.values():
-            for prg in tenant.prgs:
-                if not prg.leading:
-                    tenant.when_led(prg.number, look)
-                    return
-                if prg.closed and loop.time() < deadline:
-                    loop.call_later(_LOOK_SECONDS, look)
-                    return
-        then()
+        prgs = (prg for tenant in service.tenants.values() for prg in tenant.prgs)
+        if any(prg.closed for prg in prgs) and loop.time() < deadline:
+            loop.call_later(_LOOK_SECONDS, look)
+        else:
+            then()
 
     look()
 
