@@ -13,7 +13,7 @@ import pytest
 
 from tests.interop import luck
 from tests.interop.cluster_process import PATIENT, ClusterProcess
-from tests.interop.mqtt_places import all_listen, all_served
+from tests.interop.mqtt_places import all_served
 from tests.interop.test_half_open import Port
 from tests.quantum.serving.client import V311, Client, connect
 
@@ -26,7 +26,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
     data = tmp_path_factory.mktemp("before")
     with ClusterProcess(data, tenant_prgs=3, patience=PATIENT) as made:
         made.until(lambda: all_served(made), "every partition is served")
-        made.until(lambda: all_listen(made), "every node listens")
         yield made
 
 
