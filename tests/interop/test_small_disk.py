@@ -15,6 +15,7 @@ from typing import Final
 import pytest
 
 from quantum.cli.exits import Exit
+from quantum.mqtt import Publish, TopicName
 from tests.interop.broker_process import HOST, BrokerProcess
 from tests.interop.ordinary_user import IMPOSSIBLE
 from tests.interop.test_half_open import Port
@@ -70,7 +71,8 @@ def test_a_fresh_directory_is_small_and_status_tells_of_groups_that_stopped(
         assert "stopped" not in healthy.stdout
         # From here on no file of the broker can grow, as on a disk that takes no more.
         resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (1, 1))
-        client = connect(Port(broker.mqtt), clean=False)
+        client = connect(Port(broker.mqtt))
+        client.send(Publish(TopicName(b"any"), b"for the log", 1, packet_id=client.draw_id()))
         deadline = time.monotonic() + DEADLINE_SECONDS
         while not broker.page("/broker/status")["stopped"]:
             assert time.monotonic() < deadline, broker.last_words()

@@ -189,7 +189,7 @@ def _partition(prg: Prg) -> dict[str, Any]:
         "partition": prg.number,
         "group": int(prg.group.partition_id),
         "leader": prg.leader_node,
-        "serves": prg.leading,
+        "serves": prg.leading and not prg.closed,
         "state": "stopped" if prg.group.replica.failed is not None else "running",
         "sessions": len(state.sessions),
         "connected": len(prg.connections),
