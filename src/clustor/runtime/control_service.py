@@ -207,6 +207,11 @@ class ControlService:
         """This node's confirmed copy: `find` and `scan` read it, `local_age` says how old it is."""
         return self._copy.cache
 
+    def has_seen(self, revision: int) -> bool:
+        """Say whether the copy has what was done up to a revision; 0 is none."""
+        cursor = self.cache.cursor
+        return cursor is not None and 0 < revision <= cursor.revision
+
     def state(self) -> Reading:
         """Return what this node's replica has applied, without asking anybody."""
         return self.machine.kv

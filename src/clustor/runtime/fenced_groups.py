@@ -18,8 +18,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from clustor.control import (
+    Answer,
     ClearQuarantine,
     Command,
+    Done,
     Quarantine,
     QuarantineCause,
     Refused,
@@ -50,6 +52,7 @@ class _Held:
     group: HostedGroup
     detail: str
     is_known: bool = False  # the control plane holds it in quarantine: when no more, it may go on
+    revision: int = 0  # at which the control plane took the report; 0: it has not
     is_busy: bool = False
 
 
@@ -89,7 +92,8 @@ class FencedGroups:
             return  # nobody to tell, and nobody to say that it may go on: a restart opens it
         if self._reported(held.group) is not None:
             held.is_known = True
-        elif held.is_known:
+        elif held.is_known or control.has_seen(held.revision):
+            # Where the copy is behind the report and shows none, it was ended between two looks.
             if held.group.idle and not held.group.is_recorded:
                 self._beside(held, self._open(held))
         elif self._may_call(held.group):
@@ -99,7 +103,7 @@ class FencedGroups:
                 cause=_CAUSE,
                 detail=held.detail,
             )
-            self._beside(held, self._call(report))
+            self._beside(held, self._report(held, report))
 
     def _reported(self, group: HostedGroup) -> Quarantine | None:
         """Return what the control plane says of the replica here, by this node's copy."""
@@ -126,7 +130,12 @@ class FencedGroups:
         finally:
             held.is_busy = False
 
-    async def _call(self, command: Command) -> None:
+    async def _report(self, held: _Held, report: ReportQuarantine) -> None:
+        answer = await self._call(report)
+        if isinstance(answer, Done):
+            held.revision = answer.revision
+
+    async def _call(self, command: Command) -> Answer | None:
         control = self._node.control
         assert control is not None
         is_report = isinstance(command, ReportQuarantine)
@@ -134,9 +143,10 @@ class FencedGroups:
         try:
             answer = await call(command)
         except ControlUnavailable:
-            return  # with a later look
+            return None  # with a later look
         if isinstance(answer, Refused):
             journal.warning("a fenced group is not reported: %s", answer)
+        return answer
 
     def _take_back(self, group: HostedGroup) -> None:
         """Clear what an earlier life of this node has reported: the group was opened anew."""
@@ -146,9 +156,11 @@ class FencedGroups:
         if not self._is_repaired(group) and self._may_call(group):
             words = "the node was restarted, and has opened the group anew"
             number, node = int(group.partition_id), int(self._node.node_id)
-            self._spawn(
-                self._call(ClearQuarantine(partition_id=number, node_id=node, evidence=words))
-            )
+            clear = ClearQuarantine(partition_id=number, node_id=node, evidence=words)
+            self._spawn(self._clear(clear))
+
+    async def _clear(self, command: ClearQuarantine) -> None:
+        await self._call(command)
 
     async def _open(self, held: _Held) -> None:
         group, node = held.group, self._node

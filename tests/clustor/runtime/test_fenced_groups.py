@@ -10,8 +10,10 @@ from typing import Any, cast
 import pytest
 
 from clustor.control import (
+    Answer,
     ClearQuarantine,
     Command,
+    Done,
     Quarantine,
     QuarantineCause,
     ReportQuarantine,
@@ -61,13 +63,18 @@ class FakeControl:
         self.cache = KvMachine(StoreId(b"c" * 16))
         self.calls: list[Command] = []
         self.is_there = True
+        self.answer: Answer | None = None
+        self.seen_revision = 0
         self.group = SimpleNamespace(replica=SimpleNamespace(leader_id=1))
 
     async def call_for_node(self, command: Command) -> object:
         if not self.is_there:
             raise ControlUnavailable("no leader")
         self.calls.append(command)
-        return None
+        return self.answer
+
+    def has_seen(self, revision: int) -> bool:
+        return 0 < revision <= self.seen_revision
 
     call_as_steward = call_for_node
 
@@ -143,6 +150,21 @@ def test_it_is_not_opened_before_the_control_plane_knew_of_it() -> None:
     stage.look()
     assert len(stage.control.calls) == 1
     assert stage.group.replica.failed, "answered, but the copy does not show it yet"
+
+
+def test_a_quarantine_that_was_ended_between_two_looks_is_ended() -> None:
+    """It would be reported anew, and the operator's word lost."""
+    stage = Stage()
+    stage.control.answer = Done(5, {})
+    stage.look()
+    stage.control.seen_revision = 4
+    stage.look()
+    assert stage.group.replica.failed, "the copy does not show it yet"
+    stage.control.seen_revision = 5
+    reports = len(stage.control.calls)
+    stage.look()
+    assert stage.group.replica.ready and stage.group.quarantine is None
+    assert len(stage.control.calls) == reports
 
 
 def test_what_slips_again_is_held_again() -> None:
