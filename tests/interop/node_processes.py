@@ -95,6 +95,11 @@ class NodeProcesses:
             if group is not None and group["role"] == "Leader"
         }
 
+    def none_leads(self, among: set[int] | None = None) -> bool:
+        """Say whether all of `among` answer, and none believes to lead."""
+        groups = [self.group(node) for node in among or self.nodes]
+        return all(group is not None and group["role"] != "Leader" for group in groups)
+
     def wait_for_leader(self, among: set[int] | None = None) -> int:
         """Return the one node of `among` that leads, once exactly one does."""
         found: list[int] = []

@@ -96,7 +96,7 @@ async def torture(cluster: ClusterProcess, seed: int, seconds: float) -> None:
         for number in range(6)
     ]
     tasks = [asyncio.create_task(client.run()) for client in subscribers]
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(DRAIN_SECONDS):
         for subscriber in subscribers:
             await subscriber.subscribed.wait()
     tasks += [asyncio.create_task(client.run()) for client in publishers]

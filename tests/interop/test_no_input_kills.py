@@ -45,7 +45,7 @@ from tests.interop.broker_process import HOST, BrokerProcess
 from tests.interop.test_half_open import Port, metric
 from tests.quantum.serving.client import Client, connect
 
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 180.0
 ONE = NodeId(1)
 JSON_POST = "Content-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 
@@ -67,8 +67,10 @@ class PlantedBroker(BrokerProcess):
 
 def listening(pid: int) -> set[int]:
     """Name the ports that a process listens on."""
-    owned = {os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()}
-    found = set()
+    owned, found = set(), set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # it was closed meanwhile
+            owned.add(os.readlink(link))
     for line in Path(f"/proc/{pid}/net/tcp").read_text(encoding="ascii").splitlines()[1:]:
         fields = line.split()
         if fields[3] == "0A" and f"socket:[{fields[9]}]" in owned:
@@ -189,22 +191,31 @@ def test_no_web_page_speaks_to_the_admin_port(
 def test_half_open_admin_connections_are_bounded_and_others_are_served(
     broker: PlantedBroker,
 ) -> None:
-    with ExitStack() as held:
-        for _ in range(700):
-            line = held.enter_context(socket.create_connection((HOST, broker.admin.port), 60))
-            line.sendall(b"GET /st")
-        assert metric(broker, 'clustor_node_port_half_open{port="admin"}') <= 512
-        assert metric(broker, 'clustor_node_port_turned_away_total{port="admin"}') > 0
+    crowd(broker, "admin", broker.admin.port, 512, b"GET /st")
 
 
 @pytest.mark.usefixtures("witness")
 def test_the_peer_port_is_bounded_by_source(broker: PlantedBroker) -> None:
-    port = broker.peer_port
-    with ExitStack() as held:
-        for _ in range(300):
-            held.enter_context(socket.create_connection((HOST, port), 60))
-        assert metric(broker, 'clustor_node_port_half_open{port="peer"}') <= 128
-        assert metric(broker, 'clustor_node_port_turned_away_total{port="peer"}') > 0
+    crowd(broker, "peer", broker.peer_port, 128)
+
+
+def crowd(broker: PlantedBroker, name: str, port: int, bound: int, beginning: bytes = b"") -> None:
+    """Hold connections that say nothing whole: no more than the bound, and then others go.
+
+    A node hangs up on one that is late. A machine that opens fewer than the bound before that
+    begins again.
+    """
+    away = f'clustor_node_port_turned_away_total{{port="{name}"}}'
+    before, deadline = metric(broker, away), time.monotonic() + DEADLINE_SECONDS
+    while metric(broker, away) == before:
+        assert time.monotonic() < deadline, "nobody had to go"
+        with ExitStack() as held:
+            for _ in range(bound + 180):
+                line = socket.create_connection((HOST, port), DEADLINE_SECONDS)
+                held.enter_context(line)
+                with suppress(ConnectionError):  # it had to go
+                    line.sendall(beginning)
+            assert metric(broker, f'clustor_node_port_half_open{{port="{name}"}}') <= bound
 
 
 # What nobody has found yet: slips that were planted.
@@ -288,7 +299,9 @@ def test_zz_a_slip_in_a_machine_fences_its_group_and_the_others_go_on(
         line.sendall(upgrade() + put)
         answer = b""
         while len(answer.partition(b"\r\n\r\n")[2]) < 9:
-            answer += line.recv(1 << 16)
+            piece = line.recv(1 << 16)
+            assert piece, f"it hung up: {answer!r}"
+            answer += piece
     status = answer.partition(b"\r\n\r\n")[2][8]
     assert status in (1, 2), "it was not acknowledged"
     deadline = time.monotonic() + DEADLINE_SECONDS
@@ -296,8 +309,8 @@ def test_zz_a_slip_in_a_machine_fences_its_group_and_the_others_go_on(
         assert time.monotonic() < deadline, group
     assert "fenced by an error of our own (ZeroDivisionError" in group["problem"]
     assert not witness.publish(b"witness", b"others go on", 1).is_failure
-    code, why, _ = exchange(broker.admin, "GET", "/groups/1/why", None, headers={}, seconds=60)
-    assert code == 200 and "fenced by an error of our own" in json.dumps(why)
+    why = broker.page("/groups/1/why")
+    assert "fenced by an error of our own" in json.dumps(why)
     assert contained(broker, "group") >= 1
 
 
@@ -346,15 +359,18 @@ def test_repair_mode_keeps_to_the_admin_ports_tls(tmp_path: Path) -> None:
         while not found[0]:
             assert time.monotonic() < deadline and repairing.poll() is None
             with suppress(AdminUnreachable):
-                found = exchange(
-                    address, "GET", "/status", None, headers={}, seconds=10, credentials=caller
-                )[:2]
+                found = asked(address, caller)
         assert found[0] == 200 and found[1]["mode"] == "Repair"
-        code, _, _ = exchange(
-            address, "GET", "/status", None, headers={}, seconds=10, credentials=stranger
-        )
-        assert code == 401
+        assert asked(address, stranger)[0] == 401
         assert not say(address.port, request("GET /status")).startswith(b"HTTP/1.1 200")
     finally:
         repairing.terminate()
-        assert repairing.wait(90) == 0
+        assert repairing.wait(DEADLINE_SECONDS) == 0
+
+
+def asked(address: Address, who: Credentials) -> tuple[int, Any]:
+    """Ask for the status as somebody; return the code and the page."""
+    code, page, _ = exchange(
+        address, "GET", "/status", None, headers={}, seconds=DEADLINE_SECONDS, credentials=who
+    )
+    return code, page

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from quantum.cli.admin_client import fetch_status
-from tests.interop.cluster_process import ClusterProcess
+from tests.interop.cluster_process import DEADLINE_SECONDS, ClusterProcess
 
 
 def node_command(data: Path, *flags: str, node: int = 1) -> list[str]:
@@ -31,8 +31,18 @@ def digests(root: Path) -> dict[str, str]:
 
 def ran_once(data: Path) -> ClusterProcess:
     with ClusterProcess(data, nodes=1) as cluster:
-        cluster.wait_for_leader()
+        cluster.until(lambda: have_applied(cluster), "both groups have something on disk for good")
     return cluster
+
+
+def have_applied(cluster: ClusterProcess) -> bool:
+    """Say whether the group of the cluster's file and the control plane's own have an entry."""
+    status = cluster.status(1)
+    if status is None:
+        return False
+    return all(
+        each["applied_index"] > 0 for each in (*status["groups"], status["control"]["group"])
+    )
 
 
 def test_repair_mode_shows_everything_and_changes_nothing(tmp_path: Path) -> None:
@@ -50,7 +60,7 @@ def test_repair_mode_shows_everything_and_changes_nothing(tmp_path: Path) -> Non
         cluster.until(answered, "the node answers")
     finally:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(90) == 0
+        assert process.wait(DEADLINE_SECONDS) == 0
     status = answers[-1]
     assert status["mode"] == "Repair"
     assert len(status["groups"]) == 2, "the control plane's own group too"

@@ -47,7 +47,7 @@ class Place(TlsNode):
     def down(self) -> None:
         if self.process is not None:
             self.process.terminate()
-            self.process.wait(90)
+            self.process.wait(DEADLINE_SECONDS)
 
     def ended(self) -> int:
         """Start it, and return how it refused to run."""

@@ -133,8 +133,10 @@ def test_what_follows_filters_takes_effect_behind_them(broker: BrokerProcess, co
     said = [publish_packet(0x30, name, 0, b"!") for name in names]
     client.send(filters(count, 0x82) + b"".join(said) + filters(count, 0xA2) + PINGREQ)
     client.expect(Suback)
-    assert [client.take().topic for _ in names] == names
-    assert {client.receive_raw() for _ in range(2)} == {(0xB0, b"\0\x07"), (0xD0, b"")}
+    # In any order: each topic has its own partition, and a pong waits for nobody.
+    answers = [(0xB0, b"\0\x07"), (0xD0, b"")]
+    wanted = [(0x30, b"\0\x06" + name + b"!") for name in names] + answers
+    assert sorted(client.receive_raw() or (0, b"") for _ in wanted) == sorted(wanted)
     client.cut()
 
 
@@ -161,7 +163,6 @@ def test_a_hundred_thousand_retained_messages(broker: BrokerProcess, tmp_path: P
 
 def keep_retained(broker: BrokerProcess) -> None:
     client = connect(Port(broker.mqtt), V311)
-    wire_of(client).settimeout(60)
     for start in range(0, RETAINED, 10_000):
         numbers = range(start, start + 10_000)
         data = [publish_packet(0x33, b"k/%06d" % n, 1 + n - start, b"x" * 32) for n in numbers]

@@ -42,8 +42,14 @@ def arrived(cluster: ClusterProcess, voters: list[int]) -> bool:
 
 
 def place(cluster: ClusterProcess, name: str, *voters: int) -> None:
-    cluster.until(lambda: bool(page(cluster, f"/v1/groups/{GROUP}")), "a node answers")
-    held = page(cluster, f"/v1/groups/{GROUP}")["placement"]
+    answers: list[dict[str, Any]] = []
+
+    def answered() -> bool:
+        answers.append(page(cluster, f"/v1/groups/{GROUP}"))
+        return bool(answers[-1])
+
+    cluster.until(answered, "a node answers")
+    held = answers[-1]["placement"]
     move = PlacePartition(
         partition_id=GROUP,
         members=Members(voters=voters),

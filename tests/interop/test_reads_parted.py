@@ -128,7 +128,7 @@ class ReadLoad:
             watching = client.watch([b"key-"], 0)
             while not self.stopping:
                 try:
-                    async with asyncio.timeout(0.5):
+                    async with asyncio.timeout(TIMEOUT_SECONDS):
                         found = await anext(watching)
                 except TimeoutError:  # that ends the generator: watch on from here
                     watching = client.watch([b"key-"], revision)

@@ -115,7 +115,7 @@ async def live_through(
     rng = random.Random(seed)
     subscribers, publishers = people(ports, rng)
     tasks = [asyncio.create_task(client.run()) for client in subscribers]
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         for subscriber in subscribers:
             await subscriber.subscribed.wait()
     tasks += [asyncio.create_task(client.run()) for client in publishers]
