@@ -49,7 +49,9 @@ def write(cluster: ClusterProcess, group: int, count: int = 20) -> None:
     """Put some records and keep what was acknowledged."""
 
     async def put() -> None:
-        async with KvClient(cluster.admins(), partition=group, timeout_seconds=60) as client:
+        async with KvClient(
+            cluster.admins(), partition=group, timeout_seconds=DEADLINE_SECONDS
+        ) as client:
             for _ in range(count):
                 key = b"key-%d" % len(WRITTEN)
                 await client.put(key, b"v" * 200)
@@ -63,7 +65,9 @@ def check(cluster: ClusterProcess) -> None:
 
     async def read() -> None:
         for group in GROUPS:
-            async with KvClient(cluster.admins(), partition=group, timeout_seconds=60) as client:
+            async with KvClient(
+                cluster.admins(), partition=group, timeout_seconds=DEADLINE_SECONDS
+            ) as client:
                 for (of, key), value in WRITTEN.items():
                     if of == group:
                         found = await client.get(key)
@@ -191,7 +195,7 @@ def until_rebuilt(cluster: ClusterProcess, node: int, group: int, before: list[P
 
 def scrubbed(cluster: ClusterProcess, *arguments: str) -> tuple[int, str]:
     """Run `quantum scrub` as an operator would; return its exit code and its words."""
-    line = ["scrub", "--admin", str(cluster.admin(1)), "--timeout", "60", *arguments]
+    line = ["scrub", "--admin", str(cluster.admin(1)), "--timeout", "180", *arguments]
     deadline = time.monotonic() + DEADLINE_SECONDS
     result = CliRunner().invoke(build(["scrub"]), line)
     while result.exit_code == Exit.UNREACHABLE and time.monotonic() < deadline:
