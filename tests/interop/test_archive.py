@@ -138,6 +138,13 @@ def read_live(live: LogSource, prg: PrgId) -> tuple[Bounds, list[Entry]]:
             continue
 
 
+def is_compacted(live: LogSource, prg: PrgId, through: int) -> bool:
+    """Say whether the feed no longer has so much; a busy broker may not say anything at all."""
+    with contextlib.suppress(SourceUnreachable):
+        return live.bounds(prg).first > through
+    return False
+
+
 def small_logs(data: Path) -> None:
     """Make a broker's directory whose logs rotate, snapshot and compact after a few messages."""
     prepare_cluster(data, cluster_id("dev"), nodes=1, base_port=9_090, groups=1, now=utc_now())
@@ -158,7 +165,7 @@ def test_a_feed_falls_through_to_the_archive_where_the_log_was_compacted(tmp_pat
         publish(broker.mqtt, messages)
         live = open_source(f"cluster:{broker.admin}", keys)
         prg = PrgId("dev", 0)
-        until(lambda: live.bounds(prg).first > 50, lambda: archived(broker))
+        until(lambda: is_compacted(live, prg, 50), lambda: archived(broker))
         until(lambda: settled(broker), lambda: archived(broker))
         publish(broker.mqtt, [b"more-%d-" % n + bytes(8_000) for n in range(12)], "another")
         bounds, tail = read_live(live, prg)
@@ -247,7 +254,8 @@ def test_a_cluster_archives_on_whoever_leads_it(tmp_path: Path, s3_archive: str)
             code, answer = fetch(cluster.admin(at), "/broker/status")
         except AdminUnreachable:
             return None
-        found: int | None = answer["partitions"][0]["leader"] if code == 200 else None
+        rows = answer.get("partitions", ()) if code == 200 else ()
+        found: int | None = rows[0]["leader"] if rows else None  # none where it has just started
         return found
 
     def publish_at(node: int, count: int) -> None:
@@ -257,12 +265,17 @@ def test_a_cluster_archives_on_whoever_leads_it(tmp_path: Path, s3_archive: str)
 
     def caught_up(at: int) -> bool:
         code, answer = fetch(cluster.admin(at), "/broker/archive")
-        row = answer["partitions"][0] if code == 200 else {"leads": False}
+        rows = answer.get("partitions", ()) if code == 200 else ()
+        row = rows[0] if rows else {"leads": False}
         return row["leads"] and row["behind"] == 0 < row["archived_index"]
 
     def tells_all(live: LogSource) -> bool:
         """A follower hears of what is committed a bit later."""
-        told = commands(live)
+        try:
+            told = commands(live)
+        except (SourceUnreachable, LogGone):
+            return False
+        assert all(told.count(message) <= 1 for message in messages)
         return all(message in told for message in messages)
 
     def led_among(*nodes: int) -> int:
@@ -292,8 +305,6 @@ def test_a_cluster_archives_on_whoever_leads_it(tmp_path: Path, s3_archive: str)
         for node in alive:
             live = open_source(f"cluster:{cluster.admin(node)}", keys)
             cluster.until(lambda live=live: tells_all(live), f"node {node} tells of everything")  # type: ignore[misc]
-            found = commands(live)
-            assert all(found.count(message) == 1 for message in messages), node
         other = next(node for node in alive if node != new)
         os.kill(cluster.pid(other), signal.SIGSTOP)
         impatient = ClusterSource((str(cluster.admin(new)),), keys, patience_seconds=0)

@@ -6,6 +6,7 @@ import json
 import socket
 import ssl
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from typer.testing import CliRunner
@@ -18,7 +19,7 @@ from tests.interop.broker_process import HOST, BrokerProcess
 from tests.interop.test_half_open import Port, metric
 from tests.quantum.serving.client import connect
 
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 180.0
 CONNECT = b"\x10\x0f\x00\x04MQTT\x04\x02\x00\x00\x00\x03bad"
 CONNACK = b"\x20\x02\x00\x00"
 BROKEN = (b"\x30\x03\xff\xfft", b"\x30\xff\xff\xff\x7f", b"\x30\x05\0\3\xed\xa0\x80", b"\x00\x00")
@@ -31,7 +32,8 @@ def say(line: socket.socket, *, broken: bytes) -> None:
         line.sendall(CONNECT)
         assert line.recv(4) == CONNACK
         line.sendall(broken)
-        assert line.recv(1) == b""
+        with suppress(ConnectionResetError):  # it may hang up before it has read all of it
+            assert line.recv(1) == b""
 
 
 def told(audits: Path) -> list[dict[str, str]]:
@@ -58,8 +60,8 @@ def test_broken_packets_are_counted_and_audited_and_nobody_notices(tmp_path: Pat
         context.load_cert_chain(client.certificate, client.key)
         plain = socket.create_connection((HOST, broker.mqtts))
         say(context.wrap_socket(plain, server_hostname="localhost"), broken=BROKEN[0])
-        assert metric(broker, "quantum_faults_total") > 0
         found = told(node_directory(broker.data, NodeId(1)))
+        assert metric(broker, "quantum_faults_total") > 0
         assert {each["who"] for each in found} == {"- bad", f"{client.identity} bad"}
         assert {each["tenant"] for each in found} == {"dev"}
         other.publish(b"canary", b"sings", 1)

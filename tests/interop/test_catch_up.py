@@ -18,7 +18,7 @@ from clustor.runtime.cluster_file import CLUSTER_FILE, encode_cluster_file
 from clustor.runtime.development import prepare_cluster
 from clustor.runtime.kv_client import KvClient
 from clustor.runtime.pki import cluster_id, utc_now
-from tests.interop.cluster_process import PATIENT, ClusterProcess
+from tests.interop.cluster_process import DEADLINE_SECONDS, PATIENT, ClusterProcess
 from tests.interop.test_members import command, voters
 from tests.interop.test_node_process import node_command
 
@@ -66,7 +66,7 @@ def started(cluster: ClusterProcess, node: int) -> Iterator[None]:
         yield
     finally:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(90) == 0
+        assert process.wait(DEADLINE_SECONDS) == 0
 
 
 async def test_a_node_that_missed_what_was_compacted_gets_a_snapshot(tmp_path: Path) -> None:

@@ -204,7 +204,7 @@ async def test_a_cut_connection_is_opened_again_and_nothing_is_lost(
                 await asyncio.sleep(0)
         for future in waiting:
             assert future is not None
-            await asyncio.wait_for(future, 90)
+            await asyncio.wait_for(future, 180)
         assert publisher.reconnects >= 1
         await publisher.publish(topic, b"end", qos=qos)
         seen: list[bytes] = []
@@ -290,7 +290,7 @@ def quantum(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[
         [sys.executable, "-c", QUANTUM, *arguments],
         input=stdin,
         capture_output=True,
-        timeout=120,
+        timeout=300,
     )
 
 
@@ -305,7 +305,7 @@ def test_pub_retains_and_sub_prints(mosquitto: Mosquitto) -> None:
         5,
         0,
     )
-    found = quantum("sub", "cli/#", "--count", "1", "--json", "--timeout", "90", *at)
+    found = quantum("sub", "cli/#", "--count", "1", "--json", "--timeout", "180", *at)
     assert found.returncode == 0, found.stderr
     assert json.loads(found.stdout) == {
         "topic": "cli/a",
@@ -321,12 +321,12 @@ def test_every_line_is_a_message(mosquitto: Mosquitto) -> None:
     at = ["--port", str(mosquitto.port)]
     kept = ["--client-id", "lines", "--session-expiry", "600"]
     quantum("pub", "lines-there", "now", "--retain", "--qos", "1", *at)
-    there = quantum("sub", "lines", "lines-there", "--count", "1", "--timeout", "90", *kept, *at)
+    there = quantum("sub", "lines", "lines-there", "--count", "1", "--timeout", "180", *kept, *at)
     assert there.stdout == b"now\n", there.stderr  # it has subscribed to both
     lines = b"".join(b"line %d\n" % number for number in range(200))
     done = quantum("pub", "lines", "--stdin-lines", "--qos", "1", *at, stdin=lines)
     assert done.returncode == 0, done.stderr
-    found = quantum("sub", "lines", "--resume", "--count", "200", "--timeout", "90", *kept, *at)
+    found = quantum("sub", "lines", "--resume", "--count", "200", "--timeout", "180", *kept, *at)
     assert found.stdout == lines
 
 
@@ -371,5 +371,5 @@ def test_mosquittos_own_clients_speak_to_ours(mosquitto: Mosquitto) -> None:
         pytest.skip("mosquitto_pub is not installed")
     at = ["-p", str(mosquitto.port)]
     subprocess.run([publisher, *at, "-t", "theirs", "-m", "hi", "-r", "-q", "2"], check=True)
-    found = quantum("sub", "theirs", "--count", "1", "--timeout", "90", *at)
+    found = quantum("sub", "theirs", "--count", "1", "--timeout", "180", *at)
     assert found.stdout == b"hi\n"

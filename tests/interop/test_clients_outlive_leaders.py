@@ -21,6 +21,7 @@ from quantum.mqtt import (
     Disconnect,
     Pingreq,
     Pingresp,
+    ProtocolVersion,
     Puback,
     Pubcomp,
     Publish,
@@ -29,13 +30,13 @@ from quantum.mqtt import (
     ReasonCode,
 )
 from tests.interop import luck
-from tests.interop.cluster_process import ClusterProcess
+from tests.interop.cluster_process import PATIENT, ClusterProcess
 from tests.interop.test_half_open import Port
 from tests.quantum.serving.client import V5, V311, Client, SocketLine, connect, will
 
 MORE = 20
 """How many publishes are acknowledged before and after each kill."""
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 180.0
 
 pytestmark = pytest.mark.skipif(
     bool(luck.ROAMS or luck.SLOW), reason="leaders are moved, or nodes stopped, on purpose"
@@ -44,7 +45,9 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
-    with ClusterProcess(tmp_path_factory.mktemp("outlive"), tenant_prgs=1) as made:
+    """Patient: the only leader that goes is the one that is killed, however busy the machine."""
+    data = tmp_path_factory.mktemp("outlive")
+    with ClusterProcess(data, tenant_prgs=1, patience=PATIENT) as made:
         made.until(lambda: leader_of(made) is not None, "the partition is served")
         yield made
 
@@ -125,27 +128,44 @@ def until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.01)
 
 
+def come(door: Port, version: ProtocolVersion, **asked: object) -> Client:
+    """Connect as soon as this node listens, and knows who leads."""
+    found: list[Client] = []
+
+    def is_let_in() -> bool:
+        with contextlib.suppress(AssertionError, OSError):
+            client = connect(door, version, **asked)  # type: ignore[arg-type]
+            if not client.connack.reason_code.is_failure:
+                found.append(client)
+                return True
+            client.cut()
+        return False
+
+    until(is_let_in, f"{asked['client_id']} is let in")
+    return found[0]
+
+
 def stand_in(cluster: ClusterProcess, leader: int) -> int:
     """Return the port of a node that does not lead."""
     return cluster.base_port + 10 * (leader % cluster.nodes + 1) + 2
 
 
-@pytest.mark.timeout(300)
 def test_clients_of_other_nodes_stay_connected_when_their_leader_is_killed(
     cluster: ClusterProcess,
 ) -> None:
+    until(lambda: leader_of(cluster) is not None, "the partition is served")
     leader = leader_of(cluster)
     assert leader is not None
     door, near = Port(stand_in(cluster, leader)), leader % cluster.nodes + 1
     resumed = metric(cluster, near, "quantum_resumed_total")
     asked = {"clean": False, "session_expiry_interval": 300, "will": will(b"out/will", qos=1)}
-    lasting = connect(door, V5, client_id="lasting", **asked)  # type: ignore[arg-type]
+    lasting = come(door, V5, client_id="lasting", **asked)
     lasting.subscribe(b"out/#", 2)
     reader = Reader(lasting)
-    clean = Reader(connect(door, V5, client_id="clean"))
+    clean = Reader(come(door, V5, client_id="clean"))
     clean.client.subscribe(b"out/#", 1)
-    once = connect(door, V311, client_id="once", clean=False)
-    plain = connect(door, V311, client_id="plain", clean=True)
+    once = come(door, V311, client_id="once", clean=False)
+    plain = come(door, V311, client_id="plain", clean=True)
     publishers = [Publisher(plain, b"out/plain", 1), Publisher(once, b"out/once", 2)]
     threads: list[threading.Thread] = [reader, clean, *publishers]
     for each in threads:
@@ -171,7 +191,7 @@ def test_clients_of_other_nodes_stay_connected_when_their_leader_is_killed(
     assert reader.end is None and reader.is_alive(), reader.end
     clean.join(DEADLINE_SECONDS)
     assert isinstance(clean.end, Disconnect) and clean.end.reason_code is ReasonCode.SERVER_MOVED
-    assert metric(cluster, near, "quantum_resumed_total") - resumed >= 3
+    until(lambda: metric(cluster, near, "quantum_resumed_total") - resumed >= 3, "all are counted")
     hang_up(lasting)
     reader.join(DEADLINE_SECONDS)
     for client in (lasting, clean.client, once, plain):

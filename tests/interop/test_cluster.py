@@ -195,12 +195,14 @@ class LossyProxy:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         answers, requests = await asyncio.open_connection(self._target.host, self._target.port)
         upward = asyncio.create_task(_carry(reader, requests))
-        writer.write(await answers.readuntil(b"\r\n\r\n"))
-        while data := await answers.read(1 << 16):
-            if self.cuts:
-                self.cuts -= 1  # the command was applied, and its reply is lost
-                break
-            writer.write(data)
+        # A client that waits too long for a busy node hangs up, and comes again.
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            writer.write(await answers.readuntil(b"\r\n\r\n"))
+            while data := await answers.read(1 << 16):
+                if self.cuts:
+                    self.cuts -= 1  # the command was applied, and its reply is lost
+                    break
+                writer.write(data)
         writer.close()
         requests.close()
         upward.cancel()
@@ -262,7 +264,7 @@ async def test_a_watch_sees_every_revision_once_and_in_order(tmp_path: Path) -> 
                 if value == 50:
                     cluster.kill(leader)
                 await client.put(b"w-%d" % value, b"")
-            await asyncio.wait_for(following, 90)
+            await asyncio.wait_for(following, 180)
         assert seen == sorted(set(seen))
         assert len(seen) == 100
 

@@ -21,16 +21,29 @@ import pytest
 from clustor.runtime.data_directory import LOCK_FILE, holder_of
 from quantum.cli.exits import Exit
 from tests.clustor.runtime.waiting import free_base_port
+from tests.interop.machine import slowness
 
 QUANTUM: Final = [sys.executable, "-m", "quantum.cli"]
-READY_SECONDS: Final = 150.0
+READY_SECONDS: Final = 300.0
+DEADLINE_SECONDS: Final = 180.0
 ONE_HANGS_SECONDS: Final = 8.0
 """A silent node costs its deadline of two seconds once; the rest is for a busy machine."""
 NODES: Final = 3
 
 
 def quantum(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*QUANTUM, *arguments], capture_output=True, text=True, timeout=120)
+    return run([*QUANTUM, *arguments])
+
+
+def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_SECONDS)
+
+
+def until_done(command: list[str]) -> None:
+    """Run a command until it ends well: a busy node answers late, or hands over what it leads."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while (done := run(command)).returncode != 0:
+        assert time.monotonic() < deadline, done.stdout + done.stderr
 
 
 class Up:
@@ -81,27 +94,43 @@ def test_it_says_that_it_is_ready_where_and_what_to_try(up: Up) -> None:
         address = f"127.0.0.1:{up.base_port + 10 * node + 2}"
         assert f"mqtt={address}" in text and f"MQTT {address}" in text
     (line,) = (line.strip() for line in up.said if " pub hello/world " in line)
-    done = subprocess.run(shlex.split(line), capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    healthy = quantum("cluster", "status", "--data", str(up.data))
-    assert healthy.returncode == 0, healthy.stdout
+    until_done(shlex.split(line))
+    until_done([*QUANTUM, "cluster", "status", "--data", str(up.data)])
 
 
 def test_a_node_that_hangs_is_named_soon_and_costs_the_exit_code(up: Up) -> None:
     os.kill(up.pid(3), signal.SIGSTOP)
     try:
-        said = ""
         for command in ("members", "status"):
-            began = time.monotonic()
-            found = quantum("cluster", command, "--data", str(up.data))
-            assert time.monotonic() - began < ONE_HANGS_SECONDS
-            assert found.returncode == Exit.FAILED, found.stdout
-            assert "node 3 does not answer" in found.stdout + found.stderr
-            said = found.stdout
-        (row, *_) = (line for line in said.splitlines() if line.endswith("does not answer"))
-        assert row.split()[0] == "3"
+            until_named(up, command)
     finally:
         os.kill(up.pid(3), signal.SIGCONT)
+
+
+def until_named(up: Up, command: str) -> None:
+    """Run a command until node 3 alone is named, and soon.
+
+    On a busy machine another node may be late as well, or the command itself: that passes, and
+    asking one node behind the other would be too slow each time.
+    """
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while True:
+        began = time.monotonic()
+        found = quantum("cluster", command, "--data", str(up.data))
+        took = time.monotonic() - began
+        said = found.stdout + found.stderr
+        silent = [node for node in range(1, NODES + 1) if f"node {node} does not answer" in said]
+        is_soon = took < ONE_HANGS_SECONDS * slowness()
+        is_named = silent == [3] and is_shown(command, found.stdout)
+        if is_named and is_soon and found.returncode == Exit.FAILED:
+            return
+        assert time.monotonic() < deadline, (took, found.returncode, said)
+
+
+def is_shown(command: str, said: str) -> bool:
+    """Say whether a status has a row for the silent node, and for no other."""
+    rows = [line.split()[0] for line in said.splitlines() if line.endswith("does not answer")]
+    return command != "status" or set(rows) == {"3"}
 
 
 def test_nodes_that_lost_their_supervisor_are_named_and_can_be_stopped(up: Up) -> None:

@@ -17,7 +17,7 @@ from clustor.runtime.development import node_directory
 from clustor.runtime.errors import DataDirectoryInUse
 
 SUPERVISOR_LOCK: Final = "supervisor.lock"
-STOP_SECONDS_MAX: Final = 15.0  # a node's own bound is 10, its supervisor's 12
+STOP_SECONDS_MAX: Final = 60.0  # a supervisor gives its nodes 30, whoever has none gets as many
 _LOOK_SECONDS: Final = 0.05
 
 

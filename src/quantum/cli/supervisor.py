@@ -29,7 +29,8 @@ RESTART_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 0.2  # how often the list of nodes is looked at
 TEND_SECONDS: Final = 3_600.0  # how often keys are looked at that no node has
 _TEND: Final = "from quantum.cli.keys import app; app()"
-STOP_SECONDS_MAX: Final = 12.0  # clustor's graceful shutdown is bounded at 10
+STOP_SECONDS_MAX: Final = 30.0
+"""A node's graceful stop is bounded at 10 by its own clock, which a busy machine holds up."""
 
 
 class Supervisor:
