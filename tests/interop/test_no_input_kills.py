@@ -67,7 +67,10 @@ class PlantedBroker(BrokerProcess):
 
 def listening(pid: int) -> set[int]:
     """Name the ports that a process listens on."""
-    owned = {os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()}
+    owned = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # it was closed since it was listed
+            owned.add(os.readlink(link))
     found = set()
     for line in Path(f"/proc/{pid}/net/tcp").read_text(encoding="ascii").splitlines()[1:]:
         fields = line.split()
