@@ -48,7 +48,9 @@ class ConnectServer:
             "JDK_JAVA_OPTIONS": QUICK_START,
         }
         settings = {
-            "spark.master": "local[1]",
+            # Eight tries of a task: Spark gives a Python worker ten seconds to start, and in
+            # local mode a job fails with the first that did not.
+            "spark.master": "local[1,8]",
             "spark.connect.grpc.binding.address": HOST,
             "spark.connect.grpc.binding.port": str(self._port),
             "spark.driver.host": HOST,

@@ -21,7 +21,7 @@ SOURCE = (f"127.0.1.{os.getpid() % 250 + 2}", 0)
 
 async def open_one(port: int, beginning: bytes) -> asyncio.StreamWriter | None:
     with contextlib.suppress(OSError, TimeoutError):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(180):
             _, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=SOURCE)
             writer.write(beginning)
             return writer

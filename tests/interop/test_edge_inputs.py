@@ -10,16 +10,17 @@ import shutil
 import socket
 import ssl
 import subprocess
+import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from clustor.runtime.pki import utc_now
-from quantum.cli.admin_client import fetch
 from quantum.edge.tls_development import ClientFiles, issue_client, pki_directory
 from quantum.mqtt import Disconnect, ReasonCode, Suback, encode_packet
 from quantum.mqtt.packets import Subscribe, Subscription
@@ -29,12 +30,12 @@ from tests.interop.broker_process import HOST, BrokerProcess
 from tests.interop.machine import slowness
 from tests.interop.test_half_open import Port, metric, rss_bytes
 from tests.interop.test_mqtt_tenants import TlsLine
+from tests.interop.witness import WAIT_SECONDS_MAX, Idle, bound_seconds
 from tests.quantum.edge.odd_certificates import ODDITIES, odd_certificate
 from tests.quantum.edge.raw_hello import hello
 from tests.quantum.serving.client import V5, V311, SocketLine, connect
 
-DEADLINE_SECONDS = 60.0
-WORST_WAIT_SECONDS = 0.25
+DEADLINE_SECONDS = 180.0
 TENANTS = """
 [tenants.acme]
 server_names = ["acme.example"]
@@ -65,6 +66,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         fresh.write_text(TENANTS)
         fresh.rename(data / "tenants.toml")
         broker.start()
+        first = connect(Port(broker.mqtt))
+        for _ in range(50):  # what comes first waits for a start's own work
+            assert not first.publish(b"first", b"", 1).is_failure
+        first.cut()
         yield broker
 
 
@@ -85,9 +90,13 @@ def door(broker: BrokerProcess, name: str, asks_for: str, tenant: str | None) ->
 
 @contextmanager
 def undisturbed(broker: BrokerProcess) -> Iterator[None]:
-    """A neighbour publishes all the while: each is acknowledged soon, and the process stays."""
+    """A neighbour publishes all the while: each is acknowledged soon, and the process stays.
+
+    A process of nobody's interest stands beside it: what it has to wait for, the neighbour has to.
+    """
     pid, waits, stop = broker.pid, [0.0], threading.Event()
     neighbour = connect(Port(broker.mqtt))
+    idle = Idle(Path(tempfile.mkdtemp(dir=broker.data.parent)))
 
     def publish() -> None:
         while not stop.is_set():
@@ -104,11 +113,20 @@ def undisturbed(broker: BrokerProcess) -> Iterator[None]:
         stop.set()
         thread.join(DEADLINE_SECONDS)
         neighbour.cut()
+        idle_seconds = idle.worst_seconds()
     assert broker.pid == pid and len(waits) > 1
     connect(Port(broker.mqtt)).cut()
     print(f"{len(waits) - 1} publishes, the worst waited {max(waits):.3f} s")
-    if max(waits) >= WORST_WAIT_SECONDS:  # unless the machine is busy with another
-        assert max(waits) < WORST_WAIT_SECONDS * 2 * slowness(), max(waits)
+    if max(waits) >= WAIT_SECONDS_MAX:  # unless the machine is busy with another
+        bound = 2 * bound_seconds(idle_seconds, slowness())
+        assert max(waits) < bound, f"{max(waits)} s, an idle process {idle_seconds} s"
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.02)
 
 
 def until_end(line: socket.socket) -> bytes:
@@ -164,18 +182,23 @@ def test_a_certificate_that_nobody_can_read_is_refused(broker: BrokerProcess, na
             assert until_end(line) == b""
             line.close()
         plain.close()
-    assert metric(broker, 'quantum_door_total{what="refused"}') == before + 1
+    until(lambda: metric(broker, 'quantum_door_total{what="refused"}') == before + 1, "counted")
 
 
 def test_nobody_writes_lines_into_the_log(broker: BrokerProcess) -> None:
     forged = b"x\n2031-01-01 00:00:00,000 FORGED all is well\x1b[2J"
+    log = broker.data.with_suffix(".log")
+
+    def told() -> bool:
+        """Say it once more: a few refusals a second are written, and the others are counted."""
+        with socket.create_connection((HOST, broker.mqtts), DEADLINE_SECONDS) as line:
+            line.sendall(hello(forged))
+            until_end(line)
+        return "FORGED" in log.read_text(errors="replace")
+
     with undisturbed(broker):
-        line = socket.create_connection((HOST, broker.mqtts), DEADLINE_SECONDS)
-        line.sendall(hello(forged))
-        until_end(line)
-        line.close()
-    said = broker.data.with_suffix(".log").read_text(errors="replace")
-    assert "FORGED" in said
+        until(told, "the refusal is in the log")
+    said = log.read_text(errors="replace")
     assert not [each for each in said.splitlines() if each.startswith("2031")]
     assert "\x1b" not in said
 
@@ -216,8 +239,7 @@ def test_a_certificate_opens_its_own_tenant_alone(
         older = connect(door(broker, "spy", "acme", tenant), V311, client_id="spy")
         assert older.connack.reason_code is ReasonCode.NOT_AUTHORIZED
         older.line.cut()
-    _, found = fetch(broker.admin, "/clients/spy/why?tenant=acme")
-    assert "tenant" in str(found)
+    assert "tenant" in str(broker.page("/clients/spy/why?tenant=acme"))
     assert not owner.subscribe(b"secret", 1).is_failure
     assert owner.take().payload == b"kept"
     owner.cut()
@@ -306,16 +328,24 @@ def test_who_does_not_read_is_not_read(broker: BrokerProcess) -> None:
     polite.cut()
     client = connect(Port(broker.mqtt))
     assert isinstance(client.line, SocketLine)
+    unread = metric(broker, 'quantum_door_total{what="left_unread"}')
     line = client.line._socket
     before = rss_bytes(broker.pid)
     line.settimeout(0)
     left, piece = 21 << 20, b"\xc0\x00" * (32 << 10)
-    while left > 0 and select.select([], [line], [], 2.0)[1]:  # until it takes no more
-        left -= line.send(piece)
+
+    def is_left_unread() -> bool:
+        """Say what it takes now; a broker that only has no turn takes it later."""
+        nonlocal left
+        while left > 0 and select.select([], [line], [], 1.0)[1]:
+            left -= line.send(piece)
+        return left <= 0 or metric(broker, 'quantum_door_total{what="left_unread"}') > unread
+
+    until(is_left_unread, "it is left unread")
+    is_left_unread()  # what the kernel still holds for it
     grown = rss_bytes(broker.pid) - before
     assert left > 0, "all of it was read"
     print(f"{grown / (1 << 20):.1f} MiB more, {left / (1 << 20):.1f} MiB were not taken")
     assert grown < 16 << 20  # it was 54 MiB, and more for who sent more
     line.settimeout(DEADLINE_SECONDS)
     client.cut()
-    assert metric(broker, 'quantum_door_total{what="left_unread"}') >= 1

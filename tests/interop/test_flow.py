@@ -132,7 +132,7 @@ async def test_a_hard_block_refuses_every_write_with_its_envelope(tmp_path: Path
     prepared(data, FlowNumbers(structural_hard_block=True))
     with ClusterProcess(data) as cluster:
         status, answer = await ask_the_leader(cluster)
-        while status == Status.NOT_LEADER:  # it was one a moment ago
+        while status in {Status.NOT_LEADER, Status.UNKNOWN}:  # it was one a moment ago
             status, answer = await ask_the_leader(cluster)
         assert status == Status.THROTTLED
         envelope = msgspec.json.decode(answer)
@@ -142,7 +142,7 @@ async def test_a_hard_block_refuses_every_write_with_its_envelope(tmp_path: Path
         assert int(envelope["retry_after_ms"]) >= 250
         async with KvClient(cluster.admins(), timeout_seconds=2) as client:
             said = ""
-            for _ in range(20):  # whom nobody answered in time has not been told why
+            for _ in range(90):  # whom nobody answered in time has not been told why
                 with pytest.raises(KvUnavailable) as refused:
                     await client.put(b"key", b"value")
                 if not refused.value.maybe_applied:

@@ -86,7 +86,7 @@ def fuzz(broker: BrokerProcess, scratch: Path, *, seed: int, count: int, process
     said = [json.loads(one.communicate(timeout=7200)[0] or "{}") for one in running]
     took = time.monotonic() - began
     witness.stopping.set()
-    witness.join(60)
+    witness.join(180)
     grown, idle_seconds = rss_bytes(pid) - before, idle.worst_seconds()
     total = sum(sum(one.values()) for one in said)
     print(f"{total} inputs in {took:.1f} s, {witness.published} publishes")

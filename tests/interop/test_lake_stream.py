@@ -137,7 +137,7 @@ class Stream:
     def go_on(self) -> None:
         """Start it again where it ended because no node answered: from where it stopped."""
         why = str(self.query.exception() or "")
-        if "SourceUnreachable" in why:
+        if "SourceUnreachable" in why or CROWDED in why:
             self.start()
         else:
             assert not why
@@ -173,8 +173,15 @@ class Stream:
         return Counter(row[4] for row in self.rows() if row[3] != GAP)
 
     def run(self) -> None:
-        """Read all there is now. Raises what Spark does."""
-        assert self.start(now=True).awaitTermination(DEADLINE_SECONDS), "still running"
+        """Read all there is now. Raises what Spark does, but for a slow start of its worker."""
+        while True:
+            try:
+                assert self.start(now=True).awaitTermination(DEADLINE_SECONDS), "still running"
+            except PySparkException as error:
+                if CROWDED not in str(error):
+                    raise
+            else:
+                return
 
 
 def leader_of(cluster: ClusterProcess) -> int:

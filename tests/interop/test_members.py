@@ -18,6 +18,7 @@ from quantum.cli.cluster import app
 from quantum.cli.exits import Exit
 from tests.clustor.runtime.waiting import until
 from tests.interop.cluster_process import DEADLINE_SECONDS, PATIENT, ClusterProcess
+from tests.interop.control_process import all_healthy
 from tests.interop.test_cluster import WORKERS, Load
 
 PATIENTLY = ("--timeout", "180")
@@ -66,7 +67,7 @@ async def goes_on(load: Load) -> None:
 async def test_nodes_join_lead_die_and_leave_under_load(tmp_path: Path) -> None:
     data = tmp_path / "cluster"
     with ClusterProcess(data, tenant_prgs=1, spare_nodes=1, patience=PATIENT) as cluster:
-        cluster.wait_for_leader()
+        cluster.until(lambda: all_healthy(cluster, groups=3), "every group is led and proven")
         async with loaded(cluster) as load:
             added = await asyncio.to_thread(command, cluster, "add-node")
             assert added["node_id"] == 4
@@ -101,10 +102,12 @@ async def last_lines(cluster: ClusterProcess, about: str) -> list[str]:
 
 async def test_a_lost_disk_rejoins_as_a_learner(tmp_path: Path) -> None:
     with ClusterProcess(tmp_path / "cluster", patience=PATIENT) as cluster:
+        cluster.until(lambda: all_healthy(cluster, groups=2), "every group is led and proven")
         leader = cluster.wait_for_leader()
         lost = min({1, 2, 3} - {leader})
         async with loaded(cluster) as load:
-            command(cluster, "rejoin-node", str(lost), code=Exit.FAILED)  # it is running
+            rejoin = ("rejoin-node", str(lost))
+            await asyncio.to_thread(command, cluster, *rejoin, code=Exit.FAILED)  # it is running
             state = tmp_path / "cluster" / f"node-{lost}" / "state"
             state.rename(tmp_path / "lost")  # at once: it is started again when it is killed
             cluster.kill(lost)
@@ -114,7 +117,7 @@ async def test_a_lost_disk_rejoins_as_a_learner(tmp_path: Path) -> None:
 
             await until(refused, "the node refuses to start")
             await goes_on(load)
-            rejoined = await asyncio.to_thread(command, cluster, "rejoin-node", str(lost))
+            rejoined = await asyncio.to_thread(command, cluster, *rejoin)
             assert voters(rejoined) == [[1, 2, 3]]
         cluster.until(lambda: cluster.caught_up(lost), "the node has caught up")
         cluster.until(lambda: not cluster.wait_for_group(lost)["rejoining"], "it votes again")
@@ -122,8 +125,8 @@ async def test_a_lost_disk_rejoins_as_a_learner(tmp_path: Path) -> None:
 
 async def test_a_group_is_not_shrunk_below_what_survives_without_a_word(tmp_path: Path) -> None:
     with ClusterProcess(tmp_path / "cluster", patience=PATIENT) as cluster:
-        cluster.wait_for_leader()
-        command(cluster, "remove-node", "3", code=Exit.FAILED)
+        cluster.until(lambda: all_healthy(cluster, groups=2), "every group is led and proven")
+        command(cluster, "remove-node", "3", *PATIENTLY, code=Exit.FAILED)
         cluster.until(lambda: listed(cluster) == [[1, 2, 3]], "all are there still")
         removed = command(cluster, "remove-node", "3", "--force", "one node is sold", *PATIENTLY)
         assert voters(removed) == [[1, 2]]

@@ -100,6 +100,7 @@ def hearing(port: int, topic: str, count: int, *more: str) -> Iterator[Hearing]:
             early.append(line)
             if line.startswith("Subscribed"):
                 break
+        assert early and early[-1].startswith("Subscribed"), early
         yield Hearing(process, early)
     finally:
         process.kill()
@@ -108,8 +109,9 @@ def hearing(port: int, topic: str, count: int, *more: str) -> Iterator[Hearing]:
 
 
 def send(place: Place, port: int, topic: str, *payloads: str, qos: str = "1") -> None:
-    text = "\n".join(payloads) + "\n"
-    publish(place, "-p", str(port), "-t", topic, "-q", qos, "-l", stdin=text)
+    """Publish by one name: what different clients publish has no order among them."""
+    text, name = "\n".join(payloads) + "\n", topic.replace("/", "-") + "-sender"
+    publish(place, "-p", str(port), "-i", name, "-t", topic, "-q", qos, "-l", stdin=text)
 
 
 @VERSIONS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -28,6 +29,19 @@ print(worst)
 """
 
 
+_STALLED = """
+import os, select, sys, time
+os.sched_setaffinity(0, {int(sys.argv[1])})
+worst = 0.0
+while True:
+    began = time.monotonic()
+    if select.select([sys.stdin], [], [], 0.005)[0]:
+        break
+    worst = max(worst, time.monotonic() - began - 0.005)
+print(worst)
+"""
+
+
 class Idle:
     """A process of nobody's interest on the same disk: how long it has to wait, others do too."""
 
@@ -41,8 +55,30 @@ class Idle:
     def worst_seconds(self) -> float:
         """End it, and return how long it had to wait."""
         self._stop.touch()
-        said, _ = self._process.communicate(timeout=60)
+        said, _ = self._process.communicate(timeout=180)
         return float(said)
+
+
+class Stalls:
+    """A process on each processor that only wants its turn: when the machine stands, it notices.
+
+    What shares a machine with others may have no processor at all for as long as an election
+    takes: then leaders change, and no load is to blame.
+    """
+
+    def __init__(self) -> None:
+        self._processes = [
+            subprocess.Popen(
+                [sys.executable, "-S", "-c", _STALLED, str(number)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+            for number in sorted(os.sched_getaffinity(0))
+        ]
+
+    def worst_seconds(self) -> float:
+        """End them, and return how long one of them had to wait."""
+        return max(float(each.communicate(timeout=180)[0]) for each in self._processes)
 
 
 class Witness(threading.Thread):
