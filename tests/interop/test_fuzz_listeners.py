@@ -1,6 +1,6 @@
 """A real node under mutated conversations on all its ports: it lives, and others do not notice.
 
-The seed is printed, and `QUANTUM_FUZZ_SEED` says which: every input is drawn from the seed and its
+The seed is printed, and `FUZZ_SEED` says which: every input is drawn from the seed and its
 own number. What the node contained is a failure too: an input that nobody foresaw was found.
 """
 
@@ -38,7 +38,7 @@ from tests.interop.test_no_input_kills import contained_total, listening
 from tests.interop.witness import Idle, Witness, bound_seconds, publish
 from tests.quantum.serving.client import connect
 
-SEED = int(os.environ.get("QUANTUM_FUZZ_SEED", "20"))
+SEED = int(os.environ.get("FUZZ_SEED", "20"))
 GROWTH_BYTES_MAX = 96 << 20
 NOBODY = NodeId(9)
 """A node whose certificate is good, and which is a member of nothing."""
@@ -68,7 +68,7 @@ def targets_of(broker: BrokerProcess) -> Targets:
 
 def fuzz(broker: BrokerProcess, scratch: Path, *, seed: int, count: int, processes: int) -> None:
     """Let processes say inputs while the witness publishes; then judge."""
-    print(f"seed {seed}: QUANTUM_FUZZ_SEED={seed} repeats this")
+    print(f"seed {seed}: FUZZ_SEED={seed} repeats this")
     file = scratch / "targets.json"
     file.write_text(json.dumps(asdict(targets_of(broker))), encoding="utf-8")
     pid, good = broker.pid, connect(Port(broker.mqtt))
@@ -112,7 +112,7 @@ def test_five_thousand_inputs_to_every_listener(tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 def test_two_hundred_thousand_inputs_to_every_listener(tmp_path: Path) -> None:
-    seed = int(os.environ.get("QUANTUM_FUZZ_SEED") or int.from_bytes(os.urandom(4), "little"))
+    seed = int(os.environ.get("FUZZ_SEED") or int.from_bytes(os.urandom(4), "little"))
     with BrokerProcess(tmp_path / "var") as broker:
         fuzz(broker, tmp_path, seed=seed, count=200_000, processes=2)
 
