@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from clustor.runtime.transport import Address
 from quantum.cli.admin_client import AdminUnreachable, fetch
-from tests.clustor.runtime.waiting import free_ports
+from tests.clustor.runtime.waiting import all_listen, free_ports
 
 DEADLINE_SECONDS = 180.0
 HOST = "127.0.0.1"
@@ -42,7 +42,11 @@ class BrokerProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self._end()  # nobody leaves a context that was not entered
+            raise
         return self
 
     def __exit__(
@@ -51,11 +55,14 @@ class BrokerProcess:
         _error: BaseException | None,
         _trace: TracebackType | None,
     ) -> None:
+        self._end()
+
+    def _end(self) -> None:
         if self._process is not None:
             self.kill()
 
     def start(self) -> None:
-        """Start, and return when every partition is served."""
+        """Start, and return when every partition is served, on every port."""
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(
                 self._command,
@@ -76,7 +83,9 @@ class BrokerProcess:
         except AdminUnreachable:
             return False
         served = [each["serves"] for each in page.get("partitions", ())]
-        return code == 200 and bool(served) and all(served)
+        if code != 200 or not served or not all(served):
+            return False
+        return all_listen((self.mqtt, self.mqtts, self.ws))
 
     def page(self, path: str) -> dict[str, Any]:
         """Return a page of its admin port, however long it takes to answer."""
@@ -86,6 +95,7 @@ class BrokerProcess:
                 code, found = fetch(self.admin, path)
                 assert code == 200, found
                 return found
+            time.sleep(0.05)
         raise AssertionError(f"never answered: {path}\n{self.last_words()}")
 
     @property

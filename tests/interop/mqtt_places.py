@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from clustor.runtime.pki import utc_now
 from clustor.runtime.transport import Address
 from quantum.cli.admin_client import AdminUnreachable, fetch
 from quantum.edge.tls_development import ClientFiles, issue_client
+from tests.clustor.runtime import waiting
 from tests.interop.broker_process import HOST, BrokerProcess
 from tests.interop.cluster_process import PATIENT, ClusterProcess
 
@@ -98,18 +98,17 @@ def three_nodes(data: Path) -> Iterator[Place]:
     with ClusterProcess(data, tenant_prgs=3, patience=PATIENT) as cluster:
         cluster.until(lambda: all_served(cluster), "every partition is served")
         near, far = (_doors(cluster.base_port + 10 * node) for node in (1, 2))
-        pids = tuple(cluster.pids.values())
+        pids = tuple(map(cluster.pid, range(1, cluster.nodes + 1)))
         yield Place(THREE_NODES, data, near, far, tuple(cluster.admins()), pids)
     shutil.rmtree(data, ignore_errors=True)
 
 
 def all_listen(cluster: ClusterProcess, but: int = 0) -> bool:
-    """Say whether MQTT is served on every node: others may lead before the last one is there."""
-    for node in set(range(1, cluster.nodes + 1)) - {but}:
-        with socket.socket() as probe:
-            if probe.connect_ex((HOST, _doors(cluster.base_port + 10 * node).mqtt)):
-                return False
-    return True
+    """Say whether every node listens on all its ports: others may lead before the last is there,
+    and TLS, whose certificates are made first, comes after plaintext."""
+    nodes = set(range(1, cluster.nodes + 1)) - {but}
+    doors = [_doors(cluster.base_port + 10 * node) for node in nodes]
+    return waiting.all_listen(port for each in doors for port in (each.mqtt, each.mqtts, each.ws))
 
 
 def all_served(cluster: ClusterProcess, but: int = 0) -> bool:

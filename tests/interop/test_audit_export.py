@@ -78,8 +78,17 @@ def wait_for_export(cluster: ClusterProcess, s3: str, lives: dict[int, int]) -> 
     cluster.until(exported, f"the archive has {lives}")
 
 
-def told_exported(cluster: ClusterProcess) -> float:
-    return float(metrics(cluster, 2)["quantum_audit_exported_sequence", ()])
+def wait_until_told(cluster: ClusterProcess) -> float:
+    """Return how far node 2 says that it is, once it says so and that nothing is in its way."""
+    found: list[float] = []
+
+    def told() -> bool:
+        shown = metrics(cluster, 2)
+        found.append(float(shown.get(("quantum_audit_exported_sequence", ()), 0)))
+        return found[-1] > 0 and shown.get(("quantum_audit_export_failing", ())) == 0
+
+    cluster.until(told, "node 2 tells how far it is")
+    return found[-1]
 
 
 def test_the_audit_log_of_a_killed_node_is_whole_in_s3_and_one_command_proves_it(
@@ -94,9 +103,7 @@ def test_the_audit_log_of_a_killed_node_is_whole_in_s3_and_one_command_proves_it
         cluster.kill(2)
         lives[2] += 1
         wait_for_export(cluster, s3, lives)
-        cluster.until(lambda: told_exported(cluster) > 0, "node 2 tells how far it is")
-        exported = told_exported(cluster)
-        assert metrics(cluster, 2)["quantum_audit_export_failing", ()] == 0
+        exported = wait_until_told(cluster)
     proven = run("verify", s3, "--keys", data, "--json")
     assert proven.exit_code == 0, proven.output
     found = {each["node"]: each for each in map(json.loads, proven.output.splitlines())}

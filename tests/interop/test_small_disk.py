@@ -5,6 +5,7 @@ cannot go on.
 from __future__ import annotations
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -25,14 +26,18 @@ from tests.quantum.serving.client import connect
 __all__ = ["home"]
 
 FRESH_BYTES_MAX: Final = 32_000_000
-DEADLINE_SECONDS: Final = 60.0
+DEADLINE_SECONDS: Final = 180.0
 
 
 def quantum(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command until its broker answers; a slow one may take longer than the command waits."""
     code = "from quantum.cli import main; main()"
-    return subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=120
-    )
+    command = [sys.executable, "-c", code, *arguments]
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while True:
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        if ran.returncode != Exit.UNREACHABLE or time.monotonic() > deadline:
+            return ran
 
 
 def test_a_disk_that_is_too_small_is_one_line_before_anything_is_made(home: Path) -> None:
@@ -40,7 +45,7 @@ def test_a_disk_that_is_too_small_is_one_line_before_anything_is_made(home: Path
         command({"tmpfs": True, "size": "40m"}, home, mqtt=0),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     if ended.returncode == IMPOSSIBLE:
         pytest.skip(ended.stderr)
@@ -58,20 +63,25 @@ def blocks_of(path: Path) -> int:
         return 0
 
 
+def bytes_in(directory: Path) -> int:
+    """Sum up what is there; directories that go meanwhile are passed over."""
+    names = (Path(at, each) for at, below, files in os.walk(directory) for each in below + files)
+    return 512 * sum(map(blocks_of, names))
+
+
 def test_a_fresh_directory_is_small_and_status_tells_of_groups_that_stopped(
     tmp_path: Path,
 ) -> None:
     data = tmp_path / "var"
     with BrokerProcess(data) as broker:
-        blocks = sum(blocks_of(path) for path in data.rglob("*"))
-        assert blocks * 512 <= FRESH_BYTES_MAX
+        assert bytes_in(data) <= FRESH_BYTES_MAX
         status = ("status", "--admin", f"{HOST}:{broker.admin.port}")
         healthy = quantum(*status)
         assert healthy.returncode == 0, healthy.stdout
         assert "stopped" not in healthy.stdout
+        client = connect(Port(broker.mqtt))  # no later: its own writes may stop the broker
         # From here on no file of the broker can grow, as on a disk that takes no more.
         resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (1, 1))
-        client = connect(Port(broker.mqtt))
         client.send(Publish(TopicName(b"any"), b"for the log", 1, packet_id=client.draw_id()))
         deadline = time.monotonic() + DEADLINE_SECONDS
         while not broker.page("/broker/status")["stopped"]:

@@ -26,7 +26,7 @@ from tests.quantum.serving.client import connect
 
 LAUNCHER: Final = Path(__file__).with_name("ordinary_user.py")
 QUANTUM: Final = Path(sys.executable).with_name("quantum")
-READY_SECONDS: Final = 120.0
+READY_SECONDS: Final = 180.0
 MIB: Final = 1 << 20
 SMALL_MEMORY: Final = 512 * MIB
 
@@ -76,7 +76,7 @@ class Started:
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGINT)
-        return self.process.wait(60)
+        return self.process.wait(180)
 
 
 def command(machine: dict[str, object], home: Path, mqtt: int) -> list[str]:
@@ -107,6 +107,7 @@ def started(machine: dict[str, object], home: Path, errors: Path) -> Iterator[St
         try:
             assert process.stdout is not None
             first = process.stdout.readline()
+            late.cancel()  # it was in time; what comes after has deadlines of its own
             if not first and process.wait() == IMPOSSIBLE:
                 pytest.skip(errors.read_text())
             assert first.startswith("Quantum is ready"), errors.read_text()
@@ -133,4 +134,7 @@ def test_an_ordinary_user_has_a_broker(
     assert "Traceback" not in said
     told = [line for line in said.splitlines() if "the disk is written by" in line]
     assert len(told) == (1 if lost else 0), said  # once, and only where something is lost
-    assert not lost or lost in told[0]
+    # What an account may lock is shared by all that run under it: an ordinary user's other brokers
+    # may have left nothing of it.
+    less = (lost, PLAIN) if lost == FEWER and os.geteuid() != 0 else (lost,)
+    assert not lost or any(each in told[0] for each in less), said

@@ -34,7 +34,6 @@ def doors(cluster: ClusterProcess) -> list[Port]:
 
 
 @pytest.mark.skipif(bool(luck.ROAMS), reason="who moves is connected anew, with other sessions")
-@pytest.mark.timeout(180)
 def test_what_is_published_after_a_suback_arrives(cluster: ClusterProcess) -> None:
     print(f"seed {SEED}")
     rng = random.Random(SEED)
@@ -52,7 +51,6 @@ def test_what_is_published_after_a_suback_arrives(cluster: ClusterProcess) -> No
 
 
 @pytest.mark.skipif(bool(luck.ROAMS), reason="who moves is connected anew, with other sessions")
-@pytest.mark.timeout(180)
 def test_what_a_client_publishes_behind_its_subscribe_arrives(cluster: ClusterProcess) -> None:
     """In one piece, without waiting for the SUBACK: what is heard first takes effect first."""
     clients = [connect(door, V311) for door in doors(cluster) for _ in range(4)]

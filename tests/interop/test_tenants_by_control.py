@@ -8,6 +8,7 @@ import hashlib
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,10 @@ from tests.quantum.serving.client import SocketLine, connect
 NODES = (1, 2, 3)
 DEADLINE_SECONDS = 180.0
 IN_FORCE_SECONDS = 2.0
+LATE_TIMES = 10
+"""How many times longer a machine may take that stands still now and then, and does not look busy:
+what is never in force, or only for clients that come anew, is not in force then either."""
+TOLD_SECONDS = 5.0
 ADMINISTRATIVE, NOT_AUTHORIZED, SERVER_MOVED = 0x98, 0x87, 0x9D
 
 
@@ -77,7 +82,9 @@ class Site:
                     method, path, body=body, headers=headers
                 )
             except AdminUnreachable:
-                assert time.monotonic() < deadline
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
                 continue
             if told.code not in (429, 503, 504):
                 assert told.code == code, (method, path, told.body)
@@ -155,15 +162,34 @@ def tell(story: Callable[[str], Awaitable[None]]) -> None:
     Which node leads is not what these stories are about, and a busy machine changes it.
     """
     for attempt in range(5):
-        CLIENTS.clear()
-        try:
-            asyncio.run(story(f"-{attempt}"))  # type: ignore[arg-type]
-        except (AssertionError, TimeoutError, Refused):
-            moved = [each for each in CLIENTS if each.end_reason in (SERVER_MOVED, None)]
-            if attempt == 4 or not any(each.ended.is_set() for each in moved):
-                raise
-        else:
+        if asyncio.run(live(story, f"-{attempt}", is_last=attempt == 4)):
             return
+
+
+async def live(story: Callable[[str], Awaitable[None]], life: str, *, is_last: bool) -> bool:
+    """Live through a story once; say no where a client lost its leader in the middle of it."""
+    CLIENTS.clear()
+    try:
+        await story(life)
+    except (AssertionError, TimeoutError, Refused):
+        if is_last or not await was_moved():
+            raise
+        for client in CLIENTS:  # no client of this life is met in the next one
+            with suppress(Exception):
+                await client.close()
+        return False
+    return True
+
+
+async def was_moved() -> bool:
+    """Say whether a client's leader went; what failed of it is seen before its end is told."""
+    deadline = time.monotonic() + TOLD_SECONDS
+    while time.monotonic() < deadline:
+        ended = [each for each in CLIENTS if each.ended.is_set()]
+        if any(each.end_reason in (SERVER_MOVED, None) for each in ended):
+            return True
+        await asyncio.sleep(0.05)
+    return False
 
 
 async def come(port: int, client_id: str, version: int = 5, **more: Any) -> StockClient:
@@ -205,7 +231,7 @@ async def until(holds: Callable[[], Awaitable[bool]], seconds: float, what: str)
     begin, most = time.monotonic(), seconds
     while not await holds():
         if time.monotonic() - begin > most:
-            most = max(most, 2 * seconds * await asyncio.to_thread(slowness))
+            most = max(most, LATE_TIMES * seconds * await asyncio.to_thread(slowness))
         assert time.monotonic() - begin < most, what
         await asyncio.sleep(0.01)
     return time.monotonic() - begin
@@ -249,16 +275,18 @@ def test_a_new_tenant_is_connected_to_at_every_node_and_is_alone(site: Site) -> 
                 if time.monotonic() > deadline:
                     raise
                 continue
-            assert not client.connack.reason_code.is_failure, client.connack
             client.cut()
-            break
+            if not client.connack.reason_code.is_failure:
+                break
+            assert time.monotonic() < deadline, client.connack  # nobody leads at this moment
 
 
 def test_rules_and_rates_are_in_force_soon_after_the_answer(site: Site) -> None:
     async def story(life: str) -> None:
         site.create("rules" + life)
         port = site.door(2)
-        reader = await listen(site.door(3), "reader", "secret/#")
+        name = "reader" + life
+        reader = await listen(site.door(3), name, "secret/#")
         writer, old = await come(port, "writer"), await come(port, "old", version=4)
         assert await writer.publish("secret/x", b"before", 1) == 0
         assert (await reader.take())[0].payload == b"before"
@@ -278,7 +306,7 @@ def test_rules_and_rates_are_in_force_soon_after_the_answer(site: Site) -> None:
 
         async def ended() -> bool:  # who reads by the server's own page sees the subscription go
             try:
-                told = AdminApi(site.cluster.admin(1)).ask("GET", "/broker/sessions/reader")
+                told = AdminApi(site.cluster.admin(1)).ask("GET", f"/broker/sessions/{name}")
             except AdminUnreachable:
                 return False
             return not told.body.get("subscriptions")

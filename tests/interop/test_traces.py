@@ -29,6 +29,7 @@ from quantum.serving.broker_file import (
 from quantum.serving.traces import KEY
 from quantum.types import ClientId, TenantId
 from tests.interop.cluster_process import PATIENT, ClusterProcess
+from tests.interop.mqtt_places import all_listen
 from tests.interop.test_mqtt_replay import Node
 from tests.interop.test_telemetry import metrics
 from tests.quantum.cli.test_traces import run as run_traces
@@ -85,14 +86,20 @@ class Traced:
 
     def lead_in_order(self) -> None:
         """Let node N lead partition N - 1, and every node know it."""
-        changes = GroupChanges(self.cluster.admins(), 120)
+        changes = GroupChanges(self.cluster.admins(), 180)
 
         def partitions(node: int) -> list[dict[str, Any]]:
             code, page = fetch(self.cluster.admin(node), "/broker/status")
             return list(page["partitions"]) if code == 200 else []
 
-        self.cluster.until(lambda: len(partitions(1)) == 3, "node 1 tells of its partitions")
-        for row in partitions(1):
+        rows: list[dict[str, Any]] = []
+
+        def told() -> bool:
+            rows[:] = partitions(1)
+            return len(rows) == 3
+
+        self.cluster.until(told, "node 1 tells of its partitions")
+        for row in rows:
             changes.transfer(row["group"], row["partition"] + 1)
 
         def known(node: int) -> bool:
@@ -100,9 +107,13 @@ class Traced:
             return len(rows) == 3 and all(row["leader"] == row["partition"] + 1 for row in rows)
 
         self.cluster.until(lambda: all(map(known, NODES)), "every node knows who leads")
-        self.cluster.until(
-            lambda: all(partitions(node)[node - 1]["serves"] for node in NODES), "all serve"
-        )
+
+        def serves(node: int) -> bool:
+            found = partitions(node)
+            return len(found) == 3 and bool(found[node - 1]["serves"])
+
+        self.cluster.until(lambda: all(map(serves, NODES)), "all serve")
+        self.cluster.until(lambda: all_listen(self.cluster), "all listen")
 
 
 @pytest.fixture(scope="module")
@@ -189,6 +200,8 @@ def test_what_says_nothing_of_a_trace_has_none_and_an_unsampled_one_is_passed_on
         "publish",
     ]
     assert traced.spans(unsampled) == []
-    assert metrics(traced.cluster, 1)["quantum_trace_spans_total", ()] >= 5
+    traced.cluster.until(
+        lambda: metrics(traced.cluster, 1)["quantum_trace_spans_total", ()] >= 5, "they are counted"
+    )
     client.leave()
     client.cut()

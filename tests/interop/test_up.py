@@ -18,7 +18,9 @@ import pytest
 from tests.clustor.runtime.waiting import free_ports
 
 QUANTUM = "from quantum.cli import main; main()"
-READY_SECONDS = 120.0
+READY_SECONDS = 180.0
+UNREACHABLE = 12
+TRIES = 5
 
 
 def quantum(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -26,8 +28,18 @@ def quantum(*arguments: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-c", QUANTUM, *arguments],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
+
+
+def answered(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a client; once more where a slow broker took longer to answer than a client waits."""
+    ran = quantum(*arguments)
+    for _ in range(TRIES):
+        if ran.returncode != UNREACHABLE:
+            break
+        ran = quantum(*arguments)
+    return ran
 
 
 class Broker:
@@ -82,9 +94,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 @pytest.mark.parametrize("proto", ["3.1", "3.1.1", "5"])
 def test_every_version_publishes_and_subscribes(broker: Broker, proto: str) -> None:
     port = ["--port", str(broker.mqtt), "--proto", proto]
-    done = quantum("pub", f"v/{proto}", "hello", "--retain", "--qos", "2", *port)
+    done = answered("pub", f"v/{proto}", "hello", "--retain", "--qos", "2", *port)
     assert done.returncode == 0, done.stderr
-    found = quantum("sub", f"v/{proto}", "--count", "1", "--timeout", "90", "--json", *port)
+    found = answered("sub", f"v/{proto}", "--count", "1", "--timeout", "180", "--json", *port)
     assert json.loads(found.stdout)["payload"] == "hello"
 
 
@@ -94,9 +106,9 @@ def test_a_client_with_a_certificate_comes_in_by_tls(broker: Broker) -> None:
     )
     tls = ["--port", str(broker.mqtts), "--ca", issued["authority"]]
     mine = ["--cert", issued["certificate"], "--key", issued["key"]]
-    done = quantum("pub", "tls", "hello", *tls, *mine)
+    done = answered("pub", "tls", "hello", *tls, *mine)
     assert done.returncode == 0, done.stderr
-    without = quantum("pub", "tls", "hello", *tls)
+    without = answered("pub", "tls", "hello", *tls)
     assert without.returncode == 1
     assert "certificate required" in without.stderr
 
@@ -106,22 +118,22 @@ def test_the_line_that_cert_issue_shows_works(broker: Broker) -> None:
         pytest.skip("mosquitto_pub is not installed")
     shown = quantum("cert", "issue", "lamp-2", "--data", str(broker.data)).stdout
     (line,) = (line.strip() for line in shown.splitlines() if "mosquitto_pub" in line)
-    subprocess.run([*line.split(), "-q", "1"], check=True, timeout=120)
+    subprocess.run([*line.split(), "-q", "1"], check=True, timeout=300)
 
 
 def test_what_was_acknowledged_survives_kill_nine(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "var")
     port = ["--port", str(broker.mqtt)]
     with broker.running() as process:
-        done = quantum("pub", "kept", "for ever", "--retain", "--qos", "1", *port)
+        done = answered("pub", "kept", "for ever", "--retain", "--qos", "1", *port)
         assert done.returncode == 0, done.stderr
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
     with broker.running() as process:
-        found = quantum("sub", "kept", "--count", "1", "--timeout", "90", *port)
+        found = answered("sub", "kept", "--count", "1", "--timeout", "180", *port)
         assert found.stdout == "for ever\n"
         process.send_signal(signal.SIGINT)
-        assert process.wait(90) == 0
+        assert process.wait(180) == 0
 
 
 def test_a_second_broker_on_the_same_data_or_port_is_told(broker: Broker, tmp_path: Path) -> None:

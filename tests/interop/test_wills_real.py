@@ -12,7 +12,9 @@ import pytest
 from clustor.runtime.pki import utc_now
 from quantum.cli.admin_client import fetch
 from quantum.edge.tls_development import issue_client
-from tests.interop.cluster_process import ClusterProcess, is_so
+from tests.interop.cluster_process import PATIENT, ClusterProcess, is_so
+from tests.interop.luck import is_node
+from tests.interop.mqtt_places import all_listen
 from tests.quantum.serving.client import Client, Dialer, Line, SocketLine, connect, will
 
 LASTS = 600
@@ -46,8 +48,8 @@ class TlsDoor:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
     data = tmp_path_factory.mktemp("wills") / "var"
-    with ClusterProcess(data, tenant_prgs=1, patience=4) as running:
-        running.until(lambda: server(running) is not None, "the partition is served")
+    with ClusterProcess(data, tenant_prgs=1, patience=PATIENT) as running:
+        running.until(lambda: all_listen(running), "all nodes listen")
         yield running
 
 
@@ -61,6 +63,26 @@ def server(cluster: ClusterProcess, but: int = 0) -> int | None:
             if any(each["serves"] for each in page["partitions"]):
                 return node
     return None
+
+
+def wait_for_server(cluster: ClusterProcess, but: int = 0) -> int:
+    """Name the node that serves the only partition, as soon as one does."""
+    found: list[int] = []
+
+    def served() -> bool:
+        node = server(cluster, but)
+        found.extend([] if node is None else [node])
+        return bool(found)
+
+    cluster.until(served, "the partition is served")
+    return found[0]
+
+
+def kill(cluster: ClusterProcess, node: int) -> None:
+    """End a node, and return when it is dead: it tells nobody of clients that go after it."""
+    pid = cluster.pid(node)
+    cluster.kill(node)
+    cluster.until(lambda: not is_node(pid), f"node {node} is dead")
 
 
 def door(cluster: ClusterProcess, node: int) -> Door:
@@ -125,8 +147,7 @@ def heard_until_the_end(cluster: ClusterProcess, at: Dialer, name: str) -> list[
 
 
 def test_a_takeover_is_quiet_for_a_proven_identity_alone(cluster: ClusterProcess) -> None:
-    leader = server(cluster)
-    assert leader is not None
+    leader = wait_for_server(cluster)
     plain, shown = door(cluster, leader), tls_door(cluster, leader, "proven")
     watch(cluster, plain, "w1")
     clients = [come(cluster, shown, "proven"), come(cluster, shown, "proven")]
@@ -141,19 +162,20 @@ def test_a_takeover_is_quiet_for_a_proven_identity_alone(cluster: ClusterProcess
 
 def test_a_killed_leader_is_no_end_of_its_clients(cluster: ClusterProcess) -> None:
     """Clients that come back in their own time are alive; who stays away is dead, once."""
-    leader = server(cluster)
-    assert leader is not None
+    leader = wait_for_server(cluster)
     near = door(cluster, leader)
     watch(cluster, near, "w2")
-    names = ["clean-returns", "lasting-returns", "clean-stays", "lasting-stays"]
+    # Each in its own time: who returns has as long as a slow machine may need for it.
+    times = {"clean-returns": LASTS, "lasting-returns": LASTS, "clean-stays": 2, "lasting-stays": 2}
+    names = list(times)
     clients = [
-        come(cluster, near, name, clean=name.startswith("clean"), keep_alive=2) for name in names
+        come(cluster, near, name, clean=name.startswith("clean"), keep_alive=keep_alive)
+        for name, keep_alive in times.items()
     ]
-    cluster.kill(leader)
+    kill(cluster, leader)
     for client in clients:
         client.cut()
-    cluster.until(lambda: server(cluster, but=leader) is not None, "another node serves")
-    far = door(cluster, server(cluster, but=leader) or 0)
+    far = door(cluster, wait_for_server(cluster, but=leader))
     back = [come(cluster, far, name, clean=name.startswith("clean")) for name in names[:2]]
     watcher = come(cluster, far, "w2")
     said = sorted(bytes(watcher.take().topic) for _ in range(2))
@@ -164,13 +186,13 @@ def test_a_killed_leader_is_no_end_of_its_clients(cluster: ClusterProcess) -> No
 
 
 def test_a_killed_node_on_the_way_is_no_end_of_its_clients(cluster: ClusterProcess) -> None:
-    leader = server(cluster)
-    assert leader is not None
-    way = next(node for node in NODES if node != leader and cluster.status(node) is not None)
+    leader = wait_for_server(cluster)
+    way = next(node for node in NODES if node != leader)
     plain = door(cluster, leader)
+    cluster.until(lambda: all_listen(cluster) and is_node(cluster.pid(way)), "all nodes are back")
     watch(cluster, plain, "w3")
     client = come(cluster, door(cluster, way), "relayed")
-    cluster.kill(way)
+    kill(cluster, way)
     client.cut()
 
     def is_away() -> bool:

@@ -31,7 +31,7 @@ ALL = WatchScope.all()
 async def take(watch: Watch, count: int) -> list[WatchEvent]:
     """Take exactly `count` events."""
     events: list[WatchEvent] = []
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(180):
         while len(events) < count:
             events += await watch.take(count - len(events))
     return events

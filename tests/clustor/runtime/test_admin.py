@@ -136,7 +136,7 @@ async def ask(address: Address, request: bytes) -> bytes:
     reader, writer = await asyncio.open_connection(address.host, address.port)
     try:
         writer.write(request)
-        return await asyncio.wait_for(reader.read(), 20)
+        return await asyncio.wait_for(reader.read(), 120)
     finally:
         writer.close()
 
@@ -206,7 +206,7 @@ async def test_a_command_comes_in_parts_and_is_carried_out_whole(cut: int) -> No
             await writer.drain()
             await asyncio.sleep(0)
             writer.write(order[cut:])
-            answer = await asyncio.wait_for(reader.read(), 20)
+            answer = await asyncio.wait_for(reader.read(), 120)
         finally:
             writer.close()
         assert answer.startswith(b"HTTP/1.1 202 ")

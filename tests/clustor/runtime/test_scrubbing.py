@@ -23,7 +23,7 @@ from clustor.runtime.pki import NodeId, cluster_id
 from clustor.runtime.scrubbing import Scrubber
 from tests.clustor.runtime.hosting import GROUP, Host, filled, turn_bit
 
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 180.0
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ def imported_by(*arguments: str) -> set[str]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=300,
     )
     return set(json.loads(ended.stderr.splitlines()[-1].removeprefix("modules ")))
 
@@ -89,7 +89,7 @@ def test_a_commit_is_found_in_every_kind_of_tree(tmp_path: Path) -> None:
     def git(*arguments: str) -> str:
         who = ("-c", "user.name=x", "-c", "user.email=x@x", "-C", str(tmp_path / "tree"))
         done = subprocess.run(
-            ["git", *who, *arguments], capture_output=True, text=True, check=True, timeout=60
+            ["git", *who, *arguments], capture_output=True, text=True, check=True, timeout=300
         )
         return done.stdout.strip()
 
@@ -172,7 +172,7 @@ def test_make_install_puts_the_command_on_the_path(
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=300,
     )
     assert f'export PATH="{prefix}/bin:$PATH"' in made.stdout
     script = Path(sys.executable).with_name("quantum")
@@ -180,7 +180,7 @@ def test_make_install_puts_the_command_on_the_path(
         pytest.skip("this Python has no installed command")
     monkeypatch.setenv("PATH", f"{prefix}/bin")
     said = subprocess.run(
-        ["quantum", "--version"], capture_output=True, text=True, check=True, timeout=60
+        ["quantum", "--version"], capture_output=True, text=True, check=True, timeout=300
     )
     assert said.stdout == f"quantum {build()}\n"
 

@@ -30,6 +30,8 @@ from quantum.mqtt import (
 )
 
 V5 = ProtocolVersion.V5
+LONGER = (1, 10, 50)
+"""How many times longer a load lasts: a machine may stand still for all of a short one."""
 
 
 class TinyBroker:
@@ -87,39 +89,52 @@ async def tiny_broker(cut_after: int = 1 << 60) -> AsyncIterator[Endpoint]:
 
 @pytest.mark.parametrize("qos", [1, 2])
 async def test_every_publish_is_acknowledged_and_timed(qos: int) -> None:
-    seen: list[int] = []
-    async with tiny_broker() as endpoint:
-        load = Load(endpoint, LoadPlan(publishers=5, subscribers=1, qos=qos, seconds=0.2))
-        await load.run(lambda now: seen.append(now.counts.sent), every_seconds=0.05)
-    counts = load.counts
-    assert counts.sent == counts.acknowledged == TinyBroker.publishes > 50
-    assert len(counts.latencies) == counts.acknowledged
-    assert counts.lost_connections == counts.refused == 0
-    assert len(seen) >= 2 and seen == sorted(seen)
+    for times in LONGER:
+        seen: list[int] = []
+        async with tiny_broker() as endpoint:
+            plan = LoadPlan(publishers=5, subscribers=1, qos=qos, seconds=0.2 * times)
+            load = Load(endpoint, plan)
+            await load.run(lambda now: seen.append(now.counts.sent), every_seconds=0.05)  # noqa: B023
+        counts = load.counts
+        assert counts.sent == counts.acknowledged == TinyBroker.publishes
+        assert len(counts.latencies) == counts.acknowledged
+        assert counts.lost_connections == counts.refused == 0
+        assert seen == sorted(seen)
+        if counts.sent > 50 and len(seen) >= 2:
+            return
+    raise AssertionError("next to nothing was sent")
 
 
 async def test_qos_0_is_bounded_by_the_network_and_arrives() -> None:
-    async with tiny_broker() as endpoint:
-        load = Load(endpoint, LoadPlan(publishers=2, qos=0, seconds=0.1))
-        await load.run(lambda _now: None)
-        async with asyncio.timeout(30):
-            while TinyBroker.publishes < load.counts.sent:
-                await asyncio.sleep(0.01)
-    assert load.counts.sent == TinyBroker.publishes > 100
+    for times in LONGER:
+        async with tiny_broker() as endpoint:
+            load = Load(endpoint, LoadPlan(publishers=2, qos=0, seconds=0.1 * times))
+            await load.run(lambda _now: None)
+            async with asyncio.timeout(180):
+                while TinyBroker.publishes < load.counts.sent:
+                    await asyncio.sleep(0.01)
+        assert load.counts.sent == TinyBroker.publishes
+        if load.counts.sent > 100:
+            return
+    raise AssertionError("next to nothing was sent")
 
 
 async def test_a_rate_is_kept() -> None:
-    async with tiny_broker() as endpoint:
-        load = Load(endpoint, LoadPlan(publishers=3, per_second=500, seconds=0.4))
-        await load.run(lambda _now: None)
-    assert load.counts.sent <= 500 * load.elapsed + 1
-    assert load.counts.acknowledged == load.counts.sent > 50
+    for times in LONGER:
+        async with tiny_broker() as endpoint:
+            load = Load(endpoint, LoadPlan(publishers=3, per_second=500, seconds=0.4 * times))
+            await load.run(lambda _now: None)
+        assert load.counts.sent <= 500 * load.elapsed + 1
+        assert load.counts.acknowledged == load.counts.sent
+        if load.counts.sent > 50:
+            return
+    raise AssertionError("next to nothing was sent")
 
 
 async def test_a_broker_that_cuts_us_ends_the_run() -> None:
     async with tiny_broker(cut_after=20) as endpoint:
-        load = Load(endpoint, LoadPlan(publishers=1, seconds=30))
-        await asyncio.wait_for(load.run(lambda _now: None), 20)
+        load = Load(endpoint, LoadPlan(publishers=1, seconds=250))
+        await asyncio.wait_for(load.run(lambda _now: None), 200)
     assert load.counts.lost_connections == 1
     assert load.counts.acknowledged <= 20
 

@@ -134,6 +134,6 @@ async def listening(
 async def rest_of(reader: asyncio.StreamReader) -> bytes:
     """Read to the end, however the connection ends."""
     try:
-        return await asyncio.wait_for(reader.read(-1), 30)
+        return await asyncio.wait_for(reader.read(-1), 180)
     except ConnectionResetError:
         return b""

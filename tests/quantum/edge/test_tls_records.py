@@ -392,10 +392,10 @@ async def test_who_wants_short_records_gets_them_from_openssl(tmp_path: Path) ->
         )
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write(b"word\n")
-        await asyncio.wait_for(process.stdout.readuntil(b"xend\n"), 10)
+        await asyncio.wait_for(process.stdout.readuntil(b"xend\n"), 120)
         assert not is_settled(handlers)
         process.stdin.close()
-        await asyncio.wait_for(process.wait(), 10)
+        await asyncio.wait_for(process.wait(), 120)
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl command")
@@ -415,12 +415,12 @@ async def test_openssl_understands_every_suite_and_changes_keys(suite: str, tmp_
         for number, command in enumerate(("", "k", "K", "k", "K")):
             if command:
                 process.stdin.write(f"{command}\n".encode())
-                await asyncio.wait_for(process.stdout.readuntil(b"KEYUPDATE"), 10)
+                await asyncio.wait_for(process.stdout.readuntil(b"KEYUPDATE"), 120)
             process.stdin.write(f"word {number}\n".encode())
-            await asyncio.wait_for(process.stdout.readuntil(f"WORD {number}\n".encode()), 10)
+            await asyncio.wait_for(process.stdout.readuntil(f"WORD {number}\n".encode()), 120)
         assert is_settled(handlers)
         process.stdin.close()
-        await asyncio.wait_for(process.wait(), 10)
+        await asyncio.wait_for(process.wait(), 120)
         assert b"word 4" in handlers.made[0].data
 
 
@@ -438,9 +438,9 @@ async def test_keys_that_change_at_openssl_are_told_to_no_other_handshake(tmp_pa
         assert process.stdin is not None and process.stdout is not None
         for number in range(18):
             process.stdin.write(b"K\n")
-            await asyncio.wait_for(process.stdout.readuntil(b"KEYUPDATE"), 10)
+            await asyncio.wait_for(process.stdout.readuntil(b"KEYUPDATE"), 120)
             process.stdin.write(f"word {number}\n".encode())
-            await asyncio.wait_for(process.stdout.readuntil(f"WORD {number}\n".encode()), 10)
+            await asyncio.wait_for(process.stdout.readuntil(f"WORD {number}\n".encode()), 120)
         assert not is_settled(handlers)
         context = client_context(tmp_path, client)
         reader, writer = await connect(ssl=context, server_hostname="localhost")
@@ -448,7 +448,7 @@ async def test_keys_that_change_at_openssl_are_told_to_no_other_handshake(tmp_pa
         assert await reader.readexactly(5) == b"HELLO"
         assert listener.lobby.counts.refused == 0
         process.stdin.close()
-        await asyncio.wait_for(process.wait(), 10)
+        await asyncio.wait_for(process.wait(), 120)
 
 
 def test_little_is_kept_for_who_is_not_believed_yet(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def run(disk: UringDisk, root: Path, plan: Plan) -> None:
     disk.submit(partition, plan, PlanToken(1))
     done: list[Any] = []
     while not done:
-        assert select.select([disk.fileno()], [], [], 10)[0], "the plan is never over"
+        assert select.select([disk.fileno()], [], [], 120)[0], "the plan is never over"
         done = disk.completions()
     assert done[0].error is None
 
@@ -95,7 +95,7 @@ def test_a_failed_step_is_told_with_its_place_and_stops_the_plan(
     disk.submit(partition, (Create(a, 0), Rename(missing, a), Delete(a)), PlanToken(1))
     done: list[Any] = []
     while not done:
-        assert select.select([disk.fileno()], [], [], 10)[0]
+        assert select.select([disk.fileno()], [], [], 120)[0]
         done = disk.completions()
     assert isinstance(done[0].error, PlanFailed)
     assert (tmp_path / "a").exists(), "what stands behind the failed step was not run"
@@ -112,7 +112,7 @@ def test_a_small_plan_waits_behind_what_a_thread_does_for_its_partition(
     sync = os.fsync
 
     def held(descriptor: int) -> None:
-        assert may_go_on.wait(30)
+        assert may_go_on.wait(120)
         sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", held)
@@ -124,6 +124,6 @@ def test_a_small_plan_waits_behind_what_a_thread_does_for_its_partition(
     may_go_on.set()
     tokens: list[PlanToken] = []
     while len(tokens) < 2:
-        assert select.select([disk.fileno()], [], [], 10)[0], "a plan is never over"
+        assert select.select([disk.fileno()], [], [], 120)[0], "a plan is never over"
         tokens += [each.token for each in disk.completions()]
     assert tokens == [1, 2]

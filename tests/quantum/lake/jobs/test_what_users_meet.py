@@ -35,6 +35,7 @@ from quantum.lake.session import logging_of
 from quantum.lake.source import QuantumReader, QuantumStreamReader
 from quantum.lake.table import DirectoryStore, Table
 from tests.clustor.runtime.waiting import free_ports
+from tests.interop.machine import slowness
 from tests.interop.test_lake_connect import audited_node
 from tests.quantum.lake.jobs.logs import NOON_MS, MemorySource, record
 from tests.quantum.lake.jobs.tables import filled, rows
@@ -163,6 +164,11 @@ def test_item_11_an_axis_spans_the_data(hours: int) -> None:
 # Item 12: keys and brokers are checked before Spark starts, in one sentence.
 
 
+def is_at_once(seconds: float) -> bool:
+    """Say whether nobody waited: two seconds, more on a machine that is busy or stood still."""
+    return seconds < 2 or seconds < 10 * slowness()
+
+
 @pytest.fixture
 def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
@@ -191,7 +197,7 @@ def test_item_12_wrong_keys_are_named_before_spark_starts(
         said = " ".join(done.stderr.split())
         assert "wanted=" in said and "given=" in said and "prg=dev/0" in said, said
         assert len(done.stderr.splitlines()) == 1
-        assert time.monotonic() - begun < 2
+        assert is_at_once(time.monotonic() - begun)
     assert not (tmp_path / "table").exists()
 
 
@@ -207,7 +213,7 @@ def test_item_12_a_broker_that_is_not_there_is_missed_at_once(job: str, tmp_path
     done = run(job, "--cluster", f"127.0.0.1:{port}", "--keys", tmp_path, *table, *once)
     assert done.exit_code == Exit.UNREACHABLE, done.output
     assert "is the broker running" in done.stderr and str(port) in done.stderr
-    assert time.monotonic() - begun < 2
+    assert is_at_once(time.monotonic() - begun)
     assert PATIENCE_SECONDS + TIMEOUT_SECONDS < 2
 
 
