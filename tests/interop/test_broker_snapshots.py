@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from clustor.control import Feature
 from quantum.cli.admin_client import AdminUnreachable, fetch
 from quantum.cli.app import build
 from quantum.cli.exits import Exit
@@ -33,7 +34,7 @@ from tests.interop.test_scrub import (
     state,
     turn_bit,
 )
-from tests.interop.test_snapshots_in_time import DELTAS, NODES, NUMBERS, covers_all
+from tests.interop.test_snapshots_in_time import NODES, NUMBERS, covers_all
 from tests.interop.test_wills_real import GONE, door
 from tests.quantum.serving.client import Client, connect
 
@@ -43,8 +44,6 @@ PARTITION = 2  # its place among a node's groups: behind the store's
 PAYLOAD = os.urandom(4 << 10)
 QUEUED = 12
 LASTS = 600
-FULL_MS = 8_000
-"""How often a full snapshot is due: two deltas come between, on a slow machine too."""
 
 _numbers = itertools.count()
 
@@ -52,10 +51,10 @@ _numbers = itertools.count()
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
     data = tmp_path_factory.mktemp("deltas") / "cluster"
-    prepared(data, **NUMBERS | {"snapshot_full_ms": FULL_MS}, patience=UNHURRIED)
+    prepared(data, **NUMBERS, patience=UNHURRIED)
     with ClusterProcess(data, restart=False, tenant_prgs=1) as running:
         running.until(lambda: all_healthy(running, GROUPS), "every group is proven")
-        open_gates(running, DELTAS)
+        open_gates(running, Feature.INCREMENTAL_SNAPSHOTS)
         yield running
 
 
@@ -199,7 +198,8 @@ def is_damaged(cluster: ClusterProcess, node: int, turned: set[Path]) -> bool:
     chunk = newest_chunk(cluster, node)
     with suppress(FileNotFoundError):
         if chunk is not None and chunk not in turned:
-            turn_bit(chunk, 100)
+            with chunk.open("r+b", buffering=0) as file:
+                turn_bit(file, 100)
             turned.add(chunk)
     code, words = scrubbed(cluster, "--group", str(GROUP))
     if code == Exit.QUARANTINED:
