@@ -42,8 +42,9 @@ from clustor.replica.batch import encode_batch
 from clustor.runtime.memory import keep_freed_memory
 from quantum.archive.types import IndexRange
 from quantum.broker import OWN_ORIGIN, Broker, encode_publishes, encode_record
-from quantum.lake.archive import DirectoryKeys, LogSource, open_source
+from quantum.lake.archive import DirectoryKeys, LogSource
 from quantum.lake.offsets import Offsets
+from quantum.lake.opening import open_source
 from quantum.lake.planner import Cutting, Limits, plan
 from quantum.lake.reader import offer_of, read_task
 from quantum.lake.schema import arrow_schema

@@ -29,10 +29,11 @@ from clustor.runtime.keystore import create_keyring
 from clustor.runtime.pki import cluster_id, utc_now
 from quantum.archive import open_objects, verify_prg
 from quantum.cli.admin_client import AdminUnreachable, fetch
-from quantum.lake.archive import Bounds, DirectoryKeys, IndexRange, LogSource, PrgId, open_source
+from quantum.lake.archive import Bounds, DirectoryKeys, IndexRange, LogSource, PrgId
 from quantum.lake.archive.object_source import ArchiveSource
 from quantum.lake.errors import BadAddress, LogGone, NotPermitted, SourceUnreachable
 from quantum.lake.feed import ClusterSource
+from quantum.lake.opening import open_source
 from quantum.serving.broker_file import (
     BROKER_FILE,
     ArchiveEntry,

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pytest
 
 from quantum.archive.types import PrgId
-from quantum.lake.archive import DirectoryKeys, KeyProvider, LogSource, open_source
+from quantum.lake.archive import DirectoryKeys, KeyProvider, LogSource
 from quantum.lake.errors import BadAddress, SourceUnreachable
 from quantum.lake.feed.client import ClusterSource
 from quantum.lake.offsets import Offsets
+from quantum.lake.opening import open_source
 from quantum.lake.planner import Cutting, Limits, plan
 from quantum.lake.reader import offer_of, read_task
 from quantum.lake.schema import MESSAGE

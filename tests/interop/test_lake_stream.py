@@ -23,8 +23,9 @@ from clustor.runtime.cluster_file import CLUSTER_FILE, encode_cluster_file, read
 from clustor.runtime.development import prepare_cluster
 from clustor.runtime.pki import cluster_id, utc_now
 from quantum.cli.admin_client import AdminUnreachable, fetch
-from quantum.lake.archive import DirectoryKeys, PrgId, open_source
+from quantum.lake.archive import DirectoryKeys, PrgId
 from quantum.lake.errors import SourceUnreachable
+from quantum.lake.opening import open_source
 from quantum.lake.schema import GAP, LOGGED, MESSAGE
 from quantum.lake.session import spark_session
 from quantum.serving.broker_file import (

@@ -33,9 +33,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from quantum.lake.archive.opening import CLUSTER
 from quantum.lake.filters import NO_FILTERS, Filters
 from quantum.lake.offsets import Offsets
+from quantum.lake.opening import CLUSTER
 from quantum.lake.planner import Cutting, Limits, OnGap
 from quantum.lake.refusals import BadOption
 from quantum.lake.schema import SCHEMA_VERSION, check_version, chosen

@@ -35,13 +35,14 @@ from pyspark.sql.types import StructType
 
 from clustor.runtime.memory import keep_freed_memory
 from quantum.archive.types import PrgId
-from quantum.lake.archive import LogSource, open_source
+from quantum.lake.archive import LogSource
 from quantum.lake.errors import BadAddress, LakeError, while_reading
 from quantum.lake.filters import Filters
 from quantum.lake.key_check import check_keys
 from quantum.lake.keys_option import NamedKeys
 from quantum.lake.known_states import KnownStates
 from quantum.lake.offsets import Offsets
+from quantum.lake.opening import open_source
 from quantum.lake.options import APPLIED, EARLIEST, LATEST, SourceOptions, parse_options
 from quantum.lake.planner import Limits, Offer, OnGap, Task, admit, cut, gone, up_to
 from quantum.lake.pushdown import push

@@ -13,10 +13,11 @@ from clustor.log.types import Entry
 from clustor.runtime.keystore import create_keyring
 from quantum.archive.types import IndexRange, PrgId
 from quantum.broker import Broker, BrokerSettings, encode_publishes, encode_record
-from quantum.lake.archive import DirectoryKeys, LogSource, open_source
+from quantum.lake.archive import DirectoryKeys, LogSource
 from quantum.lake.errors import BadAddress, DamagedBlock, LakeError, LogGone, WrongKey
 from quantum.lake.known_states import STATES_MAX, KnownStates
 from quantum.lake.offsets import Offsets
+from quantum.lake.opening import open_source
 from quantum.lake.planner import Cutting, Limits, OnGap, Task, plan
 from quantum.lake.reader import confirm_gone, offer_of, read_task
 from quantum.lake.refusals import EntryUnreadable

@@ -1,11 +1,10 @@
-"""Logs read from outside: of a stopped node, from an archive, from a running cluster.
+"""Logs read from outside: of a stopped node, and from an archive.
 
 Nothing is yielded that is not authentic, committed and durable, and nothing is left out silently.
 """
 
 from quantum.archive.types import Bounds, IndexRange, Piece, PrgId, SnapshotRef
 from quantum.lake.archive.keys import DirectoryKeys, EnvironmentKeys, KeyProvider
-from quantum.lake.archive.opening import open_source
 from quantum.lake.archive.source import LogSource
 
 __all__ = [
@@ -18,5 +17,4 @@ __all__ = [
     "Piece",
     "PrgId",
     "SnapshotRef",
-    "open_source",
 ]

@@ -9,13 +9,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from quantum.lake.archive import LogSource, open_source
+from quantum.lake.archive import LogSource
 from quantum.lake.archive.falling_through import FallThroughSource
 from quantum.lake.errors import SourceUnreachable, while_reading
 from quantum.lake.feed.client import ClusterSource
 from quantum.lake.jobs.sources import open_logs
 from quantum.lake.key_check import check_keys
 from quantum.lake.keys_option import key_provider
+from quantum.lake.opening import open_source
 
 PATIENCE_SECONDS: Final = 0.3
 TIMEOUT_SECONDS: Final = 1.5

@@ -9,8 +9,9 @@ from typing import Final
 
 from clustor.log.types import Entry
 from quantum.archive.types import Bounds, IndexRange, PrgId, SnapshotRef
-from quantum.lake.archive import KeyProvider, LogSource, open_source
+from quantum.lake.archive import KeyProvider, LogSource
 from quantum.lake.keys_option import key_provider
+from quantum.lake.opening import open_source
 from quantum.lake.options import keys_named
 from quantum.lake.settings import tenant_entry
 from quantum.serving.broker_file import BROKER_FILE, TenantEntry

@@ -14,8 +14,9 @@ from clustor.log import Entry
 from quantum.archive import ArchiveConflict, Objects, open_objects, read_listing, verify_prg
 from quantum.archive.chain import read_record
 from quantum.archive.names import record_name
-from quantum.lake.archive import DirectoryKeys, IndexRange, LogSource, open_source
+from quantum.lake.archive import DirectoryKeys, IndexRange, LogSource
 from quantum.lake.errors import DamagedBlock, LogGone, UnknownFormat, WrongKey
+from quantum.lake.opening import open_source
 from tests.quantum.lake.archive.boxes import FIRST_MS, PRG, LogBox, entries, keys_at
 
 

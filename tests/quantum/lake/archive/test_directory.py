@@ -17,8 +17,9 @@ from clustor.replica.documents import plan_hard_state
 from clustor.runtime.development import prepare_cluster
 from clustor.runtime.keystore import create_keyring, load_keyring
 from clustor.runtime.pki import cluster_id, utc_now
-from quantum.lake.archive import DirectoryKeys, EnvironmentKeys, IndexRange, PrgId, open_source
+from quantum.lake.archive import DirectoryKeys, EnvironmentKeys, IndexRange, PrgId
 from quantum.lake.errors import BadAddress, DamagedBlock, LogGone, WrongKey
+from quantum.lake.opening import open_source
 from quantum.serving.broker_file import TenantEntry, prepare_broker
 from tests.quantum.lake.archive.boxes import LogBox, entries
 

@@ -10,7 +10,8 @@ import pytest
 from clustor.log import Entry
 from clustor.log.reader import read_entries
 from quantum.archive import open_objects, verify_prg
-from quantum.lake.archive import DirectoryKeys, IndexRange, open_source
+from quantum.lake.archive import DirectoryKeys, IndexRange
+from quantum.lake.opening import open_source
 from tests.quantum.lake.archive.boxes import PRG, LogBox, entries, keys_at
 
 

@@ -23,8 +23,9 @@ from quantum.archive.records import RETENTION_VERSION, DroppedRow
 from quantum.archive.retention import Wanted, drop, plan_retention, sweep
 from quantum.cli.archive import app
 from quantum.cli.exits import Exit
-from quantum.lake.archive import DirectoryKeys, IndexRange, open_source
+from quantum.lake.archive import DirectoryKeys, IndexRange
 from quantum.lake.errors import LogGone
+from quantum.lake.opening import open_source
 from quantum.lake.table import DirectoryStore, Operation, Proposal, Range, StreamName, Table
 from tests.quantum.lake.archive.boxes import FIRST_MS, PRG, LogBox, entries, keys_at
 

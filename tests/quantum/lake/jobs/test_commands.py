@@ -23,10 +23,11 @@ from quantum.cli.exits import Exit
 from quantum.cli.lake import app
 from quantum.cli.lake_options import AgainOptions, where_of
 from quantum.cli.lake_running import repeat
-from quantum.lake.archive import DirectoryKeys, open_source
+from quantum.lake.archive import DirectoryKeys
 from quantum.lake.errors import SourceUnreachable
 from quantum.lake.jobs import mirrors
 from quantum.lake.jobs.runner import cause_of
+from quantum.lake.opening import open_source
 from quantum.lake.table import DirectoryStore, FileKind, Table
 from tests.quantum.lake.jobs.logs import NOON_MS, TENANT, record
 from tests.quantum.lake.jobs.test_ingest import story
