@@ -51,6 +51,7 @@ STANDALONE = [
 ]
 MESSAGES = 100  # of each client in each of four waves
 WAVES = 4
+LEADERS_GONE_MAX = 3  # one is killed; a machine that stands still elects another
 
 
 @dataclass
@@ -197,7 +198,8 @@ def is_caught_up(table: Path, admins: str) -> bool:
 
 
 def judge(table: Path, publishers: Publishers) -> None:
-    """At QoS 2 each message once; at QoS 1 each, and again only where its client sent it again."""
+    """At QoS 2 each message once; at QoS 1 each, and again only where it was sent again: by its
+    client, or by the node that the client came by, to the next leader."""
     store = DirectoryStore(table)
     files = Table.open(store).state.of_kind(FileKind.ROWS)
     rows = [row for file in files for row in read_file(store, file).to_pylist()]
@@ -211,7 +213,8 @@ def judge(table: Path, publishers: Publishers) -> None:
         assert set(found) == {f"{client.name}:{number}" for number in client.acknowledged}
         most = client.sent if client.qos == 1 else Counter(client.acknowledged)
         for text, count in found.items():
-            assert count <= most[int(text.partition(":")[2])], f"{text}, seed {SEED}"
+            again = LEADERS_GONE_MAX if client.qos == 1 else 0
+            assert count <= most[int(text.partition(":")[2])] + again, f"{text}, seed {SEED}"
     assert sum(seen.values()) == len(rows)
 
 
