@@ -34,7 +34,7 @@ from tests.interop.test_scrub import (
     state,
     turn_bit,
 )
-from tests.interop.test_snapshots_in_time import NODES, NUMBERS, covers_all
+from tests.interop.test_snapshots_in_time import NODES, NUMBERS, covers_all, is_gone
 from tests.interop.test_wills_real import GONE, door
 from tests.quantum.serving.client import Client, connect
 
@@ -257,8 +257,9 @@ def test_a_partition_is_the_same_by_full_and_deltas(cluster: ClusterProcess) -> 
     leader = cluster.wait_for_leader(PARTITION)
     keep(cluster)
     away = min(set(NODES) - {leader})
+    pid = cluster.pid(away)
     cluster.kill(away)
-    cluster.until(lambda: cluster.group(away, PARTITION) is None, "it is gone")
+    cluster.until(lambda: is_gone(pid), "it is gone")
     known = cluster.wait_for_group(leader, PARTITION)["last_index"]
     publish(cluster, *((b"queued/%d" % each, b"%d" % each) for each in range(QUEUED)), away=away)
     leader = write_until_offered(cluster, known, away)
@@ -292,7 +293,8 @@ def write_until_offered(cluster: ClusterProcess, known: int, away: int) -> int:
 def from_its_own_chain(cluster: ClusterProcess, leader: int, away: int) -> None:
     """Kill the third node while its newest snapshot is a delta: it begins from its own chain."""
     follower = min(set(NODES) - {leader, away})
+    pid = cluster.pid(follower)
     cluster.kill(follower)
-    cluster.until(lambda: cluster.group(follower, PARTITION) is None, "it is gone")
+    cluster.until(lambda: is_gone(pid), "it is gone")
     with started(cluster, follower):
         cluster.until(lambda: agree(cluster), "it is the same as before")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from clustor.runtime.transport import Address
 from quantum.cli.admin_client import fetch_status
 from tests.interop.cluster_process import DEADLINE_SECONDS, ClusterProcess
 
@@ -68,6 +70,22 @@ def test_repair_mode_shows_everything_and_changes_nothing(tmp_path: Path) -> Non
         assert (group["state"], group["failed_clause"]) == ("Healthy", "RepairMode")
         assert group["durable_index"] == group["last_index"] > 0
     assert digests(data) == before
+
+
+def test_a_node_that_answers_ends_in_order_when_it_is_asked_to(tmp_path: Path) -> None:
+    """However early that is: it may not have begun to serve."""
+    cluster = ran_once(tmp_path / "c")
+    process = subprocess.Popen(node_command(cluster.data), stderr=subprocess.DEVNULL)
+    try:
+        cluster.until(lambda: listens(cluster.admin(1)), "it listens")
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_SECONDS) == 0
+
+
+def listens(address: Address) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((address.host, address.port)) == 0
 
 
 def test_a_node_refuses_to_run_without_its_assertions(tmp_path: Path) -> None:

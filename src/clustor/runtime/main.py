@@ -247,6 +247,7 @@ async def serve_node(
     trust.waivers = lambda: duties.overrides.waivers(wall_ms())
     gates: dict[str, Gate] = {"admin": admin.gate, "peer": node.transport.gate}
     telemetry.sources.append(lambda: gate_families(gates))
+    stop = _stop_by_signal(stop)  # whoever sees it answer may end it: then it ends in order
     await admin.listen(
         settings.entry.admin,
         door.context if door is not None else None,
@@ -276,7 +277,7 @@ async def serve_node(
         journal.info("development mode: admin and KV are plaintext on %s", settings.entry.admin)
     gc.collect()
     gc.freeze()
-    await _asked_to_stop(stop)
+    await stop.wait()
     journal.info("stopping")
     if looking is not None:
         looking.stop()
@@ -303,6 +304,7 @@ async def _serve_repair(cluster: ClusterFile, node_id: NodeId, data: DataDirecto
     admin = AdminServer(lambda: status, None)
     admin.telemetry, admin.api = RepairPages(int(node_id)), CertificateGuard()
     door = AdminTrust(data.pki, admin, None) if cluster.admin_tls else None
+    stop = _stop_by_signal()
     await admin.listen(
         cluster.node(node_id).admin,
         door.context if door is not None else None,
@@ -310,7 +312,7 @@ async def _serve_repair(cluster: ClusterFile, node_id: NodeId, data: DataDirecto
     )
     watch = Repeated(door.look) if door is not None else None
     journal.info("repair mode: read-only, status on %s", cluster.node(node_id).admin)
-    await _asked_to_stop()
+    await stop.wait()
     if watch is not None:
         watch.stop()
     admin.close()
@@ -331,12 +333,13 @@ def _die(message: str, error: BaseException | None) -> None:
     os._exit(70)
 
 
-async def _asked_to_stop(stop: asyncio.Event | None = None) -> None:
+def _stop_by_signal(stop: asyncio.Event | None = None) -> asyncio.Event:
+    """Return the event that SIGTERM and SIGINT set from now on."""
     stop = stop or asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await stop.wait()
+    return stop
 
 
 if __name__ == "__main__":
