@@ -62,7 +62,7 @@ from clustor.control.tenants import TenantTier
 from clustor.kv import Events, StoreId
 from clustor.log.types import PartitionId
 from clustor.raft.profiles import ControlPlaneNumbers
-from clustor.runtime.admin_http import Request
+from clustor.runtime.admin.http import Request
 from quantum.admin import Api
 
 NODES = 12

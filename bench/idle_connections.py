@@ -31,7 +31,7 @@ from rich.console import Console
 from rich.table import Table
 from websockets.frames import Frame, Opcode
 
-from clustor.runtime.pki import utc_now
+from clustor.runtime.pki.identity import utc_now
 from quantum.edge import AdmissionLimits, EdgeLimits, Listener, Lobby, Peer, Wire
 from quantum.edge.listener_tls import TlsListener
 from quantum.edge.tls_development import issue_client, prepare_server

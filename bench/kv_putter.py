@@ -7,8 +7,8 @@ import time
 from typing import Protocol, cast
 
 from clustor.kv import Key, Put, encode_command
-from clustor.runtime.kv_stream import Operation, Status, encode_request, take_replies
-from clustor.runtime.transport import Address
+from clustor.runtime.kv.stream import Operation, Status, encode_request, take_replies
+from clustor.runtime.peers.transport import Address
 
 
 class Putter(Protocol):

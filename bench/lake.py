@@ -39,7 +39,7 @@ from rich.table import Table
 from clustor.log.types import EntryKind
 from clustor.replica import decode_batch
 from clustor.replica.batch import encode_batch
-from clustor.runtime.memory import keep_freed_memory
+from clustor.runtime.disk.memory import keep_freed_memory
 from quantum.archive.types import IndexRange
 from quantum.broker import OWN_ORIGIN, Broker, encode_publishes, encode_record
 from quantum.lake.archive import DirectoryKeys, LogSource

@@ -30,7 +30,7 @@ from clustor.log.keys import KeyRing
 from clustor.log.ledger import DurabilityRecord
 from clustor.log.types import DekEpoch, Entry, IoWriterMode, LogIndex, MacEpoch, PartitionId, Term
 from clustor.runtime.disk import Disk, RingBroken, open_mode
-from clustor.runtime.memory import keep_freed_memory
+from clustor.runtime.disk.memory import keep_freed_memory
 from clustor.runtime.partition_log import PartitionLog, open_partition_log
 
 Way: TypeAlias = Callable[[Path, int, int], AbstractContextManager[Callable[[], None]]]

@@ -64,6 +64,6 @@ def test_a_room_that_nothing_loads_is_not_reached() -> None:
 
 
 def test_what_lives_is_told_from_what_is_only_defined() -> None:
-    assert "NodeDuties" in living()["clustor.runtime.duties"]
+    assert "NodeDuties" in living()["clustor.runtime.control.duties"]
     assert "clustor.runtime.main" in loaded_modules()
     assert len(loaded_modules()) < len(list(SOURCE.rglob("*.py")))

@@ -9,7 +9,7 @@ import pytest
 
 from clustor.printable import printable
 from clustor.runtime.errors import PeerRefused
-from clustor.runtime.telemetry_logs import TextFormatter
+from clustor.runtime.telemetry.journal import TextFormatter
 from quantum.edge.errors import TenantUnknown
 
 FORGED = "x\n2026-01-01 00:00:00 all is well"

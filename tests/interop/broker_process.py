@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from clustor.runtime.transport import Address
+from clustor.runtime.peers.transport import Address
 from quantum.cli.admin_client import AdminUnreachable, fetch
 from tests.clustor.runtime.waiting import all_listen, free_ports
 

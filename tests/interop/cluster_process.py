@@ -22,8 +22,8 @@ import msgspec
 
 from clustor.runtime.cluster_file import CLUSTER_FILE, encode_cluster_file, read_cluster_file
 from clustor.runtime.development import prepare_cluster
-from clustor.runtime.pki import cluster_id, utc_now
-from clustor.runtime.transport import Address
+from clustor.runtime.peers.transport import Address
+from clustor.runtime.pki.identity import cluster_id, utc_now
 from quantum.cli.admin_client import AdminUnreachable, fetch_status
 from tests.clustor.runtime.waiting import free_base_port
 from tests.interop import luck

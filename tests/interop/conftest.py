@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from clustor.runtime.admin_caller import NOBODY
+from clustor.runtime.admin.caller import NOBODY
 from quantum.cli.credentials import speak_as
 from tests.interop.mqtt_places import PLACES, Place
 

@@ -26,11 +26,11 @@ from clustor.control.features import ManifestContent
 from clustor.control.objects import canonical
 from clustor.control.signing import sign
 from clustor.runtime.cluster_file import CLUSTER_FILE, encode_cluster_file
-from clustor.runtime.control_records import CONTROL_PARTITION
+from clustor.runtime.control.features import DIGESTS, PREDICATES
+from clustor.runtime.control.records import CONTROL_PARTITION
 from clustor.runtime.development import prepare_cluster
-from clustor.runtime.gated_features import DIGESTS, PREDICATES
-from clustor.runtime.pki import cluster_id, utc_now
-from clustor.runtime.transport import Address
+from clustor.runtime.peers.transport import Address
+from clustor.runtime.pki.identity import cluster_id, utc_now
 from quantum.cli.admin_client import AdminUnreachable, post
 from tests.interop.cluster_process import DEADLINE_SECONDS, ClusterProcess
 

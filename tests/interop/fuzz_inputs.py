@@ -27,7 +27,7 @@ import msgspec
 
 from clustor import wire as w
 from clustor.kv import Get, Key, Put, Range, encode_command
-from clustor.runtime.kv_stream import NEVER_REACHED, Operation, WatchRequest, encode_request
+from clustor.runtime.kv.stream import NEVER_REACHED, Operation, WatchRequest, encode_request
 from quantum.mqtt import (
     Auth,
     Connect,

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clustor.runtime.pki import utc_now
-from clustor.runtime.transport import Address
+from clustor.runtime.peers.transport import Address
+from clustor.runtime.pki.identity import utc_now
 from quantum.cli.admin_client import AdminUnreachable, fetch
 from quantum.edge.tls_development import ClientFiles, issue_client
 from tests.clustor.runtime import waiting

@@ -16,8 +16,8 @@ import msgspec
 
 from clustor.runtime.cluster_file import CLUSTER_FILE, ClusterFile, encode_cluster_file
 from clustor.runtime.development import node_directory, prepare_cluster
-from clustor.runtime.pki import NodeId, cluster_id, utc_now
-from clustor.runtime.transport import Address
+from clustor.runtime.peers.transport import Address
+from clustor.runtime.pki.identity import NodeId, cluster_id, utc_now
 from quantum.cli.admin_client import AdminUnreachable, fetch_status
 from tests.interop.namespaces import Network, within
 

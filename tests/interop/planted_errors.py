@@ -10,8 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from clustor.kv import KvMachine
-from clustor.runtime import admin, transport
-from clustor.runtime.kv_service import KvService
+from clustor.runtime.admin import server as admin
+from clustor.runtime.kv.service import KvService
+from clustor.runtime.peers import transport
 from quantum.cli import main as quantum
 from quantum.edge import websocket
 from quantum.serving import connection

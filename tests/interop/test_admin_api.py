@@ -20,13 +20,14 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from typer.testing import CliRunner
 
-from clustor.runtime.admin_caller import Credentials
-from clustor.runtime.audit_writer import AUDIT_DIRECTORY
+from clustor.runtime.admin.caller import Credentials
+from clustor.runtime.audit.writer import AUDIT_DIRECTORY
 from clustor.runtime.cluster_file import CLUSTER_FILE, encode_cluster_file
-from clustor.runtime.control_records import operator_of
+from clustor.runtime.control.records import operator_of
 from clustor.runtime.development import node_directory, prepare_cluster
-from clustor.runtime.kv_client import KvClient, KvUnavailable
-from clustor.runtime.pki import (
+from clustor.runtime.kv.client import KvClient, KvUnavailable
+from clustor.runtime.peers.transport import Address
+from clustor.runtime.pki.identity import (
     AUTHORITY_FILE,
     PKI_DIRECTORY,
     NodeId,
@@ -37,7 +38,6 @@ from clustor.runtime.pki import (
     load_certificate,
     utc_now,
 )
-from clustor.runtime.transport import Address
 from quantum.cli import audit, kv
 from quantum.cli import cluster as cluster_cli
 from quantum.cli.admin_api import AdminApi, Told

@@ -25,8 +25,8 @@ from clustor.replica import decode_batch
 from clustor.replica.header import split_header
 from clustor.runtime.cluster_file import CLUSTER_FILE, encode_cluster_file, read_cluster_file
 from clustor.runtime.development import prepare_cluster
-from clustor.runtime.keystore import create_keyring
-from clustor.runtime.pki import cluster_id, utc_now
+from clustor.runtime.keys.store import create_keyring
+from clustor.runtime.pki.identity import cluster_id, utc_now
 from quantum.archive import open_objects, verify_prg
 from quantum.cli.admin_client import AdminUnreachable, fetch
 from quantum.lake.archive import Bounds, DirectoryKeys, IndexRange, LogSource, PrgId

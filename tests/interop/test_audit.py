@@ -8,7 +8,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from clustor.runtime.development import node_directory
-from clustor.runtime.pki import NodeId
+from clustor.runtime.pki.identity import NodeId
 from quantum.cli import audit
 from tests.interop.cluster_process import PATIENT, ClusterProcess
 from tests.interop.control_process import insist

@@ -11,11 +11,11 @@ import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
-from clustor.runtime.audit_writer import AUDIT_DIRECTORY
+from clustor.runtime.audit.writer import AUDIT_DIRECTORY
 from clustor.runtime.cluster_file import CLUSTER_FILE, encode_cluster_file
 from clustor.runtime.development import node_directory, prepare_cluster
 from clustor.runtime.disk import DirectoryStorage
-from clustor.runtime.pki import NodeId, cluster_id, utc_now
+from clustor.runtime.pki.identity import NodeId, cluster_id, utc_now
 from clustor.security import AuditReader
 from quantum.archive import archived_lines, archived_logs, open_objects
 from quantum.cli import audit

@@ -12,7 +12,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from clustor.runtime.development import node_directory
-from clustor.runtime.pki import NodeId, utc_now
+from clustor.runtime.pki.identity import NodeId, utc_now
 from quantum.cli import audit
 from quantum.edge.tls_development import issue_client
 from tests.interop.broker_process import HOST, BrokerProcess

@@ -16,8 +16,8 @@ import msgspec
 
 from clustor.runtime.cluster_file import CLUSTER_FILE, encode_cluster_file
 from clustor.runtime.development import prepare_cluster
-from clustor.runtime.kv_client import KvClient
-from clustor.runtime.pki import cluster_id, utc_now
+from clustor.runtime.kv.client import KvClient
+from clustor.runtime.pki.identity import cluster_id, utc_now
 from tests.interop.cluster_process import DEADLINE_SECONDS, PATIENT, ClusterProcess
 from tests.interop.test_members import command, voters
 from tests.interop.test_node_process import node_command

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from clustor.runtime.pki import utc_now
+from clustor.runtime.pki.identity import utc_now
 from quantum.client import (
     ClientOptions,
     ConnectionLost,

@@ -18,8 +18,8 @@ import pytest
 from clustor.control import ClusterConfig, CreateTenant, NodeSpec, Placement, TenantSpec
 from clustor.control.objects import ControlObject, decode_object, key_of
 from clustor.runtime.cluster_file import CLUSTER_FILE, encode_cluster_file, read_cluster_file
-from clustor.runtime.control_records import CONTROL_PARTITION
-from clustor.runtime.kv_client import KvClient, KvRejected
+from clustor.runtime.control.records import CONTROL_PARTITION
+from clustor.runtime.kv.client import KvClient, KvRejected
 from quantum.cli.admin_client import fetch_status, post
 from tests.interop.cluster_process import PATIENT, UNHURRIED, ClusterProcess
 from tests.interop.control_process import (

@@ -39,11 +39,11 @@ from clustor.control.signing import sign
 from clustor.flow import LagNumbers
 from clustor.runtime.admission import FlowNumbers
 from clustor.runtime.cluster_file import CLUSTER_FILE, encode_cluster_file, read_cluster_file
-from clustor.runtime.control_copy import COPY_FILE
-from clustor.runtime.control_records import CONTROL_PARTITION, operator_of
+from clustor.runtime.control.cache_file import COPY_FILE
+from clustor.runtime.control.records import CONTROL_PARTITION, operator_of
 from clustor.runtime.development import node_directory
-from clustor.runtime.kv_client import KvClient, KvRejected
-from clustor.runtime.pki import NodeId, cluster_id
+from clustor.runtime.kv.client import KvClient, KvRejected
+from clustor.runtime.pki.identity import NodeId, cluster_id
 from quantum.cli import audit
 from quantum.cli.admin_client import AdminUnreachable, exchange, fetch, post
 from tests.interop.cluster_process import DEADLINE_SECONDS, PATIENT, ClusterProcess

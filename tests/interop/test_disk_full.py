@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from clustor.runtime.kv_client import KvClient, KvUnavailable
+from clustor.runtime.kv.client import KvClient, KvUnavailable
 from quantum.cli.admin_client import fetch
 from tests.interop.cluster_process import ClusterProcess
 from tests.interop.control_process import all_healthy, prepared

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from clustor.control import CommitFence, DrainNode, LiftFence
 from clustor.runtime.development import node_directory
-from clustor.runtime.pki import NodeId
+from clustor.runtime.pki.identity import NodeId
 from quantum.cli import audit
 from quantum.cli.admin_client import fetch, post
 from quantum.cli.app import build

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from clustor.runtime.pki import utc_now
+from clustor.runtime.pki.identity import utc_now
 from quantum.edge.tls_development import ClientFiles, issue_client, pki_directory
 from quantum.mqtt import Disconnect, ReasonCode, Suback, encode_packet
 from quantum.mqtt.packets import Subscribe, Subscription

@@ -19,10 +19,10 @@ from clustor.kv import Key, Put, encode_command
 from clustor.runtime.admission import FlowNumbers
 from clustor.runtime.cluster_file import CLUSTER_FILE, encode_cluster_file
 from clustor.runtime.development import prepare_cluster
-from clustor.runtime.kv_client import KvClient, KvUnavailable
-from clustor.runtime.kv_link import KvLink
-from clustor.runtime.kv_stream import Operation, Status
-from clustor.runtime.pki import cluster_id, utc_now
+from clustor.runtime.kv.client import KvClient, KvUnavailable
+from clustor.runtime.kv.link import KvLink
+from clustor.runtime.kv.stream import Operation, Status
+from clustor.runtime.pki.identity import cluster_id, utc_now
 from tests.interop.cluster_process import PATIENT, ClusterProcess
 
 MIB = 1 << 20

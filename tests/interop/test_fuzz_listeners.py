@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from clustor.runtime.development import node_directory
-from clustor.runtime.pki import (
+from clustor.runtime.pki.identity import (
     AUTHORITY_FILE,
     CERTIFICATE_FILE,
     KEY_FILE,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from clustor.runtime.keystore import create_keyring, load_keyring
+from clustor.runtime.keys.store import create_keyring, load_keyring
 from quantum.cli.exits import Exit
 from quantum.lake import session
 from quantum.serving.feed_page import key_name

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from clustor.runtime.cluster_file import CLUSTER_FILE, encode_cluster_file, read_cluster_file
 from clustor.runtime.development import prepare_cluster
-from clustor.runtime.pki import cluster_id, utc_now
+from clustor.runtime.pki.identity import cluster_id, utc_now
 from quantum.cli.admin_client import AdminUnreachable, fetch
 from quantum.lake.archive import DirectoryKeys, PrgId
 from quantum.lake.errors import SourceUnreachable

@@ -16,7 +16,7 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 from typer.testing import CliRunner, Result
 
-from clustor.runtime.pki import AUTHORITY_FILE
+from clustor.runtime.pki.identity import AUTHORITY_FILE
 from quantum.cli.app import build
 from quantum.cli.exits import Exit
 from quantum.edge.tls_development import pki_directory

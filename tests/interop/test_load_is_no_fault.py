@@ -22,8 +22,8 @@ import pytest
 
 from clustor.runtime.cluster_file import CLUSTER_FILE, encode_cluster_file
 from clustor.runtime.development import prepare_cluster
-from clustor.runtime.pki import cluster_id, utc_now
-from clustor.runtime.transport import Address
+from clustor.runtime.peers.transport import Address
+from clustor.runtime.pki.identity import cluster_id, utc_now
 from tests.interop import luck
 from tests.interop.cluster_process import ClusterProcess
 from tests.interop.machine import slowness

@@ -13,7 +13,7 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from clustor.runtime.kv_client import KvClient
+from clustor.runtime.kv.client import KvClient
 from quantum.cli.cluster import app
 from quantum.cli.exits import Exit
 from tests.clustor.runtime.waiting import until

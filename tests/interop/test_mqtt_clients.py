@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clustor.runtime.pki import utc_now
+from clustor.runtime.pki.identity import utc_now
 from quantum.edge.tls_development import issue_client
 from quantum.mqtt.primitives import encode_variable
 from tests.interop.stock_client import Can, Refused, StockClient, Will, Wish

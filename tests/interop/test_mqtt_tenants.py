@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from clustor.runtime.pki import utc_now
+from clustor.runtime.pki.identity import utc_now
 from quantum.edge.tls_development import ClientFiles, issue_client
 from quantum.mqtt import Publish, ReasonCode, TopicName, encode_packet
 from quantum.mqtt.types import PacketId

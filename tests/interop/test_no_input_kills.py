@@ -24,11 +24,12 @@ import pytest
 from typer.testing import CliRunner
 
 from clustor.kv import Key, Put, encode_command
-from clustor.runtime.admin_caller import Credentials
+from clustor.runtime.admin.caller import Credentials
 from clustor.runtime.cluster_file import CLUSTER_FILE, encode_cluster_file
 from clustor.runtime.development import node_directory, prepare_cluster
-from clustor.runtime.kv_stream import Operation, encode_request
-from clustor.runtime.pki import (
+from clustor.runtime.kv.stream import Operation, encode_request
+from clustor.runtime.peers.transport import Address
+from clustor.runtime.pki.identity import (
     AUTHORITY_FILE,
     CERTIFICATE_FILE,
     KEY_FILE,
@@ -37,7 +38,6 @@ from clustor.runtime.pki import (
     cluster_id,
     utc_now,
 )
-from clustor.runtime.transport import Address
 from quantum.cli import audit
 from quantum.cli.admin_client import AdminUnreachable, exchange
 from tests.clustor.runtime.waiting import free_base_port

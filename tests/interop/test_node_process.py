@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from clustor.runtime.transport import Address
+from clustor.runtime.peers.transport import Address
 from quantum.cli.admin_client import fetch_status
 from tests.interop.cluster_process import DEADLINE_SECONDS, ClusterProcess
 

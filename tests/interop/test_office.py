@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 
 from clustor.runtime.cluster_file import CLUSTER_FILE, encode_cluster_file, read_cluster_file
-from clustor.runtime.control_records import operator_of
+from clustor.runtime.control.records import operator_of
 from clustor.runtime.development import node_directory
 from clustor.runtime.hardening import Hardening
-from clustor.runtime.pki import PKI_DIRECTORY, load_certificates
+from clustor.runtime.pki.identity import PKI_DIRECTORY, load_certificates
 from clustor.runtime.release import RELEASE_FILE
 from quantum.cli import admin, keys
 from tests.interop.test_admin_api import CLUSTER, ONE, TlsNode, run, served

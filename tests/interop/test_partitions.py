@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import pytest
 
-from clustor.runtime.kv_client import KvClient, KvUnavailable
+from clustor.runtime.kv.client import KvClient, KvUnavailable
 from tests.clustor.runtime.waiting import until
 from tests.interop.machine import slowness
 from tests.interop.namespaces import CLIENT, Network, why_impossible, within

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from clustor.control import Members, PlacePartition
-from clustor.runtime.control_records import CONTROL_PARTITION
-from clustor.runtime.kv_client import KvClient, KvUnavailable
+from clustor.runtime.control.records import CONTROL_PARTITION
+from clustor.runtime.kv.client import KvClient, KvUnavailable
 from quantum.cli.admin_client import AdminUnreachable, fetch, post
 from tests.interop.cluster_process import PATIENT, ClusterProcess
 from tests.interop.control_process import all_healthy, everybody, insist, prepared

@@ -14,9 +14,9 @@ import pytest
 
 from clustor.control.moves import SetFollowerReads
 from clustor.kv import Command, Found, Get, Key, Reply, Txn, TxnGet, decode_reply, encode_command
-from clustor.runtime.kv_client import KvClient, KvUnavailable
-from clustor.runtime.kv_link import KvLink
-from clustor.runtime.kv_stream import Operation, Status, WatchEvents, WatchRequest
+from clustor.runtime.kv.client import KvClient, KvUnavailable
+from clustor.runtime.kv.link import KvLink
+from clustor.runtime.kv.stream import Operation, Status, WatchEvents, WatchRequest
 from tests.interop.cluster_process import DEADLINE_SECONDS, PATIENT, ClusterProcess
 from tests.interop.control_process import all_healthy, insist, pause, prepared
 from tests.interop.machine import slowness

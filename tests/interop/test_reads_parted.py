@@ -20,8 +20,8 @@ import pytest
 
 from clustor.control.moves import SetFollowerReads
 from clustor.kv import Conflict, Record
-from clustor.runtime.kv_client import KvClient, KvUnavailable
-from clustor.runtime.transport import Address
+from clustor.runtime.kv.client import KvClient, KvUnavailable
+from clustor.runtime.peers.transport import Address
 from clustor.sim import linearizability
 from clustor.sim.history import History, Process
 from clustor.sim.models import Cas, Get, KeyValue, KvCall, Put

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from clustor.runtime.transport import Address
+from clustor.runtime.peers.transport import Address
 from quantum.cli.admin_client import AdminUnreachable, fetch, post
 from quantum.cli.exits import Exit
 from quantum.cli.tenants import app

@@ -16,9 +16,9 @@ import pytest
 
 from clustor.control import AdminResumePartition, Command, IssueBreakGlass, OverrideScope
 from clustor.control.objects import canonical
-from clustor.runtime.control_records import operator_of
-from clustor.runtime.kv_client import KvClient, KvUnavailable
-from clustor.runtime.pki import cluster_id
+from clustor.runtime.control.records import operator_of
+from clustor.runtime.kv.client import KvClient, KvUnavailable
+from clustor.runtime.pki.identity import cluster_id
 from quantum.cli.admin_client import AdminUnreachable, fetch
 from tests.interop.broker_process import BrokerProcess
 from tests.interop.planted_once import WORD

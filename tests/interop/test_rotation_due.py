@@ -6,10 +6,10 @@ import asyncio
 from pathlib import Path
 
 from clustor.log.keyfile import decode_keyring
-from clustor.runtime.keystore import KEYRING_FILE, KEYS_DIRECTORY, read_staged
-from clustor.runtime.rotation_keys import REGISTRY_FILE
-from clustor.runtime.signer_keys import REGISTRY_FILE as SIGNERS_FILE
-from clustor.runtime.signer_keys import WISH_PREFIX
+from clustor.runtime.keys.rotation import REGISTRY_FILE
+from clustor.runtime.keys.signers import REGISTRY_FILE as SIGNERS_FILE
+from clustor.runtime.keys.signers import WISH_PREFIX
+from clustor.runtime.keys.store import KEYRING_FILE, KEYS_DIRECTORY, read_staged
 from clustor.security import KeyState, KeyUse, decode_registry
 from tests.interop.cluster_process import PATIENT, ClusterProcess
 from tests.interop.control_process import all_healthy, everybody, prepared

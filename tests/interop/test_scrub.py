@@ -21,8 +21,8 @@ from typer.testing import CliRunner
 
 from clustor.log.ledger import LEDGER_FILE
 from clustor.log.segment import SEGMENT_HEADER_BYTES
-from clustor.runtime.control_records import CONTROL_PARTITION
-from clustor.runtime.kv_client import KvClient
+from clustor.runtime.control.records import CONTROL_PARTITION
+from clustor.runtime.kv.client import KvClient
 from quantum.cli.admin_client import AdminUnreachable, fetch
 from quantum.cli.app import build
 from quantum.cli.exits import Exit

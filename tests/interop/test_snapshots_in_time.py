@@ -15,8 +15,8 @@ from urllib.request import urlopen
 import pytest
 
 from clustor.control import Feature
-from clustor.runtime.kv_client import KvClient
-from clustor.runtime.transport import Address
+from clustor.runtime.kv.client import KvClient
+from clustor.runtime.peers.transport import Address
 from tests.interop.cluster_process import PATIENT, ClusterProcess
 from tests.interop.control_process import all_healthy, open_gates, prepared
 from tests.interop.test_catch_up import started

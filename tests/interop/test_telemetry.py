@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from clustor.runtime.admission import FlowNumbers
 from clustor.runtime.cluster_file import CLUSTER_FILE, encode_cluster_file
 from clustor.runtime.development import prepare_cluster
-from clustor.runtime.pki import cluster_id, utc_now
+from clustor.runtime.pki.identity import cluster_id, utc_now
 from quantum.cli.admin_client import AdminUnreachable, fetch
 from quantum.cli.why import why as why_command
 from quantum.mqtt import Publish, ReasonCode, TopicName, encode_packet

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from clustor.runtime.pki import utc_now
+from clustor.runtime.pki.identity import utc_now
 from quantum.cli.admin_api import AdminApi
 from quantum.cli.admin_client import AdminUnreachable, fetch
 from quantum.edge.tls_development import ClientFiles, issue_client

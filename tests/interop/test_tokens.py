@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from clustor.runtime.pki import utc_now
+from clustor.runtime.pki.identity import utc_now
 from quantum.cli import audit
 from quantum.cli.admin_api import AdminApi
 from quantum.cli.admin_client import AdminUnreachable

@@ -13,8 +13,8 @@ import pytest
 
 from clustor.runtime.cluster_file import CLUSTER_FILE, encode_cluster_file
 from clustor.runtime.development import prepare_cluster
-from clustor.runtime.pki import cluster_id, utc_now
-from clustor.runtime.trace_file import TRACES_DIRECTORY
+from clustor.runtime.pki.identity import cluster_id, utc_now
+from clustor.runtime.telemetry.trace_file import TRACES_DIRECTORY
 from quantum.cli.admin_client import fetch
 from quantum.cli.group_changes import GroupChanges
 from quantum.mqtt import Properties

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from clustor.runtime.pki import utc_now
+from clustor.runtime.pki.identity import utc_now
 from quantum.cli.admin_client import fetch
 from quantum.edge.tls_development import issue_client
 from tests.interop.cluster_process import PATIENT, ClusterProcess, is_so

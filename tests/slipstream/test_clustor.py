@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clustor.runtime.kv_client import KvClient
+from clustor.runtime.kv.client import KvClient
 from slipstream import AppendLogSnapshot, watch_applied
 from slipstream.clustor import ClustorConnection, ClustorConnectionConfig, ClustorKvStore
 from slipstream.errors import (

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clustor.kv import Key, Record, Revision, prefix_end
-from clustor.runtime.transport import Address
+from clustor.runtime.peers.transport import Address
 from slipstream.backends import open_connection
 from slipstream.clustor.connection import ClustorConnection, ClustorConnectionConfig
 from slipstream.clustor.layout import BucketLayout, encode_bucket, read_bucket, witness

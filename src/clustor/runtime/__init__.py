@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from clustor.runtime.control_records import operator_of, steward_of
-    from clustor.runtime.control_service import ControlService
+    from clustor.runtime.control.records import operator_of, steward_of
+    from clustor.runtime.control.service import ControlService
     from clustor.runtime.errors import ControlUnavailable
 
 __all__ = ["ControlService", "ControlUnavailable", "operator_of", "steward_of"]
 
 _HOMES = {
-    "ControlService": "clustor.runtime.control_service",
+    "ControlService": "clustor.runtime.control.service",
     "ControlUnavailable": "clustor.runtime.errors",
-    "operator_of": "clustor.runtime.control_records",
-    "steward_of": "clustor.runtime.control_records",
+    "operator_of": "clustor.runtime.control.records",
+    "steward_of": "clustor.runtime.control.records",
 }
 
 

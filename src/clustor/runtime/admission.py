@@ -39,7 +39,7 @@ from clustor.raft.membership import MemberKind
 from clustor.raft.progress import Progress
 from clustor.raft.types import ReplicaId
 from clustor.replica import Replica
-from clustor.runtime.disk_policy import CREDIT_SHARE, DiskLevel, DiskNumbers
+from clustor.runtime.disk.policy import CREDIT_SHARE, DiskLevel, DiskNumbers
 
 UNHEARD_MS_MAX: Final = 1_000
 """For so long a new leader does not wonder about a follower that it has not heard yet."""

@@ -16,7 +16,7 @@ from clustor.log.errors import ChecksumMismatch
 from clustor.log.metadata import BOOT_RECORD_FILE, BootRecord, encode_document, read_document
 from clustor.log.types import LogState
 from clustor.runtime.data_directory import write_durably
-from clustor.runtime.hosted_group import HostedGroup
+from clustor.runtime.group import HostedGroup
 
 journal = logging.getLogger("clustor.node")
 

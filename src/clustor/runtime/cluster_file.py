@@ -16,8 +16,8 @@ from clustor.raft.profiles import CONSISTENCY_PROFILE, PROFILES, Profile
 from clustor.runtime.admission import FlowNumbers
 from clustor.runtime.errors import DataDirectoryRefused
 from clustor.runtime.hardening import Hardening
-from clustor.runtime.pki import ClusterId, NodeId
-from clustor.runtime.transport import Address
+from clustor.runtime.peers.transport import Address
+from clustor.runtime.pki.identity import ClusterId, NodeId
 from clustor.security.key_registry import DEK_PERIOD_MS
 from clustor.snapshot import CadenceProfile, SnapshotMisuse
 

@@ -23,8 +23,8 @@ from clustor.log.types import PartitionId
 from clustor.raft.errors import DataLost
 from clustor.raft.types import RoutingEpoch
 from clustor.runtime.errors import DataDirectoryInUse, DataDirectoryRefused
-from clustor.runtime.keystore import KEYS_DIRECTORY
-from clustor.runtime.pki import PKI_DIRECTORY, ClusterId, NodeId
+from clustor.runtime.keys.store import KEYS_DIRECTORY
+from clustor.runtime.pki.identity import PKI_DIRECTORY, ClusterId, NodeId
 
 NODE_FILE: Final = "node.json"
 LOCK_FILE: Final = "node.lock"

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from clustor.runtime.audit_writer import SECURITY_DIRECTORY
+from clustor.runtime.audit.writer import SECURITY_DIRECTORY
 from clustor.runtime.cluster_file import (
     ADMIN_ROLE,
     CLUSTER_FILE,
@@ -26,7 +26,8 @@ from clustor.runtime.cluster_file import (
 )
 from clustor.runtime.data_directory import write_durably
 from clustor.runtime.errors import DataDirectoryRefused
-from clustor.runtime.keystore import (
+from clustor.runtime.keys.snapshot_key import SIGNER_FILE, create_signer, load_signer, public_hex
+from clustor.runtime.keys.store import (
     KEK_FILE,
     KEYRING_FILE,
     KEYS_DIRECTORY,
@@ -34,7 +35,7 @@ from clustor.runtime.keystore import (
     create_keyring,
     newest_store,
 )
-from clustor.runtime.pki import (
+from clustor.runtime.pki.identity import (
     AUTHORITY_FILE,
     AUTHORITY_KEY_FILE,
     PKI_DIRECTORY,
@@ -46,7 +47,6 @@ from clustor.runtime.pki import (
     load_authority,
     needs_certificate,
 )
-from clustor.runtime.signing import SIGNER_FILE, create_signer, load_signer, public_hex
 
 NODES_MAX: Final = 9
 PORT_MAX: Final = 65_535

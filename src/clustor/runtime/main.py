@@ -28,26 +28,29 @@ from clustor.log.errors import KeyUnavailable, LogError
 from clustor.log.types import PartitionId
 from clustor.raft.errors import DataLost
 from clustor.replica import ReplicaError
-from clustor.runtime.admin import AdminServer
-from clustor.runtime.admin_commands import AdminCommands
-from clustor.runtime.admin_ports import CertificateGuard
-from clustor.runtime.admin_trust import AdminTrust
-from clustor.runtime.audit_control import ControlFollower
-from clustor.runtime.audit_desk import open_desk
-from clustor.runtime.audit_writer import AUDIT_DIRECTORY, wall_ms
+from clustor.runtime.admin.commands import AdminCommands
+from clustor.runtime.admin.ports import CertificateGuard
+from clustor.runtime.admin.server import AdminServer
+from clustor.runtime.admin.status import status_of
+from clustor.runtime.admin.trust import AdminTrust
+from clustor.runtime.audit.control_calls import ControlFollower
+from clustor.runtime.audit.log import open_desk
+from clustor.runtime.audit.writer import AUDIT_DIRECTORY, wall_ms
 from clustor.runtime.cluster_file import ClusterFile, read_cluster_file
 from clustor.runtime.containment import contained, on_loop_error
-from clustor.runtime.control_orders import GroupOrders
-from clustor.runtime.control_pages import ControlPages
-from clustor.runtime.control_service import ControlService
+from clustor.runtime.control.duties import NodeDuties
+from clustor.runtime.control.pages import ControlPages
+from clustor.runtime.control.placement_requests import GroupOrders
+from clustor.runtime.control.service import ControlService
 from clustor.runtime.data_directory import (
     STATE_DIRECTORY,
     DataDirectory,
     open_data_directory,
 )
 from clustor.runtime.disk import DiskError, describe_loss, open_disk
-from clustor.runtime.disk_checks import check_disk
-from clustor.runtime.duties import NodeDuties
+from clustor.runtime.disk.checks import check_disk
+from clustor.runtime.disk.memory import keep_freed_memory
+from clustor.runtime.disk.start_room import require_room
 from clustor.runtime.errors import (
     CertificateUnusable,
     DataDirectoryInUse,
@@ -62,25 +65,22 @@ from clustor.runtime.errors import (
     SelfTestFailed,
 )
 from clustor.runtime.hardening import Hardening, harden, require
-from clustor.runtime.keystore import load_keyring
-from clustor.runtime.kv_service import KvService
-from clustor.runtime.loop_watch import StackWatch
-from clustor.runtime.memory import keep_freed_memory
+from clustor.runtime.keys.rotation import KeyKeeper, epochs_in_use, keep_keys, mac_epochs_in_use
+from clustor.runtime.keys.signers import SignerKeeper, read_trusted
+from clustor.runtime.keys.store import load_keyring
+from clustor.runtime.kv.service import KvService
 from clustor.runtime.node import TICK_SECONDS, Node, NodeSettings
-from clustor.runtime.pki import NodeId, own_identity
+from clustor.runtime.pki.certificate_watch import NodeTrust, Repeated
+from clustor.runtime.pki.identity import NodeId, own_identity
 from clustor.runtime.release import check_release
-from clustor.runtime.repair import repair_status
-from clustor.runtime.repairing import RepairService
-from clustor.runtime.rotation import NodeTrust, Repeated
-from clustor.runtime.rotation_keys import KeyKeeper, epochs_in_use, keep_keys, mac_epochs_in_use
-from clustor.runtime.scrubbing import Scrubber
-from clustor.runtime.signer_keys import SignerKeeper, read_trusted
-from clustor.runtime.start_room import require_room
-from clustor.runtime.status import status_of
-from clustor.runtime.telemetry import NodeTelemetry
-from clustor.runtime.telemetry_logs import FORMATS, set_up_logging
-from clustor.runtime.telemetry_metrics import Gate, gate_families
-from clustor.runtime.telemetry_pages import RepairPages
+from clustor.runtime.repair.repair_mode import repair_status
+from clustor.runtime.repair.scrub import Scrubber
+from clustor.runtime.repair.service import RepairService
+from clustor.runtime.telemetry.journal import FORMATS, set_up_logging
+from clustor.runtime.telemetry.loop_watch import StackWatch
+from clustor.runtime.telemetry.metrics import Gate, gate_families
+from clustor.runtime.telemetry.node import NodeTelemetry
+from clustor.runtime.telemetry.pages import RepairPages
 from clustor.security import KeyUse
 from clustor.selftest import run_selftest, selftest_digest
 

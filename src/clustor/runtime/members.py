@@ -25,7 +25,7 @@ from clustor.raft.membership import (
 )
 from clustor.raft.reconfiguration import MembershipRequest, Preflight
 from clustor.raft.types import ReplicaId, RoutingEpoch
-from clustor.runtime.hosted_group import HostedGroup
+from clustor.runtime.group import HostedGroup
 
 SURVIVABLE_VOTERS_MIN: Final = 3
 """So many voters go on when one of them is lost."""

@@ -41,29 +41,29 @@ from clustor.replica import (
     encode_transfer,
 )
 from clustor.runtime.admission import FlowNumbers
-from clustor.runtime.audit_desk import AuditDesk
+from clustor.runtime.audit.log import AuditDesk
 from clustor.runtime.cluster_file import ClusterFile, NodeEntry
 from clustor.runtime.containment import contained
-from clustor.runtime.control_records import CONTROL_PARTITION
+from clustor.runtime.control.records import CONTROL_PARTITION
 from clustor.runtime.data_directory import DataDirectory, read_room
 from clustor.runtime.disk import Disk
-from clustor.runtime.disk_checks import DiskChecked
-from clustor.runtime.disk_policy import DiskRoom
-from clustor.runtime.fenced_replica import FencedReplica
-from clustor.runtime.hosted_group import HostedGroup
-from clustor.runtime.loop_watch import LoopWatch
+from clustor.runtime.disk.checks import DiskChecked
+from clustor.runtime.disk.policy import DiskRoom
+from clustor.runtime.group import HostedGroup
 from clustor.runtime.members import record_membership
-from clustor.runtime.pki import NodeId, spiffe_uri
-from clustor.runtime.quarantine import QuarantineRecords
-from clustor.runtime.raft_wire import from_packet, to_packet
+from clustor.runtime.peers.raft_wire import from_packet, to_packet
+from clustor.runtime.peers.snapshot_pace import SnapshotPace
+from clustor.runtime.peers.transport import Transport
+from clustor.runtime.pki.identity import NodeId, spiffe_uri
+from clustor.runtime.repair.fenced_replica import FencedReplica
+from clustor.runtime.repair.quarantine import QuarantineRecords
 from clustor.runtime.service import GroupWatcher, NodeWatch, Service
-from clustor.runtime.snapshot_pace import SnapshotPace
-from clustor.runtime.transport import Transport
+from clustor.runtime.telemetry.loop_watch import LoopWatch
 from clustor.snapshot import CadenceProfile
 
 if TYPE_CHECKING:
-    from clustor.runtime.control_service import ControlService
-    from clustor.runtime.duties import NodeDuties
+    from clustor.runtime.control.duties import NodeDuties
+    from clustor.runtime.control.service import ControlService
 
 TICK_SECONDS: Final = 0.010
 GROUP_TICKS: Final = 3

@@ -17,7 +17,7 @@ import msgspec
 
 import clustor
 from clustor.runtime.errors import ReleaseUnverified
-from clustor.runtime.office_keys import Office
+from clustor.runtime.keys.operator_keys import Office
 from clustor.security import KeyState, KeyUse
 from clustor.security.release import (
     ReleaseKey,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from clustor.replica import ReplicaOutput
-from clustor.runtime.hosted_group import HostedGroup
-from clustor.runtime.pki import NodeId
+from clustor.runtime.group import HostedGroup
+from clustor.runtime.pki.identity import NodeId
 
 
 class GroupWatcher(Protocol):

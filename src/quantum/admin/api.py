@@ -30,7 +30,7 @@ from clustor.control import (
 from clustor.control.gates import RETRY_AFTER_MS_MIN
 from clustor.control.rbac import Authority
 from clustor.control.types import Name
-from clustor.runtime.admin_http import Request, Response, host_name, is_loopback_name
+from clustor.runtime.admin.http import Request, Response, host_name, is_loopback_name
 from clustor.runtime.errors import ControlUnavailable
 from quantum.admin.answers import CallDone
 from quantum.admin.break_glass import (

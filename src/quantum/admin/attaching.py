@@ -9,15 +9,15 @@ import msgspec
 
 from clustor.control import Answer, Caller, Command, Reading
 from clustor.log.types import PartitionId
-from clustor.runtime.admin import AdminServer
-from clustor.runtime.admin_trust import note_ended
-from clustor.runtime.control_records import operator_of
-from clustor.runtime.control_service import ControlService
+from clustor.runtime.admin.server import AdminServer
+from clustor.runtime.admin.status import group_status
+from clustor.runtime.admin.trust import note_ended
+from clustor.runtime.control.records import operator_of
+from clustor.runtime.control.service import ControlService
 from clustor.runtime.node import Node
-from clustor.runtime.rotation import Repeated
-from clustor.runtime.status import group_status
-from clustor.runtime.telemetry import NodeTelemetry
-from clustor.runtime.trust import Disbelief
+from clustor.runtime.pki.certificate_watch import Repeated
+from clustor.runtime.pki.peer_trust import Disbelief
+from clustor.runtime.telemetry.node import NodeTelemetry
 from clustor.security import AuditSink as SecurityAudit
 from quantum.admin.identity import revoked_serials, serial_name
 from quantum.admin.pages import AdminPages

@@ -19,8 +19,8 @@ from clustor.control import (
 from clustor.control.nodes import identity_digest
 from clustor.control.rbac import Authority
 from clustor.control.tenants import CLUSTER
-from clustor.runtime.certificates import read_certificate
 from clustor.runtime.errors import CertificateUnreadable
+from clustor.runtime.pki.certificates import read_certificate
 
 IDENTITY_BYTES_MAX: Final = 512
 GLASS: Final = "urn:clustor:breakglass:"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from clustor.runtime import main as clustor_main
-from clustor.runtime.admin import AdminServer
+from clustor.runtime.admin.server import AdminServer
 from clustor.runtime.node import Node
 from quantum.admin.attaching import attach
 from quantum.serving.main import serve_mqtt

@@ -22,7 +22,7 @@ from clustor.control import (
     is_stale,
     scan,
 )
-from clustor.runtime.telemetry_logs import LogLevels as ProcessLevels
+from clustor.runtime.telemetry.journal import LogLevels as ProcessLevels
 from quantum.admin.answers import (
     GroupView,
     ListPage,

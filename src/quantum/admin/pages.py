@@ -9,7 +9,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from clustor.control import Role
-from clustor.runtime.admin_http import Request, Response
+from clustor.runtime.admin.http import Request, Response
 from quantum.admin.api import OPENAPI_PATH, Api
 from quantum.admin.port import ControlPort, GroupsPort, RefusalSink, WhyPort
 from quantum.admin.routes import OPERATORS, READERS

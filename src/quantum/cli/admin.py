@@ -15,7 +15,7 @@ from urllib.parse import quote
 import typer
 from rich.console import Console
 
-from clustor.runtime.admin_caller import Credentials
+from clustor.runtime.admin.caller import Credentials
 from quantum.admin.openapi import document
 from quantum.admin.routes import LINEARIZABLE, Route
 from quantum.admin.table import ROUTES

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from clustor.runtime.admin_caller import Credentials
-from clustor.runtime.transport import Address
+from clustor.runtime.admin.caller import Credentials
+from clustor.runtime.peers.transport import Address
 from quantum.cli.admin_client import exchange
 
 TIMEOUT_SECONDS: Final = 35.0  # a little longer than the API itself takes

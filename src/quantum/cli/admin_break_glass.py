@@ -18,7 +18,7 @@ from clustor.control.types import CLOCK_SKEW_MS
 from clustor.log.errors import KeyUnavailable
 from clustor.runtime.cluster_file import CLUSTER_FILE, read_cluster_file
 from clustor.runtime.errors import CertificateUnusable, NodeError
-from clustor.runtime.pki import (
+from clustor.runtime.pki.identity import (
     AUTHORITY_FILE,
     PKI_DIRECTORY,
     Authority,

@@ -9,8 +9,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NoReturn
 
-from clustor.runtime.address import Address
-from clustor.runtime.admin_caller import (
+from clustor.runtime.admin.caller import (
     Credentials,
     CredentialsUnusable,
     DoorRefused,
@@ -18,6 +17,7 @@ from clustor.runtime.admin_caller import (
     open_http,
     why_refused,
 )
+from clustor.runtime.peers.address import Address
 from quantum.cli.credentials import chosen
 from quantum.cli.exits import Exit, fail
 

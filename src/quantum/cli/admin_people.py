@@ -17,7 +17,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from clustor.control import Role
 from clustor.runtime.cluster_file import CLUSTER_FILE, read_cluster_file
 from clustor.runtime.errors import CertificateUnusable, NodeError
-from clustor.runtime.pki import (
+from clustor.runtime.pki.identity import (
     AUTHORITY_FILE,
     PKI_DIRECTORY,
     issue_certificate,

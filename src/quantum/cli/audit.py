@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.progress import Progress
 
 from clustor.log.errors import KeyUnavailable
-from clustor.runtime.audit_keys import AUDIT_KEYS_FILE, load_trusted
-from clustor.runtime.audit_writer import AUDIT_DIRECTORY
+from clustor.runtime.audit.keys import AUDIT_KEYS_FILE, load_trusted
+from clustor.runtime.audit.writer import AUDIT_DIRECTORY
 from clustor.runtime.disk import DirectoryStorage
-from clustor.runtime.keystore import KEYS_DIRECTORY
+from clustor.runtime.keys.store import KEYS_DIRECTORY
 from clustor.security import (
     AuditReader,
     AuditUnreadable,

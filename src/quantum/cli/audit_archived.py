@@ -9,11 +9,11 @@ from typing import Any, NoReturn
 
 import typer
 
-from clustor.runtime.audit_keys import AUDIT_KEYS_FILE, load_trusted
-from clustor.runtime.audit_writer import AUDIT_DIRECTORY
+from clustor.runtime.audit.keys import AUDIT_KEYS_FILE, load_trusted
+from clustor.runtime.audit.writer import AUDIT_DIRECTORY
 from clustor.runtime.development import node_directory
-from clustor.runtime.keystore import KEYS_DIRECTORY
-from clustor.runtime.pki import NodeId
+from clustor.runtime.keys.store import KEYS_DIRECTORY
+from clustor.runtime.pki.identity import NodeId
 from clustor.security import TrustedKeys, Verdict, digest_of, verify_lines
 from quantum.archive import (
     ArchivedLog,

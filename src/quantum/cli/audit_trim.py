@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from clustor.runtime.audit_writer import AUDIT_DIRECTORY
+from clustor.runtime.audit.writer import AUDIT_DIRECTORY
 from clustor.runtime.data_directory import sync_directory
 from clustor.runtime.disk import DirectoryStorage
 from clustor.security import RETAINED_DAYS_MIN, SecurityError, file_name, plan_trim

@@ -13,14 +13,14 @@ import typer
 from clustor.runtime.cluster_file import CLUSTER_FILE
 from clustor.runtime.development import node_directory
 from clustor.runtime.errors import NodeError
-from clustor.runtime.pki import (
+from clustor.runtime.pki.identity import (
     AUTHORITY_FILE,
     CERTIFICATE_FILE,
     PKI_DIRECTORY,
     NodeId,
     utc_now,
 )
-from clustor.runtime.rotation_development import renew_nodes, revoke_node
+from clustor.runtime.pki.renewal_development import renew_nodes, revoke_node
 from quantum.cli import cert_rollover
 from quantum.cli.exits import Exit, fail
 from quantum.cli.naming import own_command

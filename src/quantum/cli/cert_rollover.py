@@ -14,15 +14,15 @@ import typer
 
 from clustor.runtime.cluster_file import CLUSTER_FILE
 from clustor.runtime.errors import CertificateUnusable, NodeError
-from clustor.runtime.pki import AUTHORITY_FILE, PKI_DIRECTORY, utc_now
-from clustor.runtime.rollover import Phase
-from clustor.runtime.rollover_development import (
+from clustor.runtime.pki.authority_change import Phase
+from clustor.runtime.pki.authority_change_development import (
     Standing,
     begin_nodes,
     finish_nodes,
     nodes_standing,
     switch_nodes,
 )
+from clustor.runtime.pki.identity import AUTHORITY_FILE, PKI_DIRECTORY, utc_now
 from quantum.cli.exits import Exit, fail
 from quantum.cli.node_exits import exit_of_node
 from quantum.cli.recording import record_done

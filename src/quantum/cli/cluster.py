@@ -11,7 +11,7 @@ import typer
 from clustor.runtime.cluster_file import CLUSTER_FILE, PORTS_PER_NODE, read_cluster_file
 from clustor.runtime.development import NODES_MAX, PORT_MAX, prepare_cluster
 from clustor.runtime.errors import NodeError
-from clustor.runtime.pki import cluster_id, utc_now
+from clustor.runtime.pki.identity import cluster_id, utc_now
 from quantum.archive import ArchiveMisuse, open_objects
 from quantum.cli import members
 from quantum.cli.admin_client import (

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import typer
 
-from clustor.runtime.address import Address
 from clustor.runtime.cluster_file import ADMIN_ROLE, ClusterFile, NodeEntry
+from clustor.runtime.peers.address import Address
 from quantum.cli.admin_client import AdminUnreachable, fetch
 from quantum.cli.naming import own_command
 from quantum.serving.broker_file import read_broker_file

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from clustor.runtime.admin_caller import (
+from clustor.runtime.admin.caller import (
     AUTHORITY_VARIABLE,
     CERTIFICATE_VARIABLE,
     KEY_VARIABLE,

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from clustor.runtime.transport import Address
+from clustor.runtime.peers.transport import Address
 from quantum.cli.admin_client import (
     AdminUnreachable,
     fail_unreachable,

@@ -15,12 +15,12 @@ from typing import Annotated
 import typer
 
 from clustor.log.errors import KeyUnavailable
-from clustor.runtime.audit_writer import wall_ms
+from clustor.runtime.audit.writer import wall_ms
 from clustor.runtime.cluster_file import CLUSTER_FILE, read_cluster_file
-from clustor.runtime.enrolment import EnrolmentServer, enrol
-from clustor.runtime.enrolment_tokens import TokenStore, create_token, withdraw
 from clustor.runtime.errors import NodeError
-from clustor.runtime.pki import ClusterId, NodeId
+from clustor.runtime.pki.enrolment import EnrolmentServer, enrol
+from clustor.runtime.pki.enrolment_tokens import TokenStore, create_token, withdraw
+from clustor.runtime.pki.identity import ClusterId, NodeId
 from clustor.security import EnrolmentRefused, NodeRole, SecurityError
 from quantum.cli.admin_client import parse_address
 from quantum.cli.exits import Exit, fail

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from clustor.runtime.transport import Address
+from clustor.runtime.peers.transport import Address
 from quantum.cli.admin_client import (
     AdminDoorShut,
     AdminUnreachable,

@@ -12,16 +12,15 @@ from typing import Annotated, Any
 import typer
 
 from clustor.log.errors import KeyUnavailable, LogError
-from clustor.runtime.audit_keys import read_audit_keys, rotate_audit_key
-from clustor.runtime.audit_once import command_event, record_now
-from clustor.runtime.audit_writer import wall_ms
+from clustor.runtime.audit.keys import read_audit_keys, rotate_audit_key
+from clustor.runtime.audit.record_once import command_event, record_now
+from clustor.runtime.audit.writer import wall_ms
 from clustor.runtime.cluster_file import CLUSTER_FILE, read_cluster_file
 from clustor.runtime.data_directory import STATE_DIRECTORY, write_durably
 from clustor.runtime.development import node_directory
 from clustor.runtime.errors import NodeError
-from clustor.runtime.keystore import KEYS_DIRECTORY
-from clustor.runtime.office_keys import read_office
-from clustor.runtime.rotation_keys import (
+from clustor.runtime.keys.operator_keys import read_office
+from clustor.runtime.keys.rotation import (
     REGISTRY_FILE,
     epochs_in_use,
     hold_keys,
@@ -29,8 +28,9 @@ from clustor.runtime.rotation_keys import (
     release_keys,
     rotate_everywhere,
 )
-from clustor.runtime.signer_keys import REGISTRY_FILE as SIGNERS_FILE
-from clustor.runtime.signer_keys import WISH_PREFIX
+from clustor.runtime.keys.signers import REGISTRY_FILE as SIGNERS_FILE
+from clustor.runtime.keys.signers import WISH_PREFIX
+from clustor.runtime.keys.store import KEYS_DIRECTORY
 from clustor.security import (
     KEY_RULES,
     InUse,

@@ -12,16 +12,22 @@ import msgspec
 from clustor.control import Command, KeyPurpose, RegisterKey, RetireKey, SigningKey
 from clustor.control.features import ManifestContent
 from clustor.control.overrides import OverrideContent
-from clustor.runtime.audit_once import command_event, record_now
-from clustor.runtime.audit_writer import wall_ms
-from clustor.runtime.break_glass_ca import GlassCertificates
+from clustor.runtime.audit.record_once import command_event, record_now
+from clustor.runtime.audit.writer import wall_ms
 from clustor.runtime.cluster_file import CLUSTER_FILE, read_cluster_file
-from clustor.runtime.control_reports import build_version
+from clustor.runtime.control.reports import build_version
 from clustor.runtime.development import node_directory
-from clustor.runtime.key_device import FileKeyDevice
-from clustor.runtime.keystore import KEYS_DIRECTORY
-from clustor.runtime.office_keys import OFFICE_DIRECTORY, Office
-from clustor.runtime.pki import GLASS_FILE, PKI_DIRECTORY, Authority, load_authority, replace_file
+from clustor.runtime.keys.break_glass import GlassCertificates
+from clustor.runtime.keys.device import FileKeyDevice
+from clustor.runtime.keys.operator_keys import OFFICE_DIRECTORY, Office
+from clustor.runtime.keys.store import KEYS_DIRECTORY
+from clustor.runtime.pki.identity import (
+    GLASS_FILE,
+    PKI_DIRECTORY,
+    Authority,
+    load_authority,
+    replace_file,
+)
 from clustor.runtime.release import RELEASE_FILE, RELEASE_KEYS_FILE, release_here
 from clustor.security import AuditEvent, KeyUse
 from clustor.security.signer_rotation import SignerStep

@@ -11,8 +11,8 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from clustor.kv import Conflict, Deleted, Record, Reply, Written, prefix_end
-from clustor.runtime.admin_caller import CredentialsUnusable, credentials_for
-from clustor.runtime.kv_client import KvClient, KvRejected, KvUnavailable, WatchCompacted
+from clustor.runtime.admin.caller import CredentialsUnusable, credentials_for
+from clustor.runtime.kv.client import KvClient, KvRejected, KvUnavailable, WatchCompacted
 from quantum.cli.admin_client import parse_address, why_shut
 from quantum.cli.credentials import chosen, speaking
 from quantum.cli.exits import Exit, fail

@@ -28,7 +28,7 @@ from clustor.log import (
 )
 from clustor.runtime.disk import DirectoryStorage
 from clustor.runtime.errors import NodeError
-from clustor.runtime.keystore import find_keyring, load_keyring
+from clustor.runtime.keys.store import find_keyring, load_keyring
 from clustor.snapshot.errors import SnapshotError
 from quantum.cli.consoles import errors
 from quantum.cli.exits import Exit, exit_of, exit_of_state, fail

@@ -14,8 +14,8 @@ from clustor.runtime.cluster_file import CLUSTER_FILE, read_cluster_file
 from clustor.runtime.data_directory import permit_rejoin, withdraw_rejoin
 from clustor.runtime.development import NODES_MAX, forget_node, node_directory, prepare_node
 from clustor.runtime.errors import NodeError
-from clustor.runtime.pki import NodeId, utc_now
-from clustor.runtime.transport import Address
+from clustor.runtime.peers.transport import Address
+from clustor.runtime.pki.identity import NodeId, utc_now
 from quantum.cli.admin_client import AdminUnreachable, fail_unreachable, parse_address
 from quantum.cli.credentials import speaking
 from quantum.cli.exits import Exit, fail

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from clustor.log.errors import KeyUnavailable
-from clustor.runtime.audit_once import command_event, record_now
+from clustor.runtime.audit.record_once import command_event, record_now
 from clustor.runtime.errors import NodeError
 from clustor.security import SecurityError
 from quantum.cli.consoles import errors

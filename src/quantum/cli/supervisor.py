@@ -18,9 +18,9 @@ from clustor.runtime.cluster_file import CLUSTER_FILE, ClusterFile, NodeEntry, r
 from clustor.runtime.data_directory import REJOIN_FILE
 from clustor.runtime.development import node_directory
 from clustor.runtime.errors import NodeError
-from clustor.runtime.keystore import KEYS_DIRECTORY
-from clustor.runtime.office_keys import OFFICE_FILE
-from clustor.runtime.pki import NodeId
+from clustor.runtime.keys.operator_keys import OFFICE_FILE
+from clustor.runtime.keys.store import KEYS_DIRECTORY
+from clustor.runtime.pki.identity import NodeId
 from quantum.cli.cluster_greeting import Greeting, mqtt_of
 from quantum.cli.exits import Exit
 from quantum.cli.node_exits import FINAL_NODE_EXITS

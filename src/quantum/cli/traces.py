@@ -10,7 +10,7 @@ from typing import Annotated, Final, TypeAlias
 
 import typer
 
-from clustor.runtime.trace_file import TRACES_DIRECTORY
+from clustor.runtime.telemetry.trace_file import TRACES_DIRECTORY
 from clustor.telemetry.tracing import Span, decode_spans
 from quantum.cli.exits import Exit, fail, fail_path
 

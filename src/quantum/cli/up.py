@@ -14,10 +14,10 @@ from clustor.log.errors import LogError
 from clustor.raft.errors import DataLost
 from clustor.replica import ReplicaError
 from clustor.runtime.disk import DiskError
+from clustor.runtime.disk.memory import keep_freed_memory
 from clustor.runtime.errors import NodeError
 from clustor.runtime.main import check_self, raise_file_limit
-from clustor.runtime.memory import keep_freed_memory
-from clustor.runtime.telemetry_logs import set_up_logging
+from clustor.runtime.telemetry.journal import set_up_logging
 from quantum.admin.attaching import attach
 from quantum.cli.config import load_or_fail
 from quantum.cli.exits import Exit, exit_of, fail

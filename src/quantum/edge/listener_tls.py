@@ -7,7 +7,7 @@ import time
 from typing import Final
 
 from clustor.runtime.containment import guarded
-from clustor.runtime.trust import ChainReader, Disbelief, Shown
+from clustor.runtime.pki.peer_trust import ChainReader, Disbelief, Shown
 from quantum.edge.errors import (
     CertificatesUnusable,
     ClientAuthorityGone,

@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from clustor.runtime.certificates import read_certificate
 from clustor.runtime.errors import CertificateUnreadable
+from clustor.runtime.pki.certificates import read_certificate
 from quantum.edge.errors import ClientUnnamed
 
 _OF_TENANT: Final = re.compile(r"spiffe://[^/]+/tenant/([^/]+)/.")

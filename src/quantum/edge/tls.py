@@ -13,9 +13,9 @@ from typing import Protocol, TypeAlias
 from cryptography import x509
 
 from clustor.runtime.errors import CertificateUnusable
-from clustor.runtime.pki import REVOCATION_FILE
-from clustor.runtime.tls_suites import let_in_1_2, prefer_own_suites
-from clustor.runtime.trust import Trust, read_trust, trust_in
+from clustor.runtime.peers.tls_suites import let_in_1_2, prefer_own_suites
+from clustor.runtime.pki.identity import REVOCATION_FILE
+from clustor.runtime.pki.peer_trust import Trust, read_trust, trust_in
 from quantum.edge.errors import CertificatesUnusable
 from quantum.edge.tls_secrets import SecretsFile
 

@@ -18,7 +18,16 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from clustor.runtime.errors import CertificateUnusable
-from clustor.runtime.pki import (
+from clustor.runtime.pki.authority_change import (
+    Phase,
+    authority_for,
+    begin_rollover,
+    finish_rollover,
+    phase_of,
+    switch_rollover,
+)
+from clustor.runtime.pki.authority_change_development import Standing, standing_of
+from clustor.runtime.pki.identity import (
     AUTHORITY_FILE,
     PKI_DIRECTORY,
     REVOCATION_FILE,
@@ -31,16 +40,7 @@ from clustor.runtime.pki import (
     load_certificate,
     replace_file,
 )
-from clustor.runtime.revocation import revoke_certificate
-from clustor.runtime.rollover import (
-    Phase,
-    authority_for,
-    begin_rollover,
-    finish_rollover,
-    phase_of,
-    switch_rollover,
-)
-from clustor.runtime.rollover_development import Standing, standing_of
+from clustor.runtime.pki.revocation import revoke_certificate
 from quantum.edge.errors import CertificatesUnusable
 from quantum.edge.tls import ServerCertificates, TlsPolicy
 

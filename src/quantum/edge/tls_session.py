@@ -13,8 +13,8 @@ import ssl
 from contextlib import suppress
 from typing import Final
 
-from clustor.runtime.tls_suites import is_permitted
-from clustor.runtime.trust import ChainReader, Shown
+from clustor.runtime.peers.tls_suites import is_permitted
+from clustor.runtime.pki.peer_trust import ChainReader, Shown
 from quantum.edge.errors import (
     ClientCertificateExpired,
     ClientCertificateRevoked,

@@ -33,7 +33,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from clustor.runtime.memory import keep_freed_memory
+from clustor.runtime.disk.memory import keep_freed_memory
 from quantum.archive.types import PrgId
 from quantum.lake.archive import LogSource
 from quantum.lake.errors import BadAddress, LakeError, while_reading

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from clustor.log.steps import Storage
 from clustor.log.types import LogIndex
 from clustor.replica.jobs import frozen_map
-from clustor.runtime.audit_writer import AUDIT_DIRECTORY
+from clustor.runtime.audit.writer import AUDIT_DIRECTORY
 from clustor.runtime.errors import DataDirectoryRefused
-from clustor.runtime.keystore import KEYS_DIRECTORY
-from clustor.runtime.rotation_keys import hold_keys
-from clustor.runtime.telemetry import NodeTelemetry
+from clustor.runtime.keys.rotation import hold_keys
+from clustor.runtime.keys.store import KEYS_DIRECTORY
+from clustor.runtime.telemetry.node import NodeTelemetry
 from clustor.snapshot.bandwidth import observer_bytes_per_second
 from quantum.archive import (
     AppliedWith,

@@ -15,8 +15,8 @@ from typing import Final
 
 from clustor.runtime.containment import contained
 from clustor.runtime.errors import DataDirectoryRefused
-from clustor.runtime.pki import utc_now
-from clustor.runtime.rotation import FileWatch, Repeated
+from clustor.runtime.pki.certificate_watch import FileWatch, Repeated
+from clustor.runtime.pki.identity import utc_now
 from quantum.edge import (
     AdmissionLimits,
     EdgeLimits,

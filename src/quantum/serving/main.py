@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from clustor.runtime import main as clustor_main
-from clustor.runtime.admin import AdminServer
+from clustor.runtime.admin.server import AdminServer
 from clustor.runtime.cluster_file import ADMIN_ROLE, LOOPBACK
 from clustor.runtime.node import Node
 from quantum.edge.ports import Transport

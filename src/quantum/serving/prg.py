@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from clustor.replica import Applied, Refused, ReplicaOutput, RequestId
 from clustor.runtime.containment import end_alone
-from clustor.runtime.hosted_group import HostedGroup
+from clustor.runtime.group import HostedGroup
 from quantum.broker import (
     OWN_ORIGIN,
     Acknowledge,

@@ -16,8 +16,8 @@ from clustor.replica import decode_batch
 from clustor.replica.chain import restore_newest
 from clustor.runtime.development import node_directory
 from clustor.runtime.disk import DirectoryStorage
-from clustor.runtime.keystore import KEYS_DIRECTORY, load_keyring
-from clustor.runtime.pki import NodeId
+from clustor.runtime.keys.store import KEYS_DIRECTORY, load_keyring
+from clustor.runtime.pki.identity import NodeId
 from clustor.snapshot.catalog import open_catalog
 from quantum.broker import Broker, BrokerSettings
 from quantum.routing.ring import HashRing

@@ -16,11 +16,11 @@ import msgspec
 from clustor.control.command_gates import CommandGate, lacking_nodes, members_of
 from clustor.raft.types import ReplicaId
 from clustor.replica import ReplicaOutput
-from clustor.runtime.audit_desk import AuditDesk
+from clustor.runtime.audit.log import AuditDesk
 from clustor.runtime.containment import contained
-from clustor.runtime.hosted_group import HostedGroup
+from clustor.runtime.group import HostedGroup
 from clustor.runtime.node import Node
-from clustor.runtime.pki import NodeId
+from clustor.runtime.pki.identity import NodeId
 from clustor.security import AuditEvent
 from quantum.broker import Broker
 from quantum.broker.items import decode_item

@@ -14,8 +14,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
-from clustor.runtime.telemetry import NodeTelemetry
-from clustor.runtime.telemetry_why import GroupWhy
+from clustor.runtime.telemetry.node import NodeTelemetry
+from clustor.runtime.telemetry.why import GroupWhy
 from clustor.telemetry import IncidentClass, Question
 from quantum.serving.access_page import AccessPage
 from quantum.serving.standing import decide_exchange

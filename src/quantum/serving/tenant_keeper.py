@@ -40,7 +40,7 @@ from quantum.serving.tenant_records import PLACED_SUFFIX, record_tenants
 from quantum.tenancy import TenantDescription
 
 if TYPE_CHECKING:
-    from clustor.runtime.control_service import ControlService
+    from clustor.runtime.control.service import ControlService
     from clustor.runtime.node import Node
     from quantum.serving.prg import Prg
     from quantum.serving.service import BrokerService

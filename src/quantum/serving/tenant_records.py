@@ -31,7 +31,7 @@ from clustor.control import (
 )
 from clustor.control.objects import key_of
 from clustor.log.types import PartitionId
-from clustor.runtime.control_records import members_of, place, unplaced
+from clustor.runtime.control.records import members_of, place, unplaced
 from clustor.runtime.node import Node
 from quantum.serving.broker_file import DEVELOPMENT_PRGS, BrokerFile, TenantEntry
 from quantum.serving.control_words import known_tenants, tenant_word

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from clustor.runtime.errors import DataDirectoryRefused
-from clustor.runtime.telemetry import NodeTelemetry
-from clustor.runtime.telemetry_spans import Spans
-from clustor.runtime.trace_file import TRACES_DIRECTORY, TraceFile
+from clustor.runtime.telemetry.node import NodeTelemetry
+from clustor.runtime.telemetry.spans import Spans
+from clustor.runtime.telemetry.trace_file import TRACES_DIRECTORY, TraceFile
 from clustor.telemetry import Family, counter
 from quantum.serving.broker_file import TracesEntry
 from quantum.serving.traces import Traces

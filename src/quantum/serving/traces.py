@@ -25,7 +25,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from clustor.printable import printable
-from clustor.runtime.telemetry_spans import SpanSink
+from clustor.runtime.telemetry.spans import SpanSink
 from clustor.telemetry.tracing import (
     NO_PARENT,
     SPAN_ID_BYTES,

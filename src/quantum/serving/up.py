@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from clustor.runtime.admin import AdminServer
+from clustor.runtime.admin.server import AdminServer
 from clustor.runtime.cluster_file import (
     CLUSTER_FILE,
     DEVELOPMENT_SEGMENT_BYTES,
@@ -19,13 +19,13 @@ from clustor.runtime.cluster_file import (
 )
 from clustor.runtime.data_directory import open_data_directory
 from clustor.runtime.development import node_directory, prepare_cluster
-from clustor.runtime.disk_policy import DiskNumbers
+from clustor.runtime.disk.policy import DiskNumbers
+from clustor.runtime.disk.start_room import require_room
 from clustor.runtime.errors import GroupStopped
-from clustor.runtime.hosted_group import HostedGroup
+from clustor.runtime.group import HostedGroup
 from clustor.runtime.main import serve_node
 from clustor.runtime.node import Node
-from clustor.runtime.pki import NodeId, cluster_id, utc_now
-from clustor.runtime.start_room import require_room
+from clustor.runtime.pki.identity import NodeId, cluster_id, utc_now
 from quantum.config import ListenAddress, Settings
 from quantum.edge.tls import ClientAuth, TlsPolicy
 from quantum.serving.archiving import closing, start_archiving

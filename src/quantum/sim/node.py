@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from clustor.raft.types import ReplicaId
 from clustor.replica import Replica, ReplicaOutput
-from clustor.runtime.hosted_group import HostedGroup
+from clustor.runtime.group import HostedGroup
 from clustor.runtime.node import Node
 from clustor.sim.cluster import SimNode
 from clustor.sim.seat import Seat

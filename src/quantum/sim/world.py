@@ -14,7 +14,7 @@ from clustor.raft.fallback import BlockingReason
 from clustor.raft.reads import FailedClause
 from clustor.raft.types import ReplicaId
 from clustor.replica import ReplicaOutput
-from clustor.runtime.pki import NodeId
+from clustor.runtime.pki.identity import NodeId
 from clustor.sim.cluster import Crowd, SimCluster, SimNode
 from clustor.sim.judge import GroupJudge
 from clustor.sim.scenario import MS, Scenario

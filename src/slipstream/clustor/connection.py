@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from clustor.kv import Get, Key
-from clustor.runtime.kv_client import KvClient
-from clustor.runtime.transport import Address
+from clustor.runtime.kv.client import KvClient
+from clustor.runtime.peers.transport import Address
 from slipstream.clustor.layout import BucketLayout
 from slipstream.clustor.link import BucketLink, speaking
 from slipstream.clustor.store import ClustorKvStore

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from clustor.kv import CasRevision, Command, Found, Get, Key, Page, Range, Record, Reply, prefix_end
-from clustor.runtime.kv_client import KvClient, KvRejected, KvUnavailable, WatchCompacted
-from clustor.runtime.kv_stream import NEVER_REACHED, WatchEvents
+from clustor.runtime.kv.client import KvClient, KvRejected, KvUnavailable, WatchCompacted
+from clustor.runtime.kv.stream import NEVER_REACHED, WatchEvents
 from slipstream.clustor.layout import (
     MARK_BYTES,
     BucketFacts,

@@ -17,8 +17,8 @@ from operator import attrgetter
 from typing import Final
 
 from clustor.kv import Record
-from clustor.runtime.kv_client import WatchCompacted
-from clustor.runtime.kv_stream import NEVER_REACHED
+from clustor.runtime.kv.client import WatchCompacted
+from clustor.runtime.kv.stream import NEVER_REACHED
 from slipstream.clustor.layout import BucketFacts, witness
 from slipstream.clustor.link import BucketLink
 from slipstream.errors import (

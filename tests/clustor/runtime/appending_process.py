@@ -11,7 +11,7 @@ from pathlib import Path
 
 from clustor.log import Entry, IoWriterMode, LogConfig, LogIndex, PartitionId, Term
 from clustor.runtime.disk import open_mode
-from clustor.runtime.keystore import KEYS_DIRECTORY, load_keyring
+from clustor.runtime.keys.store import KEYS_DIRECTORY, load_keyring
 from clustor.runtime.partition_log import open_partition_log
 
 CONFIG = LogConfig(segment_bytes=192 << 10, reservation_blocks=16, ledger_rewrite_bytes=8 << 10)

@@ -10,8 +10,8 @@ import os
 import sys
 from pathlib import Path
 
-from clustor.runtime.audit_keys import open_audit_keys
-from clustor.runtime.audit_writer import AuditWriter, WriterLimits, wall_ms
+from clustor.runtime.audit.keys import open_audit_keys
+from clustor.runtime.audit.writer import AuditWriter, WriterLimits, wall_ms
 from clustor.security import AuditEvent
 
 LIMITS = WriterLimits(seal_seconds=0.01, file_bytes_max=32 << 10)

@@ -15,7 +15,7 @@ from clustor.replica import ReplicaSettings, RequestId
 from clustor.runtime.admission import FlowNumbers
 from clustor.runtime.data_directory import DataDirectory
 from clustor.runtime.disk import Disk
-from clustor.runtime.hosted_group import HostedGroup
+from clustor.runtime.group import HostedGroup
 from tests.clustor.replica.harness import Cluster, put
 
 ME, GROUP = ReplicaId(1), PartitionId(7)

@@ -11,13 +11,13 @@ from typing import Any, cast
 import msgspec
 
 from clustor.replica import Replica, ReplicaOutput
-from clustor.runtime.admin_http import Text
+from clustor.runtime.admin.http import Text
 from clustor.runtime.admission import Admission, FlowNumbers
-from clustor.runtime.hosted_group import HostedGroup, QuarantineView
-from clustor.runtime.loop_watch import LoopWatch
+from clustor.runtime.group import HostedGroup, QuarantineView
 from clustor.runtime.node import Node
-from clustor.runtime.telemetry import NodeTelemetry
-from clustor.runtime.telemetry_spans import Spans
+from clustor.runtime.telemetry.loop_watch import LoopWatch
+from clustor.runtime.telemetry.node import NodeTelemetry
+from clustor.runtime.telemetry.spans import Spans
 from clustor.telemetry import NodeMeters, ReadinessNumbers
 from tests.clustor.replica import harness
 from tests.clustor.replica.harness import PARTITION, TICK_MS, Cluster

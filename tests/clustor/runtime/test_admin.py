@@ -11,9 +11,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from clustor import wire as w
-from clustor.runtime.admin import AdminServer
-from clustor.runtime.admin_commands import AdminCommands, Answer
-from clustor.runtime.admin_http import (
+from clustor.runtime.admin.commands import AdminCommands, Answer
+from clustor.runtime.admin.http import (
     BODY_BYTES_MAX,
     HEAD_BYTES_MAX,
     BadRequest,
@@ -21,9 +20,10 @@ from clustor.runtime.admin_http import (
     RequestReader,
     check_origin,
 )
+from clustor.runtime.admin.server import AdminServer
 from clustor.runtime.containment import contained
 from clustor.runtime.errors import PortTaken
-from clustor.runtime.transport import Address
+from clustor.runtime.peers.transport import Address
 from tests.clustor.runtime.test_transport import free_address
 
 HOST = b"\r\nHost: 127.0.0.1"

@@ -12,9 +12,10 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from clustor.runtime.admin import AdminServer
-from clustor.runtime.admin_trust import ENDED, AdminTrust
-from clustor.runtime.pki import (
+from clustor.runtime.admin.server import AdminServer
+from clustor.runtime.admin.trust import ENDED, AdminTrust
+from clustor.runtime.pki.authority_change import begin_rollover, finish_rollover, switch_rollover
+from clustor.runtime.pki.identity import (
     AUTHORITY_FILE,
     REVOCATION_FILE,
     Authority,
@@ -28,8 +29,7 @@ from clustor.runtime.pki import (
     replace_file,
     utc_now,
 )
-from clustor.runtime.revocation import revoke_certificate
-from clustor.runtime.rollover import begin_rollover, finish_rollover, switch_rollover
+from clustor.runtime.pki.revocation import revoke_certificate
 from clustor.security import AuditEvent
 from tests.clustor.runtime.test_transport import free_address
 

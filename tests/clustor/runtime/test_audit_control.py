@@ -11,14 +11,14 @@ from clustor.control.audit import NOTHING, AuditRecord, Ring
 from clustor.control.objects import canonical
 from clustor.control.types import Role
 from clustor.kv import Key, Page, Record, Revision
-from clustor.runtime.audit_control import (
+from clustor.runtime.audit.control_calls import (
     ControlFollower,
     ControlTrail,
     event_of_record,
     trail_ends,
 )
-from clustor.runtime.audit_desk import open_desk
-from clustor.runtime.audit_writer import AUDIT_DIRECTORY
+from clustor.runtime.audit.log import open_desk
+from clustor.runtime.audit.writer import AUDIT_DIRECTORY
 from clustor.security import AuditEvent
 from tests.clustor.runtime.test_audit_desk import written
 from tests.clustor.security.audit_logs import new_chain

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from clustor.runtime.audit_desk import open_desk
-from clustor.runtime.audit_keys import load_trusted
-from clustor.runtime.audit_once import command_event, record_now
-from clustor.runtime.audit_writer import AUDIT_DIRECTORY
+from clustor.runtime.audit.keys import load_trusted
+from clustor.runtime.audit.log import open_desk
+from clustor.runtime.audit.record_once import command_event, record_now
+from clustor.runtime.audit.writer import AUDIT_DIRECTORY
 from clustor.runtime.disk import DirectoryStorage
 from clustor.runtime.errors import AuditFailed, DataDirectoryRefused
 from clustor.security import (

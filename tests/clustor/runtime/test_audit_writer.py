@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from clustor.log.errors import KeyUnavailable
 from clustor.log.steps import Plan
-from clustor.runtime.audit_keys import (
+from clustor.runtime.audit.keys import (
     AUDIT_KEY_FILE,
     AUDIT_KEYS_FILE,
     OVERLAP_MS,
@@ -22,7 +22,7 @@ from clustor.runtime.audit_keys import (
     open_audit_keys,
     rotate_audit_key,
 )
-from clustor.runtime.audit_writer import AuditWriter, WriterLimits
+from clustor.runtime.audit.writer import AuditWriter, WriterLimits
 from clustor.runtime.disk import DirectoryStorage, DiskError, SyncDurations
 from clustor.runtime.errors import AuditFailed
 from clustor.security import (

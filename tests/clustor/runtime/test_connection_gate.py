@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clustor.runtime.connection_gate import ConnectionGate, GateLimits
+from clustor.runtime.peers.connection_gate import ConnectionGate, GateLimits
 
 
 def gate(connections: int = 100, half_open: int = 4) -> ConnectionGate[str]:

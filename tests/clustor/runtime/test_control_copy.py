@@ -13,7 +13,7 @@ from clustor.kv import Key, KvMachine, Limits, StoreId
 from clustor.log.types import PartitionId
 from clustor.raft.control_plane import CacheState
 from clustor.raft.profiles import ControlPlaneNumbers
-from clustor.runtime.control_copy import COPY_FILE, NodeCopy
+from clustor.runtime.control.cache_file import COPY_FILE, NodeCopy
 
 NUMBERS = ControlPlaneNumbers(cache_fresh_ms=1_000, cache_grace_ms=10_000)
 STORE = StoreId(b"0123456789abcdef")

@@ -58,9 +58,9 @@ from clustor.replica import (
     RequestId,
     Unknown,
 )
-from clustor.runtime.control_desk import FIRST_REQUEST, Desk
-from clustor.runtime.control_records import key_id_of
-from clustor.runtime.control_wire import (
+from clustor.runtime.control.leader_requests import FIRST_REQUEST, Desk
+from clustor.runtime.control.records import key_id_of
+from clustor.runtime.control.wire import (
     Answered,
     Asked,
     Confirmed,
@@ -73,7 +73,7 @@ from clustor.runtime.control_wire import (
     encode_message,
     wished,
 )
-from clustor.runtime.pki import ClusterId, NodeId, spiffe_uri
+from clustor.runtime.pki.identity import ClusterId, NodeId, spiffe_uri
 
 CLUSTER = ClusterId("test")
 KEY = Ed25519PrivateKey.from_private_bytes(b"k" * 32)

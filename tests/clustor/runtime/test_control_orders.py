@@ -6,7 +6,7 @@ import pytest
 
 from clustor.control import Members, Placement
 from clustor.raft.errors import MembershipRefused
-from clustor.runtime.control_orders import UNDER_WAY, changed, placement_for
+from clustor.runtime.control.placement_requests import UNDER_WAY, changed, placement_for
 from clustor.runtime.members import WantedChange
 
 THREE = Members(voters=(1, 2, 3))

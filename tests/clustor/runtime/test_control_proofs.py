@@ -17,10 +17,10 @@ from clustor.log.types import (
 )
 from clustor.raft.profiles import ControlPlaneNumbers
 from clustor.raft.types import DurabilityTuple
-from clustor.runtime.control_proofs import SELF_PERIOD_MS, OwnProofs, Proofs
-from clustor.runtime.control_questions import Questions
-from clustor.runtime.control_wire import Answered, Question, Standing, Wished
-from clustor.runtime.pki import NodeId
+from clustor.runtime.control.client import Questions
+from clustor.runtime.control.proofs import SELF_PERIOD_MS, OwnProofs, Proofs
+from clustor.runtime.control.wire import Answered, Question, Standing, Wished
+from clustor.runtime.pki.identity import NodeId
 
 
 def proven(term: int, index: int) -> DurabilityTuple:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from clustor.runtime.control_questions import Questions
-from clustor.runtime.control_wire import Answered, Asked, Confirmed, Question, Reply, Standing
+from clustor.runtime.control.client import Questions
+from clustor.runtime.control.wire import Answered, Asked, Confirmed, Question, Reply, Standing
 from clustor.runtime.errors import ControlUnavailable
-from clustor.runtime.pki import NodeId
+from clustor.runtime.pki.identity import NodeId
 
 Answer = Callable[[int, int], Reply | None]  # peer, number
 

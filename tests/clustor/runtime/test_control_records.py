@@ -36,14 +36,14 @@ from clustor.control import (
 from clustor.kv import StoreId
 from clustor.log.types import PartitionId
 from clustor.runtime.cluster_file import ClusterFile, NodeEntry
-from clustor.runtime.control_records import (
+from clustor.runtime.control.placement import plan_step
+from clustor.runtime.control.records import (
     CONTROL_PARTITION,
     cluster_records,
     operator_of,
     steward_of,
 )
-from clustor.runtime.control_steering import plan_step
-from clustor.runtime.pki import NodeId, spiffe_uri
+from clustor.runtime.pki.identity import NodeId, spiffe_uri
 from quantum.serving.broker_file import BrokerFile, TenantEntry
 from quantum.serving.groups import group_of
 from quantum.serving.tenant_records import tenant_records

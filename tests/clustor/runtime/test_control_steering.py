@@ -17,7 +17,7 @@ from clustor.log.types import DurabilityModeEpoch
 from clustor.raft.membership import Configuration, membership_digest
 from clustor.raft.reconfiguration import MembershipRequest
 from clustor.raft.types import ReplicaId, RoutingEpoch
-from clustor.runtime.control_steering import Step, plan_step
+from clustor.runtime.control.placement import Step, plan_step
 
 PARTITION = 7
 NODE = 1

@@ -25,7 +25,7 @@ from clustor.runtime.development import (
     prepare_node,
 )
 from clustor.runtime.errors import DataDirectoryInUse, DataDirectoryRefused
-from clustor.runtime.pki import ClusterId, NodeId, own_identity, utc_now
+from clustor.runtime.pki.identity import ClusterId, NodeId, own_identity, utc_now
 
 DEV = ClusterId("dev")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from clustor.runtime.disk.checks import DiskFindingKind, DiskPicture, judge, look
 from clustor.runtime.disk.mounts import find_mount, stacked_below, write_cache_of
-from clustor.runtime.disk_checks import DiskFindingKind, DiskPicture, judge, look
 
 GOOD = DiskPicture("ext4", "/dev/sda1", frozenset({"rw"}), "write back", (), 4096, 1 << 30)
 K = DiskFindingKind

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from clustor.flow import ThrottleReason
-from clustor.runtime.disk_policy import LOOK_MS, DiskLevel, DiskNumbers, DiskRoom
+from clustor.runtime.disk.policy import LOOK_MS, DiskLevel, DiskNumbers, DiskRoom
 from tests.clustor.runtime.test_admission import Stage
 
 ROOM, SOFT, HARD = DiskLevel.ROOM, DiskLevel.SOFT, DiskLevel.HARD

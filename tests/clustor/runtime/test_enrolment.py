@@ -13,14 +13,16 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from typer.testing import CliRunner
 
-from clustor.runtime import enrolment, enrolment_tokens
 from clustor.runtime.development import prepare_cluster
 from clustor.runtime.disk import DirectoryStorage
-from clustor.runtime.enrolment import Enroller, EnrolmentAsk, EnrolmentServer, enrol, new_key
-from clustor.runtime.enrolment_tokens import TokenStore, create_token, withdraw
 from clustor.runtime.errors import AuditFailed, CertificateUnusable
-from clustor.runtime.keystore import load_keyring
-from clustor.runtime.pki import (
+from clustor.runtime.keys.store import load_keyring
+from clustor.runtime.peers.tls import TlsPipe
+from clustor.runtime.peers.transport import Address
+from clustor.runtime.pki import enrolment, enrolment_tokens
+from clustor.runtime.pki.enrolment import Enroller, EnrolmentAsk, EnrolmentServer, enrol, new_key
+from clustor.runtime.pki.enrolment_tokens import TokenStore, create_token, withdraw
+from clustor.runtime.pki.identity import (
     ClusterId,
     NodeId,
     client_context,
@@ -28,8 +30,6 @@ from clustor.runtime.pki import (
     server_context,
     utc_now,
 )
-from clustor.runtime.tls import TlsPipe
-from clustor.runtime.transport import Address
 from clustor.security import AuditReader, EnrolmentRefused, EventLine, NodeRole, decode_line
 from quantum.cli.enrol import app
 

@@ -23,9 +23,9 @@ from clustor.kv import KvMachine, StoreId
 from clustor.log.types import PartitionId
 from clustor.replica import ReplicaDamaged
 from clustor.runtime.errors import ControlUnavailable
-from clustor.runtime.fenced_groups import FencedGroups
-from clustor.runtime.fenced_replica import FENCED
 from clustor.runtime.node import Node
+from clustor.runtime.repair.fenced_groups import FencedGroups
+from clustor.runtime.repair.fenced_replica import FENCED
 
 ME, GROUP = 1, PartitionId(7)
 FAULT = f"{FENCED} (ZeroDivisionError, 12ab)"

@@ -13,7 +13,7 @@ from clustor.raft.reconfiguration import MembershipRequest, Preflight
 from clustor.raft.types import RoutingEpoch
 from clustor.replica import Applied, NotLeader, Unknown
 from clustor.runtime.containment import contained
-from clustor.runtime.fenced_replica import FencedReplica
+from clustor.runtime.repair.fenced_replica import FencedReplica
 from tests.clustor.replica import harness
 from tests.clustor.replica.harness import Cluster, Node, put
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clustor.runtime.few_lines import LINES_PER_SECOND_MAX, FewLines
+from clustor.runtime.telemetry.few_lines import LINES_PER_SECOND_MAX, FewLines
 
 
 def test_a_second_has_few_lines_and_the_next_says_how_many_were_left_out() -> None:

@@ -12,8 +12,8 @@ import pytest
 import clustor
 from clustor.control import Feature
 from clustor.control.command_gates import GATE_OF, CommandGate
-from clustor.runtime.control_reports import BUILD_FEATURES
-from clustor.runtime.gated_features import DIGESTS, PREDICATES
+from clustor.runtime.control.features import DIGESTS, PREDICATES
+from clustor.runtime.control.reports import BUILD_FEATURES
 
 SOURCE = Path(clustor.__file__).parent.parent
 NOT_BUILT = frozenset({Feature.LEADER_LEASES, Feature.BLAKE3_LEAVES})
@@ -21,10 +21,10 @@ NOT_BUILT = frozenset({Feature.LEADER_LEASES, Feature.BLAKE3_LEAVES})
 NO_READING = frozenset({"features.py", "command_gates.py", "control_reports.py"})
 """Where gates are named and reported, which is not to ask them."""
 ASKED_BY = {
-    Feature.INCREMENTAL_SNAPSHOTS: {"clustor/runtime/gated_features.py"},
-    Feature.GROUP_FSYNC: {"clustor/runtime/gated_features.py"},
-    Feature.PID_AUTO_TUNER: {"clustor/runtime/gated_features.py"},
-    Feature.OBSERVER_ADMISSION: {"clustor/runtime/control_service.py"},
+    Feature.INCREMENTAL_SNAPSHOTS: {"clustor/runtime/control/features.py"},
+    Feature.GROUP_FSYNC: {"clustor/runtime/control/features.py"},
+    Feature.PID_AUTO_TUNER: {"clustor/runtime/control/features.py"},
+    Feature.OBSERVER_ADMISSION: {"clustor/runtime/control/service.py"},
 }
 
 

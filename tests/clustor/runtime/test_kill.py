@@ -12,7 +12,7 @@ import pytest
 from clustor.log import IoWriterMode, LogReader
 from clustor.log.keys import KeyRing
 from clustor.runtime.disk import DirectoryStorage, RingBroken, open_mode
-from clustor.runtime.keystore import create_keyring
+from clustor.runtime.keys.store import create_keyring
 from tests.clustor.runtime.appending_process import payload_of
 
 KILLS = 25  # for each of two ways to write: fifty in all

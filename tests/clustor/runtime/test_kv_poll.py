@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from clustor.kv import Compact, Txn, TxnDeleteRange, Written
-from clustor.runtime.kv_client import KvClient, KvUnavailable, WatchCompacted
-from clustor.runtime.transport import Address
+from clustor.runtime.kv.client import KvClient, KvUnavailable, WatchCompacted
+from clustor.runtime.peers.transport import Address
 from tests.interop.cluster_process import ClusterProcess
 
 TIMEOUT_SECONDS = 30.0

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clustor.runtime.kv_stream import (
+from clustor.runtime.kv.stream import (
     REPLY_BYTES_MAX,
     REQUEST_BYTES_MAX,
     StreamViolation,

@@ -14,9 +14,9 @@ from clustor.raft.control_plane import CacheState, ControlPlaneUpdate
 from clustor.replica import RequestId
 from clustor.runtime.data_directory import DataDirectory, open_data_directory
 from clustor.runtime.disk import Disk, open_disk
-from clustor.runtime.kv_service import KvService
-from clustor.runtime.kv_stream import Operation, WatchRequest
-from clustor.runtime.pki import NodeId, cluster_id
+from clustor.runtime.kv.service import KvService
+from clustor.runtime.kv.stream import Operation, WatchRequest
+from clustor.runtime.pki.identity import NodeId, cluster_id
 from tests.clustor.replica.harness import Cluster, put
 from tests.clustor.runtime.hosting import GROUP, Host
 

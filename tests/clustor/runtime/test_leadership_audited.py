@@ -12,9 +12,9 @@ from clustor.log.types import PartitionId, Term
 from clustor.raft.output import RoleChange
 from clustor.raft.types import ReplicaId
 from clustor.raft.types import Role as RaftRole
-from clustor.runtime.control_records import lacks_steward, operator_of, steward_of
+from clustor.runtime.control.records import lacks_steward, operator_of, steward_of
 from clustor.runtime.node import Node
-from clustor.runtime.pki import cluster_id
+from clustor.runtime.pki.identity import cluster_id
 
 
 @dataclass

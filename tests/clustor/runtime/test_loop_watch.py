@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from clustor.runtime.loop_watch import NAMES_MAX, SLOW_NS, LoopWatch, StackWatch
+from clustor.runtime.telemetry.loop_watch import NAMES_MAX, SLOW_NS, LoopWatch, StackWatch
 
 
 def test_the_lateness_is_the_99th_percentile_of_ticks_and_appends_together() -> None:

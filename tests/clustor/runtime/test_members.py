@@ -13,10 +13,10 @@ from clustor.raft.control_plane import CacheState
 from clustor.raft.errors import MembershipRefused
 from clustor.raft.types import RoutingEpoch
 from clustor.replica import Applied, Refused
-from clustor.runtime.admin_commands import CONTROL_EXPIRED, AdminCommands
+from clustor.runtime.admin.commands import CONTROL_EXPIRED, AdminCommands
 from clustor.runtime.cluster_file import ClusterFile, NodeEntry
 from clustor.runtime.errors import DataDirectoryRefused
-from clustor.runtime.hosted_group import HostedGroup
+from clustor.runtime.group import HostedGroup
 from clustor.runtime.members import WantedChange, change_members, record_membership
 from clustor.runtime.node import Node
 from tests.clustor.replica.harness import PARTITION, Cluster, put

@@ -20,15 +20,8 @@ from cryptography.x509 import ocsp
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from clustor.runtime.errors import CertificateUnusable
-from clustor.runtime.ocsp import (
-    OCSP_DIRECTORY,
-    OcspCache,
-    Subject,
-    answer_for,
-    read_answer,
-    request_for,
-)
-from clustor.runtime.pki import (
+from clustor.runtime.pki.certificate_watch import NodeTrust
+from clustor.runtime.pki.identity import (
     CERTIFICATE_FILE,
     REVOCATION_FILE,
     Authority,
@@ -40,9 +33,16 @@ from clustor.runtime.pki import (
     new_authority,
     utc_now,
 )
-from clustor.runtime.revocation import write_revocations
-from clustor.runtime.rotation import NodeTrust
-from clustor.runtime.trust import fingerprint_of
+from clustor.runtime.pki.ocsp import (
+    OCSP_DIRECTORY,
+    OcspCache,
+    Subject,
+    answer_for,
+    read_answer,
+    request_for,
+)
+from clustor.runtime.pki.peer_trust import fingerprint_of
+from clustor.runtime.pki.revocation import write_revocations
 from clustor.security.revocation import MAX_STALENESS_MS
 from tests.clustor.runtime.test_rotation import Clock, Sink
 from tests.clustor.runtime.test_transport import World, both_connected, world

@@ -25,11 +25,14 @@ from clustor.control import (
     scan,
 )
 from clustor.log.errors import KeyUnavailable
-from clustor.runtime import break_glass_ca, key_device, office_keys, signer_keys
-from clustor.runtime.break_glass_ca import GlassCertificates
-from clustor.runtime.key_device import DeviceKey, FileKeyDevice
-from clustor.runtime.office_keys import OFFICE_DIRECTORY, Office, minor_of
-from clustor.runtime.pki import (
+from clustor.runtime.keys import break_glass as break_glass_ca
+from clustor.runtime.keys import device as key_device
+from clustor.runtime.keys import operator_keys as office_keys
+from clustor.runtime.keys import signers as signer_keys
+from clustor.runtime.keys.break_glass import GlassCertificates
+from clustor.runtime.keys.device import DeviceKey, FileKeyDevice
+from clustor.runtime.keys.operator_keys import OFFICE_DIRECTORY, Office, minor_of
+from clustor.runtime.pki.identity import (
     GLASS_FILE,
     NodeId,
     admin_context,
@@ -42,7 +45,7 @@ from clustor.runtime.pki import (
     load_certificates,
     server_context,
 )
-from clustor.runtime.revocation import write_revocations
+from clustor.runtime.pki.revocation import write_revocations
 from clustor.security import KEY_RULES, KeyState, KeyUse
 from clustor.security.key_registry import DAY_MS
 from clustor.security.signer_rotation import OFFICE_USES, READ_BY_ALL_MS

@@ -13,10 +13,10 @@ from clustor.control.objects import canonical
 from clustor.kv import Record, Revision, StoreId
 from clustor.log.types import IoWriterMode
 from clustor.raft.profiles import ControlPlaneNumbers
+from clustor.runtime.control.overrides import OverridesInForce
 from clustor.runtime.data_directory import DataDirectory, open_data_directory
 from clustor.runtime.disk import Disk, open_disk
-from clustor.runtime.overrides_in_force import OverridesInForce
-from clustor.runtime.pki import NodeId, cluster_id
+from clustor.runtime.pki.identity import NodeId, cluster_id
 from clustor.security import AuditEvent
 from tests.clustor.replica.harness import Cluster
 from tests.clustor.runtime.hosting import GROUP, Host

@@ -18,7 +18,8 @@ from clustor.runtime.errors import (
     PeerUntrusted,
     PeerWithoutIdentity,
 )
-from clustor.runtime.pki import (
+from clustor.runtime.peers.tls import TlsPipe
+from clustor.runtime.pki.identity import (
     Authority,
     ClusterId,
     NodeId,
@@ -34,7 +35,6 @@ from clustor.runtime.pki import (
     own_identity,
     server_context,
 )
-from clustor.runtime.tls import TlsPipe
 
 CLUSTER = ClusterId("dev")
 

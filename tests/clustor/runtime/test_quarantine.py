@@ -18,12 +18,12 @@ from clustor.runtime.boot_record import boot_record_of, write_boot_record
 from clustor.runtime.cluster_file import ClusterFile, NodeEntry
 from clustor.runtime.data_directory import DataDirectory, open_data_directory
 from clustor.runtime.disk import Disk, open_disk
-from clustor.runtime.disk_checks import DiskFindingKind, DiskPicture, check_disk
+from clustor.runtime.disk.checks import DiskFindingKind, DiskPicture, check_disk
 from clustor.runtime.errors import DataDirectoryRefused
-from clustor.runtime.pki import NodeId, cluster_id
-from clustor.runtime.quarantine import QuarantineRecord, QuarantineRecords
-from clustor.runtime.repair import repair_status
-from clustor.runtime.scrub_reading import read_rest
+from clustor.runtime.pki.identity import NodeId, cluster_id
+from clustor.runtime.repair.quarantine import QuarantineRecord, QuarantineRecords
+from clustor.runtime.repair.repair_mode import repair_status
+from clustor.runtime.repair.scrub_reading import read_rest
 from tests.clustor.runtime.hosting import GROUP, Host, files, filled, turn_bit
 
 RECORD = QuarantineRecord(7, "Integrity", "a bit turned", 12)
@@ -174,7 +174,7 @@ def test_a_node_is_not_made_on_a_disk_that_forgets(
     data: DataDirectory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("clustor.runtime.disk_checks.look", lambda _root: BAD)
+    monkeypatch.setattr("clustor.runtime.disk.checks.look", lambda _root: BAD)
     if refused:
         with pytest.raises(DataDirectoryRefused, match="UnsupportedMount"):
             check_disk(data, cluster)

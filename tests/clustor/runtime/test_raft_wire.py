@@ -23,7 +23,7 @@ from clustor.log.types import (
 from clustor.raft import messages as raft
 from clustor.raft.membership import Configuration
 from clustor.raft.types import ReplicaId, VoteAnnotation
-from clustor.runtime.raft_wire import from_packet, to_packet
+from clustor.runtime.peers.raft_wire import from_packet, to_packet
 
 PARTITION = PartitionId(7)
 TARGET = ReplicaId(3)

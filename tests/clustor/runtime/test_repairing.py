@@ -24,12 +24,12 @@ from clustor.replica import (
     ReplicaDamaged,
     quarantined_replica,
 )
-from clustor.runtime.hosted_group import QuarantineView
+from clustor.runtime.group import QuarantineView
 from clustor.runtime.node import Node as RealNode
-from clustor.runtime.pki import NodeId
-from clustor.runtime.quarantine import QuarantineRecord, QuarantineRecords
-from clustor.runtime.repair_wire import Readmit, StandingAsked, encode_repair
-from clustor.runtime.repairing import RepairService
+from clustor.runtime.pki.identity import NodeId
+from clustor.runtime.repair.quarantine import QuarantineRecord, QuarantineRecords
+from clustor.runtime.repair.service import RepairService
+from clustor.runtime.repair.wire import Readmit, StandingAsked, encode_repair
 from tests.clustor.replica.harness import PARTITION, TICK_MS, Cluster, Node, put
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from clustor.runtime.errors import CertificateUnusable, NodeError
-from clustor.runtime.pki import (
+from clustor.runtime.pki.certificate_watch import FileWatch, NodeTrust
+from clustor.runtime.pki.identity import (
     CERTIFICATE_FILE,
     KEY_FILE,
     REVOCATION_FILE,
@@ -20,7 +21,7 @@ from clustor.runtime.pki import (
     load_certificate,
     utc_now,
 )
-from clustor.runtime.revocation import (
+from clustor.runtime.pki.revocation import (
     LIST_LIFETIME,
     keep_lists_of,
     lists_of,
@@ -28,7 +29,6 @@ from clustor.runtime.revocation import (
     revoke_certificate,
     write_revocations,
 )
-from clustor.runtime.rotation import FileWatch, NodeTrust
 from clustor.security import AuditEvent
 from clustor.security.revocation import MAX_STALENESS_MS, WAIVER_MS_MAX
 from tests.clustor.runtime.test_transport import CLUSTER, Peer, both_connected, packet, world

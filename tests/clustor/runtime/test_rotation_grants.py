@@ -13,8 +13,11 @@ from clustor.control.key_epochs import KeyEpochs
 from clustor.log.errors import KeyUnavailable
 from clustor.log.keyfile import wrap_key
 from clustor.log.types import DekEpoch, LogId, MacEpoch, PartitionId
-from clustor.runtime import rotation_grants, rotation_keys
-from clustor.runtime.keystore import (
+from clustor.runtime.keys import grants as rotation_grants
+from clustor.runtime.keys import rotation as rotation_keys
+from clustor.runtime.keys.grants import KeyGrants
+from clustor.runtime.keys.rotation import KeyKeeper, rotate_everywhere
+from clustor.runtime.keys.store import (
     KEK_FILE,
     KEYRING_FILE,
     STAGED_FILE,
@@ -22,8 +25,6 @@ from clustor.runtime.keystore import (
     load_keyring,
     read_staged,
 )
-from clustor.runtime.rotation_grants import KeyGrants
-from clustor.runtime.rotation_keys import KeyKeeper, rotate_everywhere
 from clustor.security import KeyState, KeyUse, RotationRefused, zeroization_digest
 from clustor.security.key_registry import DECRYPT_ONLY_MS, DEK_PERIOD_MS
 from tests.clustor.control.plane import OPERATOR, Plane, node_identity

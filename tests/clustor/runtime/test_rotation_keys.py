@@ -14,19 +14,10 @@ from clustor.log import Entry, LogConfig, LogIndex, LogReader, PartitionId, Term
 from clustor.log.errors import KeyUnavailable
 from clustor.log.keys import KeyRing
 from clustor.log.types import DekEpoch, IoWriterMode
-from clustor.runtime import rotation_keys
 from clustor.runtime.development import node_directory, prepare_cluster, prepare_node
 from clustor.runtime.disk import DirectoryStorage, open_mode
-from clustor.runtime.keystore import (
-    KEYRING_FILE,
-    KEYS_DIRECTORY,
-    STAGED_FILE,
-    create_keyring,
-    load_keyring,
-)
-from clustor.runtime.partition_log import open_partition_log
-from clustor.runtime.pki import ClusterId, NodeId, utc_now
-from clustor.runtime.rotation_keys import (
+from clustor.runtime.keys import rotation as rotation_keys
+from clustor.runtime.keys.rotation import (
     HOLDS_FILE,
     REGISTRY_FILE,
     KeyKeeper,
@@ -35,6 +26,15 @@ from clustor.runtime.rotation_keys import (
     release_keys,
     rotate_everywhere,
 )
+from clustor.runtime.keys.store import (
+    KEYRING_FILE,
+    KEYS_DIRECTORY,
+    STAGED_FILE,
+    create_keyring,
+    load_keyring,
+)
+from clustor.runtime.partition_log import open_partition_log
+from clustor.runtime.pki.identity import ClusterId, NodeId, utc_now
 from clustor.security import (
     DECRYPT_ONLY_MS,
     DEK_PERIOD_MS,

@@ -12,9 +12,9 @@ from clustor.log.steps import FileName
 from clustor.log.types import IoWriterMode, PartitionId
 from clustor.runtime.data_directory import DataDirectory, open_data_directory
 from clustor.runtime.disk import Disk, open_disk
-from clustor.runtime.hosted_group import HostedGroup
-from clustor.runtime.pki import NodeId, cluster_id
-from clustor.runtime.scrubbing import Scrubber
+from clustor.runtime.group import HostedGroup
+from clustor.runtime.pki.identity import NodeId, cluster_id
+from clustor.runtime.repair.scrub import Scrubber
 from clustor.snapshot.layout import AUTHORIZATION_LOG
 from clustor.snapshot.scrub import Piece, SnapshotScrub
 from tests.clustor.runtime.hosting import Host, filled

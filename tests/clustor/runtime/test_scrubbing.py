@@ -17,10 +17,10 @@ from clustor.log.scrub import ROUND_MS
 from clustor.log.types import IoWriterMode
 from clustor.runtime.data_directory import DataDirectory, open_data_directory
 from clustor.runtime.disk import Disk, open_disk
-from clustor.runtime.hosted_group import HostedGroup
+from clustor.runtime.group import HostedGroup
 from clustor.runtime.node import Node
-from clustor.runtime.pki import NodeId, cluster_id
-from clustor.runtime.scrubbing import Scrubber
+from clustor.runtime.pki.identity import NodeId, cluster_id
+from clustor.runtime.repair.scrub import Scrubber
 from tests.clustor.runtime.hosting import GROUP, Host, filled, turn_bit
 
 DEADLINE_SECONDS = 180.0
@@ -138,7 +138,7 @@ def test_a_turned_bit_stops_the_replica_at_once(disk: Disk, data: DataDirectory)
 def test_a_failed_checksum_is_read_three_times_more(
     heals: bool, disk: Disk, data: DataDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clustor.runtime.scrubbing._RETRY_SECONDS", 0.001)
+    monkeypatch.setattr("clustor.runtime.repair.scrub._RETRY_SECONDS", 0.001)
     _, settings = filled(disk, data)
     group = Host(disk, data, settings).open()
     ledger = group.directory / LEDGER_FILE
@@ -156,7 +156,7 @@ def test_a_failed_checksum_is_read_three_times_more(
             assert group.replica.failed is not None and scrubber.faults == 4
 
     if heals:
-        monkeypatch.setattr("clustor.runtime.scrubbing._RETRY_SECONDS", 0.1)
+        monkeypatch.setattr("clustor.runtime.repair.scrub._RETRY_SECONDS", 0.1)
     scrubbing(group, story)
     group.close()
 
@@ -180,8 +180,8 @@ def test_nothing_is_read_while_a_group_is_at_the_disk(
         return not busy[0]
 
     monkeypatch.setattr(HostedGroup, "idle", property(is_idle))
-    monkeypatch.setattr("clustor.runtime.scrubbing._YIELDS_MAX", 10_000)
-    monkeypatch.setattr("clustor.runtime.scrubbing._YIELD_SECONDS", 0.001)
+    monkeypatch.setattr("clustor.runtime.repair.scrub._YIELDS_MAX", 10_000)
+    monkeypatch.setattr("clustor.runtime.repair.scrub._YIELD_SECONDS", 0.001)
 
     async def story(_stage: Stage, scrubber: Scrubber) -> None:
         scrubber.scrub_now(group)

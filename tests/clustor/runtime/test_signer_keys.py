@@ -9,9 +9,9 @@ from cryptography.exceptions import InvalidSignature
 
 from clustor.control import KeyPurpose, Refused, SigningKey, find, scan
 from clustor.log.errors import KeyUnavailable
-from clustor.runtime import signer_keys
-from clustor.runtime.signer_keys import SignerKeeper, keep_trusted, read_trusted, snapshot_keys
-from clustor.runtime.signing import SIGNER_FILE, create_signer, public_hex
+from clustor.runtime.keys import signers as signer_keys
+from clustor.runtime.keys.signers import SignerKeeper, keep_trusted, read_trusted, snapshot_keys
+from clustor.runtime.keys.snapshot_key import SIGNER_FILE, create_signer, public_hex
 from clustor.security import KeyState, KeyUse, zeroization_digest
 from clustor.security.key_registry import DAY_MS
 from clustor.security.signer_rotation import READ_BY_ALL_MS

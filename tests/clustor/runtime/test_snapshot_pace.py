@@ -5,7 +5,7 @@ from __future__ import annotations
 from clustor.log.types import PartitionId
 from clustor.raft.types import ReplicaId
 from clustor.replica import ChunkSent
-from clustor.runtime.snapshot_pace import SnapshotPace
+from clustor.runtime.peers.snapshot_pace import SnapshotPace
 
 KIB = 1 << 10
 RATE = 1024 * KIB

@@ -15,7 +15,7 @@ from clustor.raft.reconfiguration import MembershipRequest, Preflight
 from clustor.raft.types import ReplicaId, RoutingEpoch
 from clustor.replica import Replica
 from clustor.runtime.containment import contained
-from clustor.runtime.telemetry_spans import Spans
+from clustor.runtime.telemetry.spans import Spans
 from clustor.telemetry import Family, IncidentClass, Question, rehearse_failover, rehearse_move
 from clustor.telemetry.tracing import Span
 from tests.clustor.replica.harness import PARTITION, Cluster, put

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from clustor.runtime.telemetry_logs import (
+from clustor.runtime.telemetry.journal import (
     FORMAT_VARIABLE,
     JsonFormatter,
     LogLevels,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clustor.runtime.trace_file import TraceFile, TraceFileLimits
+from clustor.runtime.telemetry.trace_file import TraceFile, TraceFileLimits
 from clustor.telemetry.tracing import NO_PARENT, Span
 from tests.clustor.runtime.waiting import until
 

@@ -14,7 +14,8 @@ import pytest
 
 from clustor import wire as w
 from clustor.runtime.errors import PortTaken
-from clustor.runtime.pki import (
+from clustor.runtime.peers.transport import Address, Reception, Transport
+from clustor.runtime.pki.identity import (
     Authority,
     ClusterId,
     NodeId,
@@ -22,7 +23,6 @@ from clustor.runtime.pki import (
     issue_node,
     utc_now,
 )
-from clustor.runtime.transport import Address, Reception, Transport
 from tests.clustor.runtime.waiting import free_ports, until
 
 CLUSTER = ClusterId("dev")

@@ -10,8 +10,8 @@ import pytest
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from clustor.control import RefusalCode
-from clustor.runtime.pki import ClusterId, create_authority, issue_certificate, utc_now
-from clustor.runtime.trust_roots import mistake_in, refuse_trust
+from clustor.runtime.pki.identity import ClusterId, create_authority, issue_certificate, utc_now
+from clustor.runtime.pki.trust_roots import mistake_in, refuse_trust
 
 
 def call(**fields: object) -> bytes:

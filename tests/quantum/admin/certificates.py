@@ -11,7 +11,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from clustor.runtime.pki import Authority, Issued, cluster_id, create_authority, issue_certificate
+from clustor.runtime.pki.identity import (
+    Authority,
+    Issued,
+    cluster_id,
+    create_authority,
+    issue_certificate,
+)
 
 
 @cache

@@ -19,7 +19,7 @@ from clustor.control import (
     encode_call,
 )
 from clustor.raft.control_plane import CacheState
-from clustor.runtime.admin_http import Request, Response
+from clustor.runtime.admin.http import Request, Response
 from clustor.runtime.errors import ControlUnavailable
 from quantum.admin import Api, RefusalNote
 from tests.clustor.control.plane import Plane, settled_plane

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from clustor.runtime.admin import AdminServer
-from clustor.runtime.transport import Address
+from clustor.runtime.admin.server import AdminServer
+from clustor.runtime.peers.transport import Address
 from quantum.admin import AdminPages
 from tests.clustor.runtime.test_transport import free_address
 from tests.quantum.admin.host import Host

@@ -24,7 +24,8 @@ from clustor.control import (
 )
 from clustor.runtime.cluster_file import CLUSTER_FILE
 from clustor.runtime.development import prepare_cluster
-from clustor.runtime.pki import (
+from clustor.runtime.peers.transport import Address
+from clustor.runtime.pki.identity import (
     Authority,
     cluster_id,
     issue_certificate,
@@ -32,7 +33,6 @@ from clustor.runtime.pki import (
     new_intermediate,
     utc_now,
 )
-from clustor.runtime.transport import Address
 from quantum.admin.break_glass import scope_of, token_id_of
 from quantum.admin.identity import peer_of
 from quantum.cli import admin as command

@@ -12,7 +12,7 @@ import rfc8785
 
 from clustor.control import SetQuotas, canonical, cluster_state
 from clustor.kv import Page
-from clustor.runtime.admin_http import Request
+from clustor.runtime.admin.http import Request
 from quantum.admin import reading
 from quantum.admin.reading import PAGE_BYTES_MAX
 from quantum.admin.shapes import taken

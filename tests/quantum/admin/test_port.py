@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 from clustor.control import AuditRecord, scan
-from clustor.runtime import admin
-from clustor.runtime.admin import AdminServer
-from clustor.runtime.admin_http import BODY_BYTES_MAX, Request, Response
-from clustor.runtime.admin_trust import AdminTrust
-from clustor.runtime.pki import (
+from clustor.runtime.admin import server as admin
+from clustor.runtime.admin.http import BODY_BYTES_MAX, Request, Response
+from clustor.runtime.admin.server import AdminServer
+from clustor.runtime.admin.trust import AdminTrust
+from clustor.runtime.peers.transport import Address
+from clustor.runtime.pki.identity import (
     AUTHORITY_FILE,
     Issued,
     NodeId,
@@ -27,7 +28,6 @@ from clustor.runtime.pki import (
     issue_node,
     utc_now,
 )
-from clustor.runtime.transport import Address
 from quantum.admin import AdminPages, ErrorBody
 from tests.clustor.control.plane import OBSERVER, OPERATOR, STRANGER, settled_plane
 from tests.clustor.runtime.test_transport import free_address

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from clustor.control import KINDS, Command, RefusalCode, RollBackConfiguration
-from clustor.runtime.admin_http import respond
+from clustor.runtime.admin.http import respond
 from quantum.admin import ROUTES, Route
 from quantum.admin.errors import REFUSALS
 from quantum.admin.matching import RouteTable, bind_body, bind_path, bind_query

@@ -16,7 +16,7 @@ from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from clustor.runtime.development import prepare_cluster
-from clustor.runtime.pki import cluster_id, utc_now
+from clustor.runtime.pki.identity import cluster_id, utc_now
 from quantum.admin import ROUTES
 from quantum.admin.identity import peer_of
 from quantum.cli import admin as command

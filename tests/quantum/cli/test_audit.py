@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from clustor.runtime.audit_keys import AUDIT_KEYS_FILE, open_audit_keys
-from clustor.runtime.audit_writer import AuditWriter, WriterLimits
+from clustor.runtime.audit.keys import AUDIT_KEYS_FILE, open_audit_keys
+from clustor.runtime.audit.writer import AuditWriter, WriterLimits
 from clustor.security import ANCHOR_FILE, AuditEvent, file_name
 from quantum.cli.audit import app
 from tests.clustor.security.audit_logs import event

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from typer.testing import CliRunner
 
 from clustor.runtime.development import node_directory, prepare_cluster
-from clustor.runtime.pki import (
+from clustor.runtime.pki.identity import (
     CERTIFICATE_FILE,
     REVOCATION_FILE,
     ClusterId,
@@ -21,7 +21,7 @@ from clustor.runtime.pki import (
     own_identity,
     utc_now,
 )
-from clustor.runtime.revocation import read_revocations
+from clustor.runtime.pki.revocation import read_revocations
 from quantum.cli import audit, cert
 from quantum.edge.tls_development import pki_directory, prepare_server
 from quantum.serving.listening import note_listening

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from clustor.runtime.data_directory import open_data_directory
-from clustor.runtime.pki import ClusterId, NodeId
+from clustor.runtime.pki.identity import ClusterId, NodeId
 from quantum.cli.cluster import app as cluster_app
 from quantum.cli.exits import Exit
 from quantum.cli.kv import app as kv_app

@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from clustor.runtime.admin_caller import (
+from clustor.runtime.admin.caller import (
     NOBODY,
     Credentials,
     CredentialsUnusable,
@@ -19,8 +19,8 @@ from clustor.runtime.admin_caller import (
 )
 from clustor.runtime.cluster_file import CLUSTER_FILE, encode_cluster_file
 from clustor.runtime.development import prepare_cluster
-from clustor.runtime.pki import AUTHORITY_FILE, cluster_id, create_authority, utc_now
-from clustor.runtime.transport import Address
+from clustor.runtime.peers.transport import Address
+from clustor.runtime.pki.identity import AUTHORITY_FILE, cluster_id, create_authority, utc_now
 from quantum.cli import admin, broker, cluster, credentials, kv, members, scrub, tenants, why
 from quantum.cli.app import COMMANDS, build
 from tests.clustor.control.plane import OPERATOR, settled_plane

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from clustor.control import IssueBreakGlass, KeyPurpose, OverrideScope, SigningKey, scan
 from clustor.runtime.cluster_file import CLUSTER_FILE, read_cluster_file
 from clustor.runtime.development import prepare_cluster
-from clustor.runtime.pki import GLASS_FILE, cluster_id, load_certificates, utc_now
+from clustor.runtime.peers.transport import Address
+from clustor.runtime.pki.identity import GLASS_FILE, cluster_id, load_certificates, utc_now
 from clustor.runtime.release import check_release
-from clustor.runtime.transport import Address
 from clustor.security import signer_rotation
 from quantum.cli import admin, keys
 from quantum.cli.supervisor import Supervisor

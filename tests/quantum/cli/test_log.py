@@ -11,7 +11,7 @@ import pytest
 
 from clustor.log import Entry, IoWriterMode, LogConfig, LogIndex, PartitionId, Term
 from clustor.runtime.disk import open_mode
-from clustor.runtime.keystore import create_keyring
+from clustor.runtime.keys.store import create_keyring
 from clustor.runtime.partition_log import open_partition_log
 
 QUANTUM = Path(".venv/bin/quantum")

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from clustor.runtime.pki import ClusterId, load_authority
+from clustor.runtime.pki.identity import ClusterId, load_authority
 from quantum.edge.tls_development import TRUST_DOMAIN
 
 _SAN: Final = x509.ObjectIdentifier("2.5.29.17")

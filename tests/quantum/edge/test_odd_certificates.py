@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from clustor.runtime.certificates import read_certificate
 from clustor.runtime.errors import CertificateUnreadable, PeerWithoutIdentity
-from clustor.runtime.pki import identity_of as node_identity_of
-from clustor.runtime.pki import utc_now
+from clustor.runtime.pki.certificates import read_certificate
+from clustor.runtime.pki.identity import identity_of as node_identity_of
+from clustor.runtime.pki.identity import utc_now
 from quantum.admin.identity import peer_of
 from quantum.edge.errors import ClientUnnamed
 from quantum.edge.peer import identity_of

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clustor.runtime.telemetry_logs import TextFormatter
+from clustor.runtime.telemetry.journal import TextFormatter
 from quantum.edge.errors import ClientRefused, TenantUnknown
 from tests.quantum.edge.raw_hello import hello
 from tests.quantum.edge.recording import Handlers, rest_of

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from clustor.runtime.pki import load_certificate, utc_now
-from clustor.runtime.rollover import begin_rollover, finish_rollover, switch_rollover
+from clustor.runtime.pki.authority_change import begin_rollover, finish_rollover, switch_rollover
+from clustor.runtime.pki.identity import load_certificate, utc_now
 from quantum.edge import TenantTrust
 from quantum.edge.errors import (
     CertificatesUnusable,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clustor.runtime.pki import AUTHORITY_FILE, utc_now
+from clustor.runtime.pki.identity import AUTHORITY_FILE, utc_now
 from quantum.config import BadValue, load
 from quantum.edge.tls_development import SERVER_FILE, SERVER_KEY_FILE, pki_directory, prepare_server
 from quantum.serving.up import doors

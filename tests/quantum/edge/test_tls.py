@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from clustor.runtime.pki import utc_now
+from clustor.runtime.pki.identity import utc_now
 from quantum.edge import Lobby
 from quantum.edge.errors import CertificatesUnusable
 from quantum.edge.listener_tls import TlsListener

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from clustor.runtime.pki import utc_now
+from clustor.runtime.pki.identity import utc_now
 from quantum.edge import tls_records
 from quantum.edge.errors import ClientRefused
 from quantum.edge.listener_tls import TlsConnection

@@ -19,9 +19,9 @@ from clustor.replica.jobs import frozen_map
 from clustor.runtime.data_directory import STATE_DIRECTORY
 from clustor.runtime.development import node_directory, prepare_cluster
 from clustor.runtime.disk import open_mode
-from clustor.runtime.keystore import KEYS_DIRECTORY, load_keyring
+from clustor.runtime.keys.store import KEYS_DIRECTORY, load_keyring
 from clustor.runtime.partition_log import PartitionLog, open_partition_log
-from clustor.runtime.pki import NodeId, cluster_id
+from clustor.runtime.pki.identity import NodeId, cluster_id
 from quantum.archive.archiver import PrgArchiver
 from quantum.archive.objects import open_objects
 from quantum.archive.planning import CloseSegment, LogView, UpToDate

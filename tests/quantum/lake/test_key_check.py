@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clustor.runtime.keystore import create_keyring
+from clustor.runtime.keys.store import create_keyring
 from quantum.archive.types import PrgId
 from quantum.lake.archive import DirectoryKeys
 from quantum.lake.errors import BadAddress, NotPermitted, WrongKey

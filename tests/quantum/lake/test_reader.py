@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from clustor.log.types import Entry
-from clustor.runtime.keystore import create_keyring
+from clustor.runtime.keys.store import create_keyring
 from quantum.archive.types import IndexRange, PrgId
 from quantum.broker import Broker, BrokerSettings, encode_publishes, encode_record
 from quantum.lake.archive import DirectoryKeys, LogSource

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
-from clustor.runtime.keystore import KEK_FILE, KEYS_DIRECTORY, create_keyring
+from clustor.runtime.keys.store import KEK_FILE, KEYS_DIRECTORY, create_keyring
 from quantum.lake.schema import GAP, NAMES, arrow_schema, spark_ddl
 from tests.quantum.lake.log_directory import LogDirectory
 from tests.quantum.lake.messages import batch, damage, fill, numbered

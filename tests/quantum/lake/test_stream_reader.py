@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
-from clustor.runtime.keystore import KEK_FILE, KEYS_DIRECTORY
+from clustor.runtime.keys.store import KEK_FILE, KEYS_DIRECTORY
 from quantum.lake.options import parse_options
 from quantum.lake.schema import NAMES
 from quantum.lake.source import QuantumPartition, QuantumStreamReader

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from clustor.replica import Applied, Refused, ReplicaOutput
-from clustor.runtime.hosted_group import HostedGroup
+from clustor.runtime.group import HostedGroup
 from clustor.runtime.node import Node
 from quantum.broker import Broker
 from quantum.edge.ports import Peer

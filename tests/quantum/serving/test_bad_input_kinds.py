@@ -12,7 +12,7 @@ from typing import cast
 
 import pytest
 
-from clustor.runtime.audit_desk import AuditDesk
+from clustor.runtime.audit.log import AuditDesk
 from quantum.mqtt import ProtocolVersion, ReasonCode
 from quantum.serving.large_packets import whole_within_ms
 from quantum.serving.limits import MqttLimits

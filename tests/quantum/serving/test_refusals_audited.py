@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from clustor.runtime.audit_desk import AuditDesk
+from clustor.runtime.audit.log import AuditDesk
 from quantum.mqtt import ReasonCode
 from tests.quantum.serving.client import connect
 from tests.quantum.serving.tenant_lab import TenantLab

@@ -12,7 +12,7 @@ import pytest
 from clustor.raft.control_plane import CacheState
 from clustor.raft.fallback import BlockingReason
 from clustor.raft.reads import FailedClause
-from clustor.runtime.telemetry_why import GroupWhy
+from clustor.runtime.telemetry.why import GroupWhy
 from quantum.mqtt import (
     Connack,
     Connect,

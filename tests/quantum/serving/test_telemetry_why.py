@@ -9,7 +9,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from clustor.runtime.telemetry_why import GroupWhy
+from clustor.runtime.telemetry.why import GroupWhy
 from clustor.telemetry import encode_families
 from quantum.mqtt import Publish, ReasonCode, TopicName, encode_packet
 from quantum.mqtt.types import PacketId

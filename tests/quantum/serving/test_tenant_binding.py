@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from clustor.runtime.audit_desk import AuditDesk
+from clustor.runtime.audit.log import AuditDesk
 from quantum.edge.peer import tenant_of_identity
 from quantum.edge.ports import Peer, Transport
 from quantum.mqtt import ReasonCode

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from clustor.log import KeyRing
 from clustor.log.errors import ChecksumMismatch, KeyUnavailable, UnsupportedFormat
 from clustor.log.keyfile import decode_keyring, open_keyring, parse_kek
-from clustor.runtime.keystore import KEYRING_FILE, find_keyring, load_keyring
+from clustor.runtime.keys.store import KEYRING_FILE, find_keyring, load_keyring
 from quantum.archive.types import PrgId
 from quantum.lake.errors import WrongKey
 from quantum.serving.feed_page import key_name

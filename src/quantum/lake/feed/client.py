@@ -13,8 +13,8 @@ from urllib.parse import urlencode
 
 from clustor.log import KeyRing
 from clustor.log.types import Entry, PartitionId
-from clustor.runtime.admin_caller import CredentialsUnusable, DoorRefused, open_http
-from clustor.runtime.transport import Address
+from clustor.runtime.admin.caller import CredentialsUnusable, DoorRefused, open_http
+from clustor.runtime.peers.transport import Address
 from quantum.archive.types import Bounds, IndexRange, Piece, PrgId, SnapshotRef
 from quantum.lake.archive.keys import KeyProvider, given_by
 from quantum.lake.archive.translating import in_readers_words

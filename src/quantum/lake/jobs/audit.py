@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from clustor.log.errors import KeyUnavailable
-from clustor.runtime.audit_keys import AUDIT_KEYS_FILE, PublicKeyEntry, read_audit_keys
-from clustor.runtime.audit_writer import AUDIT_DIRECTORY
+from clustor.runtime.audit.keys import AUDIT_KEYS_FILE, PublicKeyEntry, read_audit_keys
+from clustor.runtime.audit.writer import AUDIT_DIRECTORY
 from clustor.runtime.disk import DirectoryStorage
-from clustor.runtime.keystore import KEYS_DIRECTORY
+from clustor.runtime.keys.store import KEYS_DIRECTORY
 from clustor.security import (
     NOTHING,
     Anchor,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from clustor.runtime.audit_writer import AUDIT_DIRECTORY
+from clustor.runtime.audit.writer import AUDIT_DIRECTORY
 from quantum.archive.types import PrgId
 from quantum.lake.archive import LogSource
 from quantum.lake.archive.falling_through import FallThroughSource

@@ -5,8 +5,8 @@ from __future__ import annotations
 import http.client
 import json
 
-from clustor.runtime.admin_caller import CredentialsUnusable, DoorRefused, open_http
-from clustor.runtime.transport import Address
+from clustor.runtime.admin.caller import CredentialsUnusable, DoorRefused, open_http
+from clustor.runtime.peers.transport import Address
 from quantum.lake.errors import SourceUnreachable
 
 _TIMEOUT_SECONDS = 5.0

@@ -11,7 +11,7 @@ from clustor.log.types import IoWriterMode
 from clustor.replica.batch import encode_batch
 from clustor.replica.jobs import frozen_map
 from clustor.runtime.disk.detect import open_mode
-from clustor.runtime.keystore import KEYS_DIRECTORY, create_keyring, load_keyring
+from clustor.runtime.keys.store import KEYS_DIRECTORY, create_keyring, load_keyring
 from clustor.runtime.partition_log import open_partition_log
 from clustor.snapshot import (
     open_catalog,

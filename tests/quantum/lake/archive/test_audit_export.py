@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from clustor.runtime.audit_keys import open_audit_keys
-from clustor.runtime.audit_writer import AUDIT_DIRECTORY, AuditWriter, WriterLimits
+from clustor.runtime.audit.keys import open_audit_keys
+from clustor.runtime.audit.writer import AUDIT_DIRECTORY, AuditWriter, WriterLimits
 from clustor.runtime.disk import DirectoryStorage
 from clustor.security import AuditReader, AuditTruncated
 from quantum.archive import (

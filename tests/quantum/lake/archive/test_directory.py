@@ -15,8 +15,8 @@ from clustor.raft.membership import Configuration
 from clustor.raft.types import ReplicaId
 from clustor.replica.documents import plan_hard_state
 from clustor.runtime.development import prepare_cluster
-from clustor.runtime.keystore import create_keyring, load_keyring
-from clustor.runtime.pki import cluster_id, utc_now
+from clustor.runtime.keys.store import create_keyring, load_keyring
+from clustor.runtime.pki.identity import cluster_id, utc_now
 from quantum.lake.archive import DirectoryKeys, EnvironmentKeys, IndexRange, PrgId
 from quantum.lake.errors import BadAddress, DamagedBlock, LogGone, WrongKey
 from quantum.lake.opening import open_source

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from clustor.runtime.audit_keys import AUDIT_KEYS_FILE, AuditKeysFile, PublicKeyEntry
+from clustor.runtime.audit.keys import AUDIT_KEYS_FILE, AuditKeysFile, PublicKeyEntry
 from clustor.security import ANCHOR_FILE, encode_anchor, file_name, split_batches
 from quantum.lake.errors import BadAddress, WrongKey
 from quantum.lake.jobs.audit import Question, audit, chunks

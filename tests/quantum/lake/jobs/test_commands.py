@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from clustor.log.types import EntryKind
 from clustor.replica import decode_batch
-from clustor.runtime.keystore import create_keyring
+from clustor.runtime.keys.store import create_keyring
 from quantum.archive.types import PrgId
 from quantum.broker import OWN_ORIGIN, encode_publishes
 from quantum.cli import lake

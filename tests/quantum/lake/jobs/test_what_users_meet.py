@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from clustor.runtime.keystore import KEK_FILE, KEYRING_FILE, create_keyring
+from clustor.runtime.keys.store import KEK_FILE, KEYRING_FILE, create_keyring
 from quantum.archive.types import PrgId
 from quantum.broker import OWN_ORIGIN, encode_publishes
 from quantum.cli.exits import Exit

@@ -1,0 +1,1 @@
+"""Who a node is and whom it believes: certificates, authorities, revocation, enrolment."""

@@ -1,0 +1,1 @@
+"""Damage on a node's disk: found, fenced, repaired by its peers."""
