@@ -28,7 +28,7 @@ import msgspec
 from clustor import wire as w
 from clustor.kv import Get, Key, Put, Range, encode_command
 from clustor.runtime.kv.stream import NEVER_REACHED, Operation, WatchRequest, encode_request
-from quantum.mqtt import (
+from quantum.protocols.mqtt.codec import (
     Auth,
     Connect,
     Disconnect,
@@ -50,7 +50,7 @@ from quantum.mqtt import (
     Will,
     encode_packet,
 )
-from quantum.mqtt.types import ClientId
+from quantum.protocols.mqtt.codec.types import ClientId
 
 HOST: Final = "127.0.0.1"
 AT_ONCE: Final = 96

@@ -15,7 +15,7 @@ from clustor.runtime.kv.service import KvService
 from clustor.runtime.peers import transport
 from quantum.cli import main as quantum
 from quantum.edge import websocket
-from quantum.serving import connection
+from quantum.protocols.mqtt.session import connection
 
 WORD = b"planted"
 

@@ -28,7 +28,7 @@ from quantum.client import (
     Unreachable,
 )
 from quantum.edge.tls_development import ClientFiles, issue_client, pki_directory, prepare_server
-from quantum.mqtt import (
+from quantum.protocols.mqtt.codec import (
     Properties,
     ProtocolVersion,
     Publish,

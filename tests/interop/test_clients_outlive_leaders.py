@@ -17,7 +17,7 @@ from urllib.request import urlopen
 import pytest
 
 from quantum.cli.admin_client import AdminUnreachable, fetch
-from quantum.mqtt import (
+from quantum.protocols.mqtt.codec import (
     Disconnect,
     Pingreq,
     Pingresp,

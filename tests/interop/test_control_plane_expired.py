@@ -14,7 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from quantum.cli.why import why as why_command
-from quantum.mqtt import (
+from quantum.protocols.mqtt.codec import (
     ClientId,
     Connack,
     Connect,

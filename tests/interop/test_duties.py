@@ -20,7 +20,7 @@ from quantum.cli import audit
 from quantum.cli.admin_client import fetch, post
 from quantum.cli.app import build
 from quantum.cli.exits import Exit
-from quantum.mqtt import Disconnect, ReasonCode
+from quantum.protocols.mqtt.codec import Disconnect, ReasonCode
 from tests.interop.cluster_process import PATIENT, ClusterProcess, is_so
 from tests.interop.control_process import all_healthy, insist, prepared
 from tests.quantum.serving.client import Client, SocketLine, connect

@@ -22,10 +22,10 @@ import pytest
 
 from clustor.runtime.pki.identity import utc_now
 from quantum.edge.tls_development import ClientFiles, issue_client, pki_directory
-from quantum.mqtt import Disconnect, ReasonCode, Suback, encode_packet
-from quantum.mqtt.packets import Subscribe, Subscription
-from quantum.mqtt.primitives import encode_variable
-from quantum.mqtt.types import PacketId, TopicFilter
+from quantum.protocols.mqtt.codec import Disconnect, ReasonCode, Suback, encode_packet
+from quantum.protocols.mqtt.codec.packets import Subscribe, Subscription
+from quantum.protocols.mqtt.codec.primitives import encode_variable
+from quantum.protocols.mqtt.codec.types import PacketId, TopicFilter
 from tests.interop.broker_process import HOST, BrokerProcess
 from tests.interop.machine import slowness
 from tests.interop.test_half_open import Port, metric, rss_bytes

@@ -30,7 +30,7 @@ from quantum.lake.jobs import Verdict, verify
 from quantum.lake.jobs.live import live_digests
 from quantum.lake.jobs.row_files import read_file
 from quantum.lake.table import DirectoryStore, FileKind, Table
-from quantum.mqtt import Publish
+from quantum.protocols.mqtt.codec import Publish
 from tests.interop.cluster_process import UNHURRIED, ClusterProcess
 from tests.interop.lake_process import (
     DEADLINE_SECONDS,

@@ -14,7 +14,7 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from quantum.mqtt import ReasonCode
+from quantum.protocols.mqtt.codec import ReasonCode
 from tests.interop.broker_process import HOST
 from tests.interop.mqtt_places import Place
 from tests.quantum.serving.client import V5, V311, SocketLine, connect, unique

@@ -12,7 +12,7 @@ import pytest
 
 from clustor.runtime.pki.identity import utc_now
 from quantum.edge.tls_development import issue_client
-from quantum.mqtt.primitives import encode_variable
+from quantum.protocols.mqtt.codec.primitives import encode_variable
 from tests.interop.stock_client import Can, Refused, StockClient, Will, Wish
 from tests.interop.stock_libraries import Room, libraries, room
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from quantum.cli.admin_client import AdminUnreachable, fetch
-from quantum.mqtt import Connack, Connect, ProtocolVersion
-from quantum.mqtt.types import ClientId
+from quantum.protocols.mqtt.codec import Connack, Connect, ProtocolVersion
+from quantum.protocols.mqtt.codec.types import ClientId
 from tests.interop.cluster_process import PATIENT, ClusterProcess
 from tests.quantum.serving.client import Client, SocketLine, connect
 

@@ -14,8 +14,8 @@ import pytest
 
 from clustor.runtime.pki.identity import utc_now
 from quantum.edge.tls_development import ClientFiles, issue_client
-from quantum.mqtt import Publish, ReasonCode, TopicName, encode_packet
-from quantum.mqtt.types import PacketId
+from quantum.protocols.mqtt.codec import Publish, ReasonCode, TopicName, encode_packet
+from quantum.protocols.mqtt.codec.types import PacketId
 from tests.clustor.runtime.waiting import free_ports
 from tests.interop.test_up import Broker, at
 from tests.quantum.serving.client import V5, SocketLine, connect, unique

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from quantum.mqtt import Suback, Unsuback
-from quantum.mqtt.primitives import encode_variable
+from quantum.protocols.mqtt.codec import Suback, Unsuback
+from quantum.protocols.mqtt.codec.primitives import encode_variable
 from tests.interop.broker_process import BrokerProcess
 from tests.interop.test_half_open import Port
 from tests.interop.witness import Idle, Witness, bound_seconds, publish

@@ -20,7 +20,7 @@ from clustor.runtime.peers.transport import Address
 from quantum.cli.admin_client import AdminUnreachable, fetch, post
 from quantum.cli.exits import Exit
 from quantum.cli.tenants import app
-from quantum.serving.replaying import replay_directory
+from quantum.node.replaying import replay_directory
 from tests.interop.broker_process import DEADLINE_SECONDS, BrokerProcess
 from tests.interop.cluster_process import UNHURRIED, ClusterProcess
 from tests.interop.test_mqtt_torture import Disturber, arrived, judge, stuck, until

@@ -16,7 +16,7 @@ from typing import Final
 import pytest
 
 from quantum.cli.exits import Exit
-from quantum.mqtt import Publish, TopicName
+from quantum.protocols.mqtt.codec import Publish, TopicName
 from tests.interop.broker_process import HOST, BrokerProcess
 from tests.interop.ordinary_user import IMPOSSIBLE
 from tests.interop.test_half_open import Port

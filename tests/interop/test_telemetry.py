@@ -26,8 +26,8 @@ from clustor.runtime.development import prepare_cluster
 from clustor.runtime.pki.identity import cluster_id, utc_now
 from quantum.cli.admin_client import AdminUnreachable, fetch
 from quantum.cli.why import why as why_command
-from quantum.mqtt import Publish, ReasonCode, TopicName, encode_packet
-from quantum.mqtt.types import PacketId
+from quantum.protocols.mqtt.codec import Publish, ReasonCode, TopicName, encode_packet
+from quantum.protocols.mqtt.codec.types import PacketId
 from tests.interop.cluster_process import PATIENT, ClusterProcess
 from tests.interop.mqtt_places import all_listen, all_served
 from tests.quantum.serving.client import V5, SocketLine, connect

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from quantum.mqtt import (
+from quantum.protocols.mqtt.codec import (
     Connack,
     Connect,
     Direction,
@@ -34,7 +34,7 @@ from quantum.mqtt import (
     decode_packet,
     encode_packet,
 )
-from quantum.mqtt.types import ClientId
+from quantum.protocols.mqtt.codec.types import ClientId
 
 V311 = ProtocolVersion.V311
 WINDOW = 16

@@ -1,6 +1,6 @@
 """The process of one broker node with its admin API: `python -m quantum.admin.main …`.
 
-The broker of `quantum.serving.main`, with `/v1` on its admin port; the same flags and exit codes.
+The broker of `quantum.node.main`, with `/v1` on its admin port; the same flags and exit codes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from clustor.runtime import main as clustor_main
 from clustor.runtime.admin.server import AdminServer
 from clustor.runtime.node import Node
 from quantum.admin.attaching import attach
-from quantum.serving.main import serve_mqtt
+from quantum.node.main import serve_mqtt
 
 
 async def serve(node: Node, admin: AdminServer, cluster_file: Path) -> Callable[[], None]:

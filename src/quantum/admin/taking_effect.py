@@ -16,8 +16,8 @@ from clustor.control.types import Count, Name
 from quantum.admin.errors import conflict, malformed, not_found
 from quantum.admin.routes import Asked
 from quantum.config.live import Takes, effects, mistakes
-from quantum.serving.control_words import rule_mistakes
 from quantum.tenancy import QUOTA_MAXIMA
+from quantum.tenants.control_words import rule_mistakes
 
 _MADE_WITH: Final = frozenset({"offline_queue_bytes_max", "offline_queue_messages_max"})
 """How committed entries are applied: a tenant keeps what it was made with."""

@@ -36,7 +36,7 @@ from quantum.edge.tls_development import (
     renew_server,
     revoke_client,
 )
-from quantum.serving.listening import mqtts_port
+from quantum.node.listening import mqtts_port
 
 app = typer.Typer(
     help="Issue, renew and revoke certificates of a development broker.", no_args_is_help=True

@@ -27,14 +27,14 @@ from quantum.cli.node_exits import exit_of_node
 from quantum.cli.status_table import is_led_by, status_lines
 from quantum.cli.supervisor import Supervisor
 from quantum.edge.tls_development import prepare_server
-from quantum.serving.broker_file import (
+from quantum.node.broker_file import (
     DEVELOPMENT_PRGS,
     PRGS_MAX,
     development_tenant,
     prepare_broker,
     set_archive,
 )
-from quantum.serving.policy import TenantsFile, server_name_owners
+from quantum.tenants.policy import TenantsFile, server_name_owners
 
 app = typer.Typer(
     help="Run a development cluster on this machine, look at a cluster, change its members.",

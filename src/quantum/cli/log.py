@@ -164,7 +164,7 @@ def replay(
     Replicas of a partition that stand at the same index must have the same digest, and a node
     that runs has it too (`/broker/digests` of its admin port). Exit code 6: two differ.
     """
-    from quantum.serving.replaying import Replayed, replay_directory
+    from quantum.node.replaying import Replayed, replay_directory
 
     def show(found: Replayed) -> None:
         row = asdict(found)

@@ -16,7 +16,7 @@ import typer
 
 from quantum.cli.exits import Exit, fail
 from quantum.client import ClientError, Endpoint, Unreachable
-from quantum.mqtt import MqttMisuse, Properties, ProtocolVersion, TopicName
+from quantum.protocols.mqtt.codec import MqttMisuse, Properties, ProtocolVersion, TopicName
 
 PLAIN_PORT: Final = 1883
 TLS_PORT: Final = 8883

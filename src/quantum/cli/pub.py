@@ -15,7 +15,7 @@ import typer
 from quantum.cli import mqtt_client as cli
 from quantum.cli.exits import Exit, fail
 from quantum.client import ClientOptions, Endpoint, MqttClient, NotAcknowledged
-from quantum.mqtt import Properties, TopicName, Will, is_topic_name
+from quantum.protocols.mqtt.codec import Properties, TopicName, Will, is_topic_name
 
 _UNACKNOWLEDGED_MAX: Final = 1_000
 

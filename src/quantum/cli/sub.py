@@ -14,7 +14,7 @@ import typer
 from quantum.cli import mqtt_client as cli
 from quantum.cli.exits import Exit, fail
 from quantum.client import ClientOptions, Endpoint, MqttClient
-from quantum.mqtt import (
+from quantum.protocols.mqtt.codec import (
     MqttError,
     Publish,
     RetainHandling,

@@ -24,7 +24,7 @@ from quantum.cli.exits import Exit, exit_of, fail
 from quantum.cli.naming import own_command
 from quantum.cli.node_exits import exit_of_node
 from quantum.edge.errors import CertificatesUnusable, EdgeError, ListenFailed
-from quantum.serving.up import serve_alone
+from quantum.node.up import serve_alone
 
 
 def up(

@@ -43,7 +43,7 @@ def add(
 
     Example: quantum users add ann --tenant dev
     """
-    from quantum.serving.passwords import hash_password
+    from quantum.tenants.passwords import hash_password
 
     if not _NAME.fullmatch(name):
         fail("a name has 1 to 64 letters, digits, dots, dashes and underscores", Exit.USAGE)

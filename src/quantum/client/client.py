@@ -29,7 +29,7 @@ from quantum.client.events import (
     Token,
 )
 from quantum.client.session import ClientOptions, ClientSession
-from quantum.mqtt import (
+from quantum.protocols.mqtt.codec import (
     NO_PROPERTIES,
     PeerFault,
     Properties,

@@ -9,7 +9,7 @@ ClientError
 
 from __future__ import annotations
 
-from quantum.mqtt import ReasonCode
+from quantum.protocols.mqtt.codec import ReasonCode
 
 
 class ClientError(Exception):

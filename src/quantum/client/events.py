@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NewType
 
-from quantum.mqtt import Properties, Publish, ReasonCode
+from quantum.protocols.mqtt.codec import Properties, Publish, ReasonCode
 
 Token = NewType("Token", int)
 """What an owner knows a publish or a request by; it survives reconnects, a packet id does not."""

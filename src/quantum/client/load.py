@@ -17,7 +17,13 @@ from quantum.client.client import Endpoint
 from quantum.client.errors import ClientError, ConnectionLost, Refused, Unreachable
 from quantum.client.events import Acknowledged, Connected, Received, Rejected, Subscribed, Token
 from quantum.client.session import ClientOptions, ClientSession
-from quantum.mqtt import PeerFault, ProtocolVersion, Subscription, TopicFilter, TopicName
+from quantum.protocols.mqtt.codec import (
+    PeerFault,
+    ProtocolVersion,
+    Subscription,
+    TopicFilter,
+    TopicName,
+)
 
 _BURST: Final = 64
 _TICK_SECONDS: Final = 0.01

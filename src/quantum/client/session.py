@@ -21,7 +21,7 @@ from quantum.client.events import (
     Subscribed,
     Token,
 )
-from quantum.mqtt import (
+from quantum.protocols.mqtt.codec import (
     NO_PROPERTIES,
     PACKET_BYTES_MAX,
     PACKET_ID_MAX,

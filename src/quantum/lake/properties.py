@@ -11,7 +11,7 @@ from functools import lru_cache
 import pyarrow as pa
 
 from quantum.lake.schema import arrow_schema
-from quantum.mqtt import (
+from quantum.protocols.mqtt.codec import (
     NO_PROPERTIES,
     MalformedPacket,
     Properties,
@@ -19,7 +19,7 @@ from quantum.mqtt import (
     ProtocolViolation,
     decode_properties,
 )
-from quantum.mqtt.primitives import Cursor, encode_variable
+from quantum.protocols.mqtt.codec.primitives import Cursor, encode_variable
 
 _SCHEMA = arrow_schema(["content_type", "user_properties"])
 

@@ -11,7 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from clustor.sim.scenario import MS
-from quantum.mqtt import (
+from quantum.protocols.mqtt.codec import (
     Connack,
     Connect,
     Direction,
@@ -34,7 +34,7 @@ from quantum.mqtt import (
     decode_packet,
     encode_packet,
 )
-from quantum.mqtt.types import ClientId
+from quantum.protocols.mqtt.codec.types import ClientId
 from quantum.sim.wire import Line
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from clustor.sim.judge import PromiseBroken
 from clustor.sim.run import SeedReport
 from clustor.sim.scenario import MS, SECOND, FaultKind, Scenario
 from clustor.sim.timeline import Microseconds
-from quantum.mqtt import ProtocolVersion
+from quantum.protocols.mqtt.codec import ProtocolVersion
 from quantum.sim.clients import SimPublisher, SimSubscriber
 from quantum.sim.world import BrokerWorld
 

@@ -20,11 +20,11 @@ from clustor.sim.judge import GroupJudge
 from clustor.sim.scenario import MS, Scenario
 from clustor.sim.seat import Seat
 from quantum.broker import Broker, BrokerSettings
-from quantum.mqtt import ProtocolVersion
-from quantum.serving.broker_file import DEVELOPMENT_TENANT, Ring, TenantEntry
-from quantum.serving.replaying import broker_settings
-from quantum.serving.standing import HEALTHY, Standing
-from quantum.serving.tenant_pages import is_settled
+from quantum.node.broker_file import DEVELOPMENT_TENANT, Ring, TenantEntry
+from quantum.node.replaying import broker_settings
+from quantum.node.tenant_pages import is_settled
+from quantum.partition.gate import HEALTHY, Standing
+from quantum.protocols.mqtt.codec import ProtocolVersion
 from quantum.sim.clients import SimClient, SimPublisher, SimSubscriber
 from quantum.sim.links import Links
 from quantum.sim.node import BrokerNode
@@ -32,7 +32,7 @@ from quantum.sim.wire import ClientEnd, Line
 
 if TYPE_CHECKING:
     from clustor.replica import StateMachine
-    from quantum.serving.prg import Prg
+    from quantum.partition.leader import Prg
 
 FRESH, EXPIRED = CacheState.FRESH, CacheState.EXPIRED
 

@@ -44,9 +44,9 @@ from clustor.runtime.control.records import (
     steward_of,
 )
 from clustor.runtime.pki.identity import NodeId, spiffe_uri
-from quantum.serving.broker_file import BrokerFile, TenantEntry
-from quantum.serving.groups import group_of
-from quantum.serving.tenant_records import tenant_records
+from quantum.node.broker_file import BrokerFile, TenantEntry
+from quantum.partition.group_ids import group_of
+from quantum.tenants.records import tenant_records
 from tests.clustor.runtime.test_control_steering import facts
 
 GROUPS = (PartitionId(1), CONTROL_PARTITION)

@@ -17,8 +17,9 @@ from quantum.cli.config import app
 from quantum.cli.config_layers import CLUSTER_FILE_KEYS, QUOTA_NAMES, knows
 from quantum.config import NAMES
 from quantum.config.live import LIVE_KEYS
-from quantum.serving import access_page, telemetry_why
-from quantum.serving.telemetry_why import ClientFacts, explain_client
+from quantum.node import access_page
+from quantum.node import why as telemetry_why
+from quantum.node.why import ClientFacts, explain_client
 from quantum.tenancy import Rate
 
 SPEAKERS = (explaining, explaining_mode, telemetry_why, access_page, broker, doctor_checks, why)

@@ -24,7 +24,7 @@ from clustor.runtime.pki.identity import (
 from clustor.runtime.pki.revocation import read_revocations
 from quantum.cli import audit, cert
 from quantum.edge.tls_development import pki_directory, prepare_server
-from quantum.serving.listening import note_listening
+from quantum.node.listening import note_listening
 
 
 @pytest.fixture

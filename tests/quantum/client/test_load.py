@@ -11,7 +11,7 @@ import pytest
 from quantum.client import ConnectionLost, Endpoint, Unreachable
 from quantum.client.load import Load, LoadPlan, percentile
 from quantum.edge import Listener, Lobby, Peer, Wire
-from quantum.mqtt import (
+from quantum.protocols.mqtt.codec import (
     Connack,
     Connect,
     Direction,

@@ -15,7 +15,7 @@ from quantum.client.events import (
     Subscribed,
 )
 from quantum.client.session import ClientOptions, ClientSession
-from quantum.mqtt import (
+from quantum.protocols.mqtt.codec import (
     Connack,
     Connect,
     Direction,

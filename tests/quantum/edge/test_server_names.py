@@ -12,7 +12,7 @@ import pytest
 from clustor.runtime.pki.identity import AUTHORITY_FILE, utc_now
 from quantum.config import BadValue, load
 from quantum.edge.tls_development import SERVER_FILE, SERVER_KEY_FILE, pki_directory, prepare_server
-from quantum.serving.up import doors
+from quantum.node.up import doors
 
 
 def shake_hands(data: Path, names: frozenset[str], called: str) -> None:

@@ -20,7 +20,7 @@ from quantum.lake.key_check import check_keys
 from quantum.lake.options import parse_options
 from quantum.lake.schema import NAMES
 from quantum.lake.source import QuantumReader
-from quantum.serving.feed_page import key_name
+from quantum.node.feed_page import key_name
 
 PRG = PrgId("dev", 0)
 ROW = {"tenant": "dev", "number": 0, "partition": 1000, "first": 11, "last": 20, "bytes": 1000}

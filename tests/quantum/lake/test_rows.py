@@ -37,8 +37,8 @@ from quantum.lake.loose_judging import LooseJudge
 from quantum.lake.refusals import EntryUnreadable
 from quantum.lake.rows import WILLS_FROM, RowBuilder
 from quantum.lake.schema import GAP, NAMES, SCHEMA_VERSION, arrow_schema
-from quantum.mqtt import Properties
-from quantum.serving.delivery import forwardable
+from quantum.protocols.mqtt.codec import Properties
+from quantum.protocols.mqtt.session.delivery import forwardable
 
 PRG = PrgId("dev", 0)
 GOLDEN = Path(__file__).parent / "golden"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from quantum.mqtt import (
+from quantum.protocols.mqtt.codec import (
     Direction,
     MalformedPacket,
     PeerFault,

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from quantum.mqtt import (
+from quantum.protocols.mqtt.codec import (
     NO_PROPERTIES,
     Acknowledgement,
     Auth,
@@ -40,8 +40,8 @@ from quantum.mqtt import (
     Unsubscribe,
     Will,
 )
-from quantum.mqtt.properties import PROPERTY_RULES, PropertyKind
-from quantum.mqtt.reasons import ALLOWED_REASONS, RETURN_CODE_REASONS
+from quantum.protocols.mqtt.codec.properties import PROPERTY_RULES, PropertyKind
+from quantum.protocols.mqtt.codec.reasons import ALLOWED_REASONS, RETURN_CODE_REASONS
 
 V5 = ProtocolVersion.V5
 VERSIONS = st.sampled_from(ProtocolVersion)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantum.mqtt import MalformedPacket, PacketReader, ReasonCode, encode_packet
-from quantum.mqtt.framing import PACKET_BYTES_MAX, read_header
-from quantum.mqtt.primitives import encode_variable
+from quantum.protocols.mqtt.codec import MalformedPacket, PacketReader, ReasonCode, encode_packet
+from quantum.protocols.mqtt.codec.framing import PACKET_BYTES_MAX, read_header
+from quantum.protocols.mqtt.codec.primitives import encode_variable
 from tests.quantum.mqtt.strategies import VERSIONS, packets_to_server
 
 Split = tuple[int, bytes]

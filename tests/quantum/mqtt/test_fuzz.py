@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from quantum.mqtt import (
+from quantum.protocols.mqtt.codec import (
     Direction,
     PacketReader,
     PeerFault,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantum.mqtt import (
+from quantum.protocols.mqtt.codec import (
     NO_PROPERTIES,
     Acknowledgement,
     Direction,
@@ -29,7 +29,7 @@ from quantum.mqtt import (
     hot,
     is_topic_name,
 )
-from quantum.mqtt.properties import PropertyScope
+from quantum.protocols.mqtt.codec.properties import PropertyScope
 from tests.quantum.mqtt.strategies import BINARY, TOPICS, packets_to_server, properties_in
 from tests.quantum.mqtt.vectors import BOTH_WAYS, ONE, V5, V31, V311, identified, name, wire
 

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from quantum.mqtt import (
+from quantum.protocols.mqtt.codec import (
     NO_PROPERTIES,
     Acknowledgement,
     Auth,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantum.mqtt import (
+from quantum.protocols.mqtt.codec import (
     NO_PROPERTIES,
     Direction,
     MalformedPacket,
@@ -25,9 +25,9 @@ from quantum.mqtt import (
     encode_packet,
     encode_properties,
 )
-from quantum.mqtt.decode import FILTERS_PER_PACKET_MAX
-from quantum.mqtt.primitives import Cursor
-from quantum.mqtt.properties import USER_PROPERTIES_MAX
+from quantum.protocols.mqtt.codec.decode import FILTERS_PER_PACKET_MAX
+from quantum.protocols.mqtt.codec.primitives import Cursor
+from quantum.protocols.mqtt.codec.properties import USER_PROPERTIES_MAX
 from tests.quantum.mqtt.strategies import properties_in, sent_packets
 from tests.quantum.mqtt.vectors import wire
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from quantum.mqtt import (
+from quantum.protocols.mqtt.codec import (
     Connect,
     Direction,
     Disconnect,
@@ -25,7 +25,7 @@ from quantum.mqtt import (
     UnsupportedProtocol,
     decode_packet,
 )
-from quantum.mqtt.primitives import encode_variable
+from quantum.protocols.mqtt.codec.primitives import encode_variable
 
 
 def _find() -> Path | None:

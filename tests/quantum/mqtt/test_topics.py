@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from quantum.mqtt import (
+from quantum.protocols.mqtt.codec import (
     LEVELS_MAX,
     MalformedPacket,
     SharedFilter,

@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from quantum.mqtt import (
+from quantum.protocols.mqtt.codec import (
     Connack,
     Connect,
     Direction,
@@ -38,7 +38,7 @@ from quantum.mqtt import (
     decode_packet,
     encode_packet,
 )
-from quantum.mqtt.types import ClientId
+from quantum.protocols.mqtt.codec.types import ClientId
 
 V31, V311, V5 = ProtocolVersion.V31, ProtocolVersion.V311, ProtocolVersion.V5
 NONE = Properties()

@@ -16,10 +16,10 @@ from clustor.runtime.group import HostedGroup
 from clustor.runtime.node import Node
 from quantum.broker import Broker
 from quantum.edge.ports import Peer
-from quantum.serving.broker_file import TenantEntry
-from quantum.serving.connection import Connection
-from quantum.serving.limits import MqttLimits
-from quantum.serving.service import BrokerService
+from quantum.node.broker_file import TenantEntry
+from quantum.node.service import BrokerService
+from quantum.protocols.mqtt.session.connection import Connection
+from quantum.protocols.mqtt.session.limits import MqttLimits
 
 NODE = 1
 TENANT = "dev"

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from quantum.broker import Broker
 from quantum.edge.ports import Peer, Transport
-from quantum.serving.broker_file import TenantEntry
-from quantum.serving.limits import MqttLimits
-from quantum.serving.tenant import Tenant
+from quantum.node.broker_file import TenantEntry
+from quantum.node.tenant import Tenant
+from quantum.protocols.mqtt.session.limits import MqttLimits
 from quantum.tenancy import TenantDescription, describe_tenants
 from tests.quantum.serving.lab import Lab, LabLine, LabReplica, LabService
 

@@ -11,11 +11,11 @@ import pytest
 
 from clustor.control import AclAction, AclEffect, AclPolicy
 from clustor.control import AclRule as ControlRule
-from quantum.mqtt import ProtocolVersion
-from quantum.serving.access_page import AccessPage, explain_access
-from quantum.serving.control_words import TenantWord, compiled, connect_rules, describe
-from quantum.serving.policy import TenantGuard
+from quantum.node.access_page import AccessPage, explain_access
+from quantum.protocols.mqtt.codec import ProtocolVersion
 from quantum.tenancy import TenantDescription
+from quantum.tenants.control_words import TenantWord, compiled, connect_rules, describe
+from quantum.tenants.policy import TenantGuard
 from tests.quantum.serving.client import V5, V31, V311, connect
 from tests.quantum.serving.tenant_lab import TenantLab
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from quantum.mqtt import ProtocolVersion, Puback, ReasonCode
-from quantum.serving.limits import MqttLimits
+from quantum.protocols.mqtt.codec import ProtocolVersion, Puback, ReasonCode
+from quantum.protocols.mqtt.session.limits import MqttLimits
 from tests.quantum.serving.client import V5, V31, V311, Client, Dialer, connect, dial, topic
 from tests.quantum.serving.lab import Lab, LabLine
 

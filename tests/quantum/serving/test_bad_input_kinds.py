@@ -13,10 +13,10 @@ from typing import cast
 import pytest
 
 from clustor.runtime.audit.log import AuditDesk
-from quantum.mqtt import ProtocolVersion, ReasonCode
-from quantum.serving.large_packets import whole_within_ms
-from quantum.serving.limits import MqttLimits
-from quantum.serving.telemetry import BrokerTelemetry
+from quantum.node.telemetry import BrokerTelemetry
+from quantum.protocols.mqtt.codec import ProtocolVersion, ReasonCode
+from quantum.protocols.mqtt.session.large_packets import whole_within_ms
+from quantum.protocols.mqtt.session.limits import MqttLimits
 from tests.quantum.serving.client import V5, V31, V311, Client, connect, dial
 from tests.quantum.serving.lab import TENANT, Lab, LabLine
 from tests.quantum.serving.test_refusals_audited import Desk

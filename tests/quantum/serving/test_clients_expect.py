@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quantum.mqtt import (
+from quantum.protocols.mqtt.codec import (
     Direction,
     ProtocolVersion,
     Puback,
@@ -19,8 +19,8 @@ from quantum.mqtt import (
     UnsupportedProtocol,
     decode_packet,
 )
-from quantum.mqtt.types import PacketId, TopicFilter, TopicName
-from quantum.serving.limits import MqttLimits
+from quantum.protocols.mqtt.codec.types import PacketId, TopicFilter, TopicName
+from quantum.protocols.mqtt.session.limits import MqttLimits
 from tests.quantum.serving.client import V5, V31, V311, Client, Dialer, connect, topic
 from tests.quantum.serving.lab import Lab
 

@@ -29,16 +29,8 @@ from clustor.control import (
     find,
     scan,
 )
-from quantum.serving.broker_file import BrokerFile, Ring, TenantEntry
-from quantum.serving.control_words import (
-    TenantWord,
-    connect_rules,
-    describe,
-    joined_sizes,
-    tenant_word,
-)
-from quantum.serving.groups import group_of
-from quantum.serving.tenant_records import FIRST_CONTROLLED_ORDINAL, tenant_records
+from quantum.node.broker_file import BrokerFile, Ring, TenantEntry
+from quantum.partition.group_ids import group_of
 from quantum.tenancy import (
     AclRefusal,
     Principal,
@@ -47,6 +39,14 @@ from quantum.tenancy import (
     TenantDescription,
     describe_tenants,
 )
+from quantum.tenants.control_words import (
+    TenantWord,
+    connect_rules,
+    describe,
+    joined_sizes,
+    tenant_word,
+)
+from quantum.tenants.records import FIRST_CONTROLLED_ORDINAL, tenant_records
 from quantum.types import ClientId
 from tests.clustor.control.plane import Plane
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from quantum.mqtt import (
+from quantum.protocols.mqtt.codec import (
     Pingreq,
     Pingresp,
     ProtocolVersion,
@@ -21,8 +21,8 @@ from quantum.mqtt import (
     Unsubscribe,
     encode_packet,
 )
-from quantum.mqtt.types import PacketId
-from quantum.serving.subscribing import FILTERS_AT_ONCE
+from quantum.protocols.mqtt.codec.types import PacketId
+from quantum.protocols.mqtt.session.subscribing import FILTERS_AT_ONCE
 from tests.quantum.serving.client import V5, V311, Client, connect
 from tests.quantum.serving.tenant_lab import TenantLab
 from tests.quantum.serving.test_tenants_limits import OPEN, line_of

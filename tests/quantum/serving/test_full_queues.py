@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from quantum.mqtt import Puback, Publish, ReasonCode, TopicName
-from quantum.mqtt.types import PacketId
+from quantum.protocols.mqtt.codec import Puback, Publish, ReasonCode, TopicName
+from quantum.protocols.mqtt.codec.types import PacketId
 from tests.quantum.serving.client import V5, V311, Client, connect
 from tests.quantum.serving.tenant_lab import TenantLab
 from tests.quantum.serving.test_tenants_limits import OPEN, line_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from quantum.mqtt import Publish, ReasonCode
-from quantum.serving.telemetry import BrokerTelemetry
+from quantum.node.telemetry import BrokerTelemetry
+from quantum.protocols.mqtt.codec import Publish, ReasonCode
 from tests.quantum.serving.client import connect
 from tests.quantum.serving.tenant_lab import TenantLab
 from tests.quantum.serving.test_full_queues import QUEUE_MAX, WEEK

@@ -7,9 +7,10 @@ from typing import cast
 
 import pytest
 
-from quantum.mqtt import Puback, Publish, ReasonCode, TopicName, encode_packet
-from quantum.mqtt.types import PacketId
-from quantum.serving import large_packets, link
+from quantum.mesh import link
+from quantum.protocols.mqtt.codec import Puback, Publish, ReasonCode, TopicName, encode_packet
+from quantum.protocols.mqtt.codec.types import PacketId
+from quantum.protocols.mqtt.session import large_packets
 from tests.quantum.serving.client import V5, Client, connect
 from tests.quantum.serving.tenant_lab import TenantLab, TenantLine
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quantum.mqtt import (
+from quantum.protocols.mqtt.codec import (
     NO_PROPERTIES,
     Connack,
     Connect,
@@ -14,7 +14,7 @@ from quantum.mqtt import (
     ProtocolVersion,
     ReasonCode,
 )
-from quantum.mqtt.types import ClientId
+from quantum.protocols.mqtt.codec.types import ClientId
 from tests.quantum.serving.client import V5, V31, V311, connect, dial, topic, unique
 from tests.quantum.serving.lab import Lab
 from tests.quantum.serving.tenant_lab import TenantLab, TenantLine

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import cast
 
-from quantum.mqtt import ReasonCode
-from quantum.serving.connection import Connection
-from quantum.serving.publishing import OpenRuns, Run
+from quantum.partition.batches import OpenRuns, Run
+from quantum.protocols.mqtt.codec import ReasonCode
+from quantum.protocols.mqtt.session.connection import Connection
 
 
 class Publisher:

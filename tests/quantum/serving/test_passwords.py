@@ -13,10 +13,10 @@ import pytest
 from quantum.config.live import mistakes, read_value
 from quantum.edge.errors import PolicyTooOpen
 from quantum.edge.tls import ClientAuth, TlsPolicy
-from quantum.mqtt import ReasonCode
-from quantum.serving.limits import MqttLimits
-from quantum.serving.listeners import Door, Doors, password_policy
-from quantum.serving.passwords import PasswordPolicy, Passwords, hash_password, is_password
+from quantum.node.listeners import Door, Doors, password_policy
+from quantum.protocols.mqtt.codec import ReasonCode
+from quantum.protocols.mqtt.session.limits import MqttLimits
+from quantum.tenants.passwords import PasswordPolicy, Passwords, hash_password, is_password
 from tests.quantum.serving.client import V5, V311, connect
 from tests.quantum.serving.tenant_lab import TenantLab
 

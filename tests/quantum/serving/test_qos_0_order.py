@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quantum.mqtt import Publish, TopicName
+from quantum.protocols.mqtt.codec import Publish, TopicName
 from tests.quantum.serving.client import Client, connect, topic, unique
 from tests.quantum.serving.lab import TENANT, Lab
 

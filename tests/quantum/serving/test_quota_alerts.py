@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from quantum.serving.policy import TenantGuard
 from quantum.tenancy import Alert, Resource, describe_tenants
+from quantum.tenants.policy import TenantGuard
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:

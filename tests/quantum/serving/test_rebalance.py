@@ -10,7 +10,16 @@ import pytest
 
 from clustor.runtime.errors import DataDirectoryRefused
 from quantum.broker.message import BEFORE_V5
-from quantum.mqtt import (
+from quantum.node.broker_file import (
+    GrowthRefused,
+    Ring,
+    TenantEntry,
+    grow_tenant,
+    prepare_broker,
+    read_broker_file,
+)
+from quantum.node.tenant_pages import TenantPages
+from quantum.protocols.mqtt.codec import (
     Connack,
     Connect,
     PacketId,
@@ -22,17 +31,8 @@ from quantum.mqtt import (
     ReasonCode,
     TopicName,
 )
-from quantum.mqtt.types import ClientId
+from quantum.protocols.mqtt.codec.types import ClientId
 from quantum.routing import HashRing
-from quantum.serving.broker_file import (
-    GrowthRefused,
-    Ring,
-    TenantEntry,
-    grow_tenant,
-    prepare_broker,
-    read_broker_file,
-)
-from quantum.serving.tenant_pages import TenantPages
 from quantum.types import ClientId as RoutedClient
 from quantum.types import TenantId
 from tests.quantum.serving.client import V5, V311, Client, connect, dial, will

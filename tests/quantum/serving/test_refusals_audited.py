@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from clustor.runtime.audit.log import AuditDesk
-from quantum.mqtt import ReasonCode
+from quantum.protocols.mqtt.codec import ReasonCode
 from tests.quantum.serving.client import connect
 from tests.quantum.serving.tenant_lab import TenantLab
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from clustor.replica import ReplicaOutput
-from quantum.mqtt import Packet, PacketId, Puback, Publish, TopicName
+from quantum.protocols.mqtt.codec import Packet, PacketId, Puback, Publish, TopicName
 from tests.quantum.serving.client import V311, connect, topic, unique
 from tests.quantum.serving.lab import Lab
 

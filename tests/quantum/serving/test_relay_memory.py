@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from quantum.mqtt import (
+from quantum.mesh.relay_memory import REMEMBERED_BYTES_MAX, RelayMemory
+from quantum.protocols.mqtt.codec import (
     Connect,
     Disconnect,
     PacketId,
@@ -24,9 +25,8 @@ from quantum.mqtt import (
     TopicName,
     encode_packet,
 )
-from quantum.mqtt.packets import Packet
-from quantum.mqtt.types import ClientId
-from quantum.serving.relay_memory import REMEMBERED_BYTES_MAX, RelayMemory
+from quantum.protocols.mqtt.codec.packets import Packet
+from quantum.protocols.mqtt.codec.types import ClientId
 from tests.quantum.serving.client import V5, V311, will
 
 LIMIT = 1 << 26

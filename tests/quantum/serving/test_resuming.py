@@ -6,7 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from quantum.mqtt import (
+from quantum.mesh import link
+from quantum.mesh.resuming import MOVED, RESUME_MS_MAX
+from quantum.protocols.mqtt.codec import (
     Connect,
     Puback,
     Publish,
@@ -17,10 +19,8 @@ from quantum.mqtt import (
     TopicName,
     encode_packet,
 )
-from quantum.mqtt.packets import Packet
-from quantum.mqtt.types import ClientId, PacketId, ReasonCode
-from quantum.serving import link
-from quantum.serving.resuming import MOVED, RESUME_MS_MAX
+from quantum.protocols.mqtt.codec.packets import Packet
+from quantum.protocols.mqtt.codec.types import ClientId, PacketId, ReasonCode
 from tests.quantum.serving.client import V5, V311
 from tests.quantum.serving.lab import TENANT, LabLine
 from tests.quantum.serving.test_leaders_elsewhere import OTHER_NODE, FarLab

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quantum.mqtt import (
+from quantum.protocols.mqtt.codec import (
     Auth,
     Connack,
     Connect,
@@ -16,8 +16,15 @@ from quantum.mqtt import (
     Publish,
     ReasonCode,
 )
-from quantum.mqtt.types import ClientId, TopicName
-from quantum.serving.authentication import Accepted, Challenge, Exchange, Refused, Verdict, Who
+from quantum.protocols.mqtt.codec.types import ClientId, TopicName
+from quantum.protocols.mqtt.session.authentication import (
+    Accepted,
+    Challenge,
+    Exchange,
+    Refused,
+    Verdict,
+    Who,
+)
 from tests.quantum.serving.client import (
     V5,
     V31,

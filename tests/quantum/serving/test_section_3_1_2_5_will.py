@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from quantum.mqtt import Connect, Pingresp, Properties, ProtocolVersion, ReasonCode, encode_packet
-from quantum.mqtt.types import ClientId
+from quantum.protocols.mqtt.codec import (
+    Connect,
+    Pingresp,
+    Properties,
+    ProtocolVersion,
+    ReasonCode,
+    encode_packet,
+)
+from quantum.protocols.mqtt.codec.types import ClientId
 from tests.quantum.serving.client import (
     V5,
     V31,

@@ -6,7 +6,7 @@ import string
 
 import pytest
 
-from quantum.mqtt import (
+from quantum.protocols.mqtt.codec import (
     Connack,
     Connect,
     Pingreq,
@@ -18,8 +18,8 @@ from quantum.mqtt import (
     Subscribe,
     Subscription,
 )
-from quantum.mqtt.types import ClientId, PacketId, TopicFilter
-from quantum.serving.limits import MqttLimits
+from quantum.protocols.mqtt.codec.types import ClientId, PacketId, TopicFilter
+from quantum.protocols.mqtt.session.limits import MqttLimits
 from tests.quantum.serving.client import (
     V5,
     V31,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quantum.mqtt import (
+from quantum.protocols.mqtt.codec import (
     Connect,
     Packet,
     Properties,
@@ -17,8 +17,8 @@ from quantum.mqtt import (
     Subscription,
     Unsubscribe,
 )
-from quantum.mqtt.types import ClientId, PacketId, TopicFilter, TopicName
-from quantum.serving.limits import MqttLimits
+from quantum.protocols.mqtt.codec.types import ClientId, PacketId, TopicFilter, TopicName
+from quantum.protocols.mqtt.session.limits import MqttLimits
 from tests.quantum.serving.client import (
     V5,
     V31,

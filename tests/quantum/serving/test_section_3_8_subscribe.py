@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quantum.mqtt import (
+from quantum.protocols.mqtt.codec import (
     Pingreq,
     Pingresp,
     ProtocolVersion,
@@ -17,7 +17,7 @@ from quantum.mqtt import (
     Unsuback,
     Unsubscribe,
 )
-from quantum.mqtt.types import PacketId, TopicFilter, TopicName
+from quantum.protocols.mqtt.codec.types import PacketId, TopicFilter, TopicName
 from tests.quantum.serving.client import V5, V31, V311, Client, Dialer, connect, topic
 from tests.quantum.serving.lab import Lab
 

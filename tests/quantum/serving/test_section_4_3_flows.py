@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quantum.mqtt import (
+from quantum.protocols.mqtt.codec import (
     Properties,
     ProtocolVersion,
     Puback,
@@ -14,7 +14,7 @@ from quantum.mqtt import (
     Pubrel,
     ReasonCode,
 )
-from quantum.mqtt.types import PacketId, TopicName
+from quantum.protocols.mqtt.codec.types import PacketId, TopicName
 from tests.quantum.serving.client import (
     V5,
     V31,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quantum.mqtt import (
+from quantum.protocols.mqtt.codec import (
     Pingreq,
     Pingresp,
     ProtocolVersion,

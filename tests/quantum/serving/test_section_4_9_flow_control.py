@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from quantum.mqtt import Pingreq, Pingresp, Puback, Pubcomp, Publish, Pubrec, Pubrel, ReasonCode
-from quantum.mqtt.types import PacketId, TopicName
-from quantum.serving.limits import MqttLimits
+from quantum.protocols.mqtt.codec import (
+    Pingreq,
+    Pingresp,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    ReasonCode,
+)
+from quantum.protocols.mqtt.codec.types import PacketId, TopicName
+from quantum.protocols.mqtt.session.limits import MqttLimits
 from quantum.tenancy.credits import START_SLOTS
 from tests.quantum.serving.client import V311, Client, Dialer, connect, topic, unique
 from tests.quantum.serving.lab import Lab, LabLine

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from quantum.mqtt import Publish
-from quantum.serving import slowing
-from quantum.serving.limits import MqttLimits
-from quantum.serving.slowing import SLOW_BYTES_MAX, STUCK_MS_MAX
+from quantum.protocols.mqtt.codec import Publish
+from quantum.protocols.mqtt.session import slowing
+from quantum.protocols.mqtt.session.limits import MqttLimits
+from quantum.protocols.mqtt.session.slowing import SLOW_BYTES_MAX, STUCK_MS_MAX
 from tests.quantum.serving.client import Client, connect
 from tests.quantum.serving.tenant_lab import TenantLab
 from tests.quantum.serving.test_tenants_limits import OPEN, answers, line_of, publishes

@@ -13,7 +13,19 @@ from clustor.raft.control_plane import CacheState
 from clustor.raft.fallback import BlockingReason
 from clustor.raft.reads import FailedClause
 from clustor.runtime.telemetry.why import GroupWhy
-from quantum.mqtt import (
+from quantum.node.why import ClientClause, ClientWhy, explain_client
+from quantum.partition.gate import (
+    HEALTHY,
+    Held,
+    Operation,
+    Side,
+    Standing,
+    decide_exchange,
+    hold_reason,
+    refusals,
+)
+from quantum.partition.leader import Prg
+from quantum.protocols.mqtt.codec import (
     Connack,
     Connect,
     PacketId,
@@ -32,19 +44,7 @@ from quantum.mqtt import (
     TopicName,
     encode_packet,
 )
-from quantum.mqtt.types import ClientId
-from quantum.serving.prg import Prg
-from quantum.serving.standing import (
-    HEALTHY,
-    Held,
-    Operation,
-    Side,
-    Standing,
-    decide_exchange,
-    hold_reason,
-    refusals,
-)
-from quantum.serving.telemetry_why import ClientClause, ClientWhy, explain_client
+from quantum.protocols.mqtt.codec.types import ClientId
 from tests.quantum.serving.client import V5, V311, Client, connect, dial
 from tests.quantum.serving.lab import TENANT, Lab
 

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from quantum.mqtt import ProtocolVersion, Publish, Suback, Subscribe, Subscription, TopicFilter
-from quantum.mqtt.types import PacketId
+from quantum.protocols.mqtt.codec import (
+    ProtocolVersion,
+    Publish,
+    Suback,
+    Subscribe,
+    Subscription,
+    TopicFilter,
+)
+from quantum.protocols.mqtt.codec.types import PacketId
 from tests.quantum.serving.client import V5, V311, connect
 from tests.quantum.serving.tenant_lab import TenantLab
 from tests.quantum.serving.test_tenants_limits import OPEN

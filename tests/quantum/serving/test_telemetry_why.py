@@ -11,18 +11,18 @@ import pytest
 
 from clustor.runtime.telemetry.why import GroupWhy
 from clustor.telemetry import encode_families
-from quantum.mqtt import Publish, ReasonCode, TopicName, encode_packet
-from quantum.mqtt.types import PacketId
-from quantum.serving.backpressure import BACKLOG_BYTES_MAX
-from quantum.serving.limits import MqttLimits
-from quantum.serving.telemetry import BrokerTelemetry, Recent
-from quantum.serving.telemetry_why import (
+from quantum.node.telemetry import BrokerTelemetry, Recent
+from quantum.node.why import (
     Cause,
     ClientClause,
     ClientFacts,
     ClientWhy,
     explain_client,
 )
+from quantum.partition.backpressure import BACKLOG_BYTES_MAX
+from quantum.protocols.mqtt.codec import Publish, ReasonCode, TopicName, encode_packet
+from quantum.protocols.mqtt.codec.types import PacketId
+from quantum.protocols.mqtt.session.limits import MqttLimits
 from tests.quantum.serving.client import V5, Client, connect
 from tests.quantum.serving.tenant_lab import TenantLab, TenantLine
 

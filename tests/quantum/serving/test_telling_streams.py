@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from quantum.broker import ChannelAcked, commands
-from quantum.mqtt import Puback, Publish, TopicName
-from quantum.mqtt.types import PacketId
-from quantum.serving import prg as prg_module
-from quantum.serving.streams import TELL_ITEMS
+from quantum.partition import leader as prg_module
+from quantum.partition.transfers import TELL_ITEMS
+from quantum.protocols.mqtt.codec import Puback, Publish, TopicName
+from quantum.protocols.mqtt.codec.types import PacketId
 from tests.quantum.serving.client import connect
 from tests.quantum.serving.tenant_lab import TenantLab
 from tests.quantum.serving.test_tenants_limits import OPEN, answers, publishes

@@ -9,8 +9,8 @@ import pytest
 from clustor.runtime.audit.log import AuditDesk
 from quantum.edge.peer import tenant_of_identity
 from quantum.edge.ports import Peer, Transport
-from quantum.mqtt import ReasonCode
-from quantum.serving.tenant_binding import disbelief, needs_list
+from quantum.protocols.mqtt.codec import ReasonCode
+from quantum.tenants.binding import disbelief, needs_list
 from tests.quantum.serving.client import V311, connect
 from tests.quantum.serving.tenant_lab import Door, TenantLab
 from tests.quantum.serving.test_refusals_audited import Desk

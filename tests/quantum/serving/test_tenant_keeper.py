@@ -29,11 +29,11 @@ from clustor.control.draft import find
 from clustor.control.tenants import AclPolicy, QuotaPolicy
 from clustor.kv import Key, Page, Record
 from clustor.security import AuditEvent
-from quantum.mqtt import ProtocolVersion, ReasonCode
-from quantum.serving.broker_file import BrokerFile, TenantEntry
-from quantum.serving.tenant_keeper import Changed, TenantKeeper
-from quantum.serving.tenant_pages import is_settled
-from quantum.serving.tenant_records import tenant_records
+from quantum.node.broker_file import BrokerFile, TenantEntry
+from quantum.node.tenant_pages import is_settled
+from quantum.protocols.mqtt.codec import ProtocolVersion, ReasonCode
+from quantum.tenants.follower import Changed, TenantKeeper
+from quantum.tenants.records import tenant_records
 from tests.clustor.control.plane import Plane
 from tests.quantum.serving.client import V5, V311, Client, connect, will
 from tests.quantum.serving.tenant_lab import TenantLab

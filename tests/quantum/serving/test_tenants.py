@@ -9,9 +9,15 @@ import pytest
 
 from quantum.broker import Broker
 from quantum.broker.frames import FrozenSession, decode_frames, encode_frames
-from quantum.mqtt import Connect, Properties, ProtocolVersion, ReasonCode, encode_packet
-from quantum.mqtt.types import ClientId
-from quantum.serving.policy import identity_digest
+from quantum.protocols.mqtt.codec import (
+    Connect,
+    Properties,
+    ProtocolVersion,
+    ReasonCode,
+    encode_packet,
+)
+from quantum.protocols.mqtt.codec.types import ClientId
+from quantum.tenants.policy import identity_digest
 from tests.quantum.serving.client import V5, V31, V311, Client, connect, dial, will
 from tests.quantum.serving.tenant_lab import TenantLab
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from clustor.runtime.errors import DataDirectoryRefused
-from quantum.serving.broker_file import BROKER_FILE, TenantEntry, prepare_broker, read_broker_file
-from quantum.serving.listeners import Door, Doors, Listeners, tenant_doors
-from quantum.serving.policy import TenantsFile
+from quantum.node.broker_file import BROKER_FILE, TenantEntry, prepare_broker, read_broker_file
+from quantum.node.listeners import Door, Doors, Listeners, tenant_doors
 from quantum.tenancy import AclRefusal, InvalidTenants, Principal, RateLimit, describe_tenants
+from quantum.tenants.policy import TenantsFile
 from tests.quantum.serving.client import connect
 from tests.quantum.serving.tenant_lab import TenantLab
 

@@ -6,8 +6,16 @@ from typing import Any, cast
 
 import pytest
 
-from quantum.mqtt import ProtocolVersion, Pubcomp, Publish, Pubrec, Pubrel, ReasonCode, TopicName
-from quantum.mqtt.types import PacketId
+from quantum.protocols.mqtt.codec import (
+    ProtocolVersion,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    ReasonCode,
+    TopicName,
+)
+from quantum.protocols.mqtt.codec.types import PacketId
 from quantum.tenancy import GRACE_MS
 from tests.quantum.serving.client import V5, V31, V311, Client, connect
 from tests.quantum.serving.tenant_lab import TenantLab, TenantLine

@@ -7,7 +7,8 @@ from typing import cast
 
 import pytest
 
-from quantum.mqtt import (
+from quantum.partition import backpressure
+from quantum.protocols.mqtt.codec import (
     ProtocolVersion,
     Puback,
     Publish,
@@ -17,10 +18,9 @@ from quantum.mqtt import (
     Unsubscribe,
     encode_packet,
 )
-from quantum.mqtt.hot import PACKET_COST
-from quantum.mqtt.types import PacketId, TopicFilter
-from quantum.serving import backpressure
-from quantum.serving.limits import MqttLimits
+from quantum.protocols.mqtt.codec.hot import PACKET_COST
+from quantum.protocols.mqtt.codec.types import PacketId, TopicFilter
+from quantum.protocols.mqtt.session.limits import MqttLimits
 from tests.quantum.serving.client import V5, V31, V311, Client, connect
 from tests.quantum.serving.tenant_lab import TenantLab, TenantLine
 
@@ -337,7 +337,7 @@ class TestBackpressure:
     def test_a_subscriber_that_never_reads_is_bounded(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("quantum.serving.tenant.QUEUED_BYTES_MAX", 1_000_000)
+        monkeypatch.setattr("quantum.node.tenant.QUEUED_BYTES_MAX", 1_000_000)
         lab = TenantLab({"blue": {}, "red": {}}, OPEN)
         deaf = [connect(lab.door("blue")) for _ in range(3)]
         for each in deaf:
@@ -357,7 +357,7 @@ class TestBackpressure:
     def test_who_reads_again_lets_the_publishers_go_on(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("quantum.serving.tenant.QUEUED_BYTES_MAX", 1_000_000)
+        monkeypatch.setattr("quantum.node.tenant.QUEUED_BYTES_MAX", 1_000_000)
         lab = TenantLab({"blue": {}}, OPEN)
         slow, writer = connect(lab.door("blue")), connect(lab.door("blue"))
         slow.subscribe(b"t", 1)
@@ -373,7 +373,7 @@ class TestBackpressure:
 
     def test_who_waits_for_itself_is_still_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Its acknowledgements are what makes room."""
-        monkeypatch.setattr("quantum.serving.tenant.QUEUED_BYTES_MAX", 100_000)
+        monkeypatch.setattr("quantum.node.tenant.QUEUED_BYTES_MAX", 100_000)
         lab = TenantLab({"blue": {}}, OPEN)
         both = connect(lab.door("blue"))
         both.subscribe(b"t", 1)

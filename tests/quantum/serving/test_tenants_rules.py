@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from quantum.mqtt import (
+from quantum.protocols.mqtt.codec import (
     Properties,
     ProtocolVersion,
     Publish,

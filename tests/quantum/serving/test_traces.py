@@ -9,9 +9,9 @@ from itertools import count
 import pytest
 
 from clustor.telemetry.tracing import NO_PARENT, Span, TraceContext, read_traceparent
-from quantum.mqtt import Properties, Publish, ReasonCode, TopicName, encode_packet
-from quantum.mqtt.types import PacketId
-from quantum.serving.traces import ALERT_SECONDS, KEY, SPANS_PER_SECOND_MAX, Traces
+from quantum.node.traces import ALERT_SECONDS, KEY, SPANS_PER_SECOND_MAX, Traces
+from quantum.protocols.mqtt.codec import Properties, Publish, ReasonCode, TopicName, encode_packet
+from quantum.protocols.mqtt.codec.types import PacketId
 from tests.quantum.serving.client import V5, V311, Client, connect
 from tests.quantum.serving.lab import TENANT, Lab
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from quantum.serving.backpressure import PART_BYTES_MIN, TURN_BYTES_MAX, TurnShare
+from quantum.partition.backpressure import PART_BYTES_MIN, TURN_BYTES_MAX, TurnShare
 
 
 class Loop:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quantum.serving.terms import patience_seconds
+from quantum.protocols.mqtt.session.terms import patience_seconds
 from tests.quantum.serving.client import Client, connect, will
 from tests.quantum.serving.tenant_lab import TenantLab
 

@@ -9,7 +9,7 @@ import pytest
 
 from quantum.broker import subscribing
 from quantum.broker.turned_away import TurnedAway
-from quantum.serving.prg import Prg
+from quantum.partition.leader import Prg
 from quantum.sim import run_broker_seed
 
 ORDINARY_SEEDS = 30
@@ -55,7 +55,7 @@ def what_follows_a_refusal_gets_in(patch: Patch) -> None:
 
 
 def a_new_leader_forgets_what_it_did_not_send(patch: Patch) -> None:
-    from quantum.serving.streams import StreamOut
+    from quantum.partition.transfers import StreamOut
 
     begin = StreamOut.__init__
 

@@ -7,9 +7,9 @@ from typing import TypeAlias
 
 import pytest
 
-from quantum.serving.prg import Prg
-from quantum.serving.ring_keeper import RingKeeper
-from quantum.serving.streams import StreamIn
+from quantum.partition.leader import Prg
+from quantum.partition.ring_change import RingKeeper
+from quantum.partition.transfers import StreamIn
 from quantum.sim import run_growing_seed
 
 ORDINARY_SEEDS = 6

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from quantum.broker.items import Forward, Item
-from quantum.serving.prg import Prg
+from quantum.partition.leader import Prg
 from quantum.sim import run_sickly_seed
 
 ORDINARY_SEEDS = 2

@@ -13,7 +13,7 @@ from clustor.log.keyfile import decode_keyring, open_keyring, parse_kek
 from clustor.runtime.keys.store import KEYRING_FILE, find_keyring, load_keyring
 from quantum.archive.types import PrgId
 from quantum.lake.errors import WrongKey
-from quantum.serving.feed_page import key_name
+from quantum.node.feed_page import key_name
 
 RING_SUFFIX = "_KEYRING"
 KEK_SUFFIX = "_KEK"

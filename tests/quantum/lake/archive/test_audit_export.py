@@ -27,7 +27,7 @@ from quantum.archive import (
 )
 from quantum.archive.objects import DirectoryObjects
 from quantum.cli.audit import app
-from quantum.serving.audit_lane import AuditLane
+from quantum.node.audit_lane import AuditLane
 from tests.clustor.security.audit_logs import event
 
 LIMITS = WriterLimits(seal_seconds=60)

@@ -30,7 +30,7 @@ from quantum.lake.archive.committed import (
     committed_index,
     newest_configuration,
 )
-from quantum.serving.outflow import OutflowFacts, outflow
+from quantum.node.outflow import OutflowFacts, outflow
 
 PRG = PrgId("dev", 0)
 

@@ -13,7 +13,7 @@ import pytest
 from clustor.log.steps import Storage
 from quantum.archive import ArchiveUnreachable, LogView, PrgArchiver, read_listing
 from quantum.archive.objects import DirectoryObjects
-from quantum.serving.archive_lane import ArchiveSettings, Lane
+from quantum.node.archive_lane import ArchiveSettings, Lane
 from tests.quantum.lake.archive.boxes import FIRST_MS, PRG, LogBox, entries, keys_at
 
 SETTINGS = ArchiveSettings("file:///", flush_seconds=60, hold_bytes_max=1000)

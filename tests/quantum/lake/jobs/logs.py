@@ -25,9 +25,9 @@ from quantum.broker import (
     encode_record,
 )
 from quantum.lake.errors import LogGone
+from quantum.node.broker_file import TenantEntry
+from quantum.node.replaying import broker_settings
 from quantum.routing.ring import HashRing
-from quantum.serving.broker_file import TenantEntry
-from quantum.serving.replaying import broker_settings
 from quantum.types import TenantId
 
 TENANT = "dev"

@@ -1,0 +1,681 @@
+"""The broker as a service of its node: tenants, connections, links, and the turn of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+
+from clustor.control.command_gates import CommandGate, lacking_nodes, members_of
+from clustor.raft.types import ReplicaId
+from clustor.replica import ReplicaOutput
+from clustor.runtime.audit.log import AuditDesk
+from clustor.runtime.containment import contained
+from clustor.runtime.group import HostedGroup
+from clustor.runtime.node import Node
+from clustor.runtime.pki.identity import NodeId
+from clustor.security import AuditEvent
+from quantum.broker import Broker
+from quantum.broker.items import decode_item
+from quantum.broker.message import decode_record
+from quantum.edge.lobby import Lobby
+from quantum.edge.ports import Peer, Transport, Wire
+from quantum.mesh import link
+from quantum.mesh.relay import RelayEntry, RelayExit
+from quantum.node.broker_file import BrokerFile, RingsFile, TenantEntry
+from quantum.node.replaying import broker_settings
+from quantum.node.telemetry import BrokerMeters, Recent
+from quantum.node.tenant import Tenant
+from quantum.node.traces import Traces
+from quantum.partition.backpressure import TurnShare
+from quantum.partition.gate import Standing
+from quantum.partition.group_ids import Seat, grown_seats, seats_of
+from quantum.partition.leader import Prg
+from quantum.protocols.mqtt.codec import PeerFault
+from quantum.protocols.mqtt.session.authentication import Authenticator
+from quantum.protocols.mqtt.session.client_wire import ClientWire
+from quantum.protocols.mqtt.session.connection import Connection
+from quantum.protocols.mqtt.session.large_packets import LargePackets
+from quantum.protocols.mqtt.session.limits import MqttLimits
+from quantum.protocols.mqtt.session.phase import Phase
+from quantum.routing.ring import HashRing
+from quantum.tenancy import ConnectionAudit, TenantDescription
+from quantum.tenants.passwords import Passwords
+from quantum.tenants.policy import TenantsFile, server_name_owners
+
+_SENT_AWAY_AT_ONCE: Final = 16  # in a tick: clients that all come back at once are a storm
+_RESUMED_AT_ONCE: Final = 64
+"""In a tick: so many that all lost the same leader would hold the next one up."""
+_CHECK_SLICES: Final = 50
+"""Each connection's time is looked at once in so many ticks: half a second."""
+_LINK_BYTES_PER_TURN: Final = 2 << 20
+_WAITING_TICKS: Final = 10
+_REVIEW_TICKS: Final = 5
+_MOVED_CHECKS: Final = 2
+"""A relay to a node that leads no more ends after half a second to a second."""
+
+journal = logging.getLogger("quantum.broker")
+
+
+class Follower(Protocol):
+    """Who keeps the tenants of a service as somebody else says."""
+
+    def follow(self) -> None:
+        """Take up what changed; called ten times a second."""
+
+    def describe(self, filed: dict[str, TenantDescription]) -> None:
+        """Take up what the file says of tenants."""
+
+
+class BrokerService:
+    """All tenants and all clients of one node."""
+
+    def __init__(
+        self,
+        node: Node,
+        limits: MqttLimits | None = None,
+        entropy: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        self._node = node
+        self._entropy = entropy
+        self.limits = limits or MqttLimits()
+        self.tenants: dict[str, Tenant] = {}
+        self._by_group: dict[HostedGroup, Prg] = {}
+        self._touched: dict[Prg, None] = {}
+        self._dirty: dict[ClientWire, None] = {}
+        self._slices: list[set[Connection]] = [set() for _ in range(_CHECK_SLICES)]
+        self._next_slice = 0
+        self._leaders: dict[Prg, int | None] = {}
+        self._resuming: deque[Connection] = deque()
+        """Clients that stayed connected, and whose sessions find another leader."""
+        self._moved: dict[Prg, int] = {}
+        """Partitions whose leader changed lately: relays to older leaders end after a while."""
+        self._links_out: dict[int, link.LinkOut] = {}
+        self._links_in: dict[int, link.LinkIn] = {}
+        self._entries: dict[int, tuple[int, RelayEntry]] = {}
+        self._exits: dict[tuple[int, int], RelayExit] = {}
+        self._incarnation = int.from_bytes(entropy(6), "little")
+        self._next_relay = self._incarnation
+        """No other process of this node ever used the numbers that follow."""
+        self.tick_ms = self._started_ms = node.now_ms()
+        self.authenticators: dict[str, Authenticator] = {}
+        self.passwords = Passwords()
+        """The methods of enhanced authentication that clients may name, none by default."""
+        self.dropped = 0
+        """QoS 0 messages that a client was too slow for, and what was too large for one."""
+        self.faults: dict[str, int] = {}
+        self.audit: AuditDesk | None = None
+        """Where to tell what clients may not; None: nowhere."""
+        self.traces: Traces | None = None
+        """Who tells of single messages; None: nobody. See `trace_with`."""
+        self.meters = BrokerMeters(node.now_ms)
+        self.recent = Recent(self.now_ms)
+        """What happened to clients lately, for who asks why."""
+        self.large = LargePackets()
+        self.lobby: Lobby | None = None
+        """The door of all listeners, to be asked what came to it."""
+        self.connections = 0
+        self.references: dict[int, dict[Transport, str]] = {}
+        """Where other nodes serve clients, where that is known."""
+        self.server_names: dict[str, str] = {}
+        """Which tenant each server name (SNI) leads to."""
+        self._tenants_file: TenantsFile | None = None
+        self.rings_file: RingsFile | None = None
+        self._seats: dict[str, Sequence[Seat]] = {}
+        self._by_life: dict[str, Tenant] = {}
+        """Tenants by their names between nodes."""
+        self.draining = False
+        """An operator wants nobody to be served here."""
+        self.standing: Callable[[Prg], Standing] | None = None
+        """Says how a partition stands with the control plane; None where there is none."""
+        self.keeper: Follower | None = None
+        """What follows the control plane's word on tenants; None: the files are all there is."""
+        self.on_full: Callable[[Prg, str], None] | None = None
+        """Told of every session whose full queue holds publishers up."""
+        self.on_hosted: Callable[[Prg], None] | None = None
+        """Told of every partition that is hosted from then on."""
+        self.distrusted = 0
+        """How many tenants have a trust bundle that cannot be used."""
+        self.on_described: Callable[[BrokerFile], None] | None = None
+        """Told of `broker.json` when it changed, and all its partitions are hosted."""
+        self._number = node.serve(self)
+
+    def trace_with(self, traces: Traces | None) -> None:
+        """Tell of single messages from now on, of connections that begin from now on."""
+        self.traces = traces
+        for tenant in self.tenants.values():
+            tenant.traces = traces
+
+    @property
+    def node(self) -> Node:
+        """The node whose part it is, to be looked at."""
+        return self._node
+
+    # Tenants.
+
+    def add_tenant(self, entry: TenantEntry, ordinal: int) -> Tenant:
+        """Host the partitions of a tenant of the file; `ordinal` is the same on every node."""
+        return self.add_seated(entry, seats_of(entry, ordinal))
+
+    def add_seated(
+        self, entry: TenantEntry, seats: Sequence[Seat], life: str | None = None
+    ) -> Tenant:
+        """Host the partitions of a tenant in these groups."""
+        tenant = Tenant(entry.name, self, HashRing(), life)
+        tenant.traces = self.traces
+        tenant.guard.recent = self.recent
+        self._seats[entry.name] = seats
+        self.host(tenant, entry)
+        self.tenants[entry.name] = tenant
+        self._by_life[tenant.life] = tenant
+        tenant.share = TurnShare(self.soon)
+        self._note_sharing()
+        return tenant
+
+    def _note_sharing(self) -> None:
+        """Let tenants know whether they are alone: that changes what clients have to show."""
+        shared = len(self.tenants) > 1
+        for tenant in self.tenants.values():
+            if tenant.guard.is_shared != shared:
+                tenant.guard.is_shared = shared
+                tenant.judge_again()
+
+    def forget_tenant(self, name: str) -> None:
+        """Serve a tenant no more. Its groups run on until the next start; their data stays."""
+        tenant = self.tenants.pop(name, None)
+        if tenant is not None:
+            self._by_life.pop(tenant.life, None)
+            self._note_sharing()
+
+    def host(self, tenant: Tenant, entry: TenantEntry, seats: Sequence[Seat] | None = None) -> None:
+        """Host the partitions of a tenant that are not hosted yet, in groups known by now."""
+        seats = self._seats[tenant.name] = seats or grown_seats(self._seats[tenant.name], entry)
+        for number in range(len(tenant.prgs), entry.prg_count):
+            settings = broker_settings(entry, number)
+            group = self._node.host(
+                seats[number].partition,
+                lambda settings=settings: Broker(settings),  # type: ignore[misc]
+                self,
+                frozenset(map(ReplicaId, seats[number].voters)) or None,
+            )
+            prg = Prg(tenant, number, group)
+            tenant.prgs.append(prg)
+            self._by_group[group] = prg
+            self._leaders[prg] = None
+            if self.on_hosted is not None:
+                self.on_hosted(prg)
+        tenant.rings = entry.rings
+        tenant.prg_count = max(tenant.prg_count, entry.prgs)  # what the logs know comes with a tick
+
+    def watch_rings(self, directory: Path) -> None:
+        """Follow `broker.json`: host what a tenant's ring grows by, while everything goes on."""
+        self.rings_file = RingsFile(directory)
+
+    def _follow_rings(self) -> None:
+        described = self.rings_file.read_if_changed() if self.rings_file is not None else None
+        if described is None:
+            return
+        for entry in described.tenants:
+            tenant = self.tenants.get(entry.name)
+            if tenant is not None and len(entry.rings) > len(tenant.rings):
+                journal.info("tenant %s grows to %d partitions", entry.name, entry.prg_count)
+                self.host(tenant, entry)
+        if self.on_described is not None:
+            self.on_described(described)
+
+    def obey(self, tenants_file: TenantsFile) -> None:
+        """Put the operator's policy in force, and again whenever it changes."""
+        self._tenants_file = tenants_file
+        self._describe(tenants_file.read())
+
+    def _describe(self, described: dict[str, TenantDescription]) -> None:
+        if self.keeper is not None:
+            self.keeper.describe(described)
+            return
+        for name in described.keys() - self.tenants.keys():
+            journal.warning("tenant %s is served after the next start", name)
+        for name, tenant in self.tenants.items():
+            tenant.obey(described.get(name, TenantDescription()))
+        self.server_names = server_name_owners(described)
+
+    def standing_of(self, prg: Prg) -> Standing | None:
+        """Say how a partition stands; None: nobody says, and nothing is closed."""
+        return None if self.standing is None else self.standing(prg)
+
+    def _review(self) -> None:
+        """Look how every partition stands that is led here."""
+        for tenant in self.tenants.values():
+            for prg in tenant.prgs:
+                if prg.leading:
+                    tenant.look_at(prg)
+            tenant.review_fenced()
+
+    def new_connection(self) -> Connection:
+        """Make the handler of a new connection."""
+        return Connection(self)
+
+    # What the node calls.
+
+    def prepare(self) -> None:
+        """Turn what this turn brought into commands, before the groups are asked."""
+        while self._touched:
+            touched, self._touched = self._touched, {}
+            for prg in touched:
+                prg.group.answer_for(prg.prepare)
+                self._node.touch(prg.group)
+
+    def on_output(self, group: HostedGroup, output: ReplicaOutput) -> None:
+        prg = self._by_group[group]
+        prg.on_output(output)
+        leader = prg.leader_node
+        if self._leaders[prg] != leader:
+            self._leaders[prg] = leader
+            self._moved[prg] = _MOVED_CHECKS
+            prg.tenant.leadership_changed(prg.number)
+
+    def flush(self) -> None:
+        """Write to every client and to every peer that something is there for, once."""
+        if self._dirty:
+            dirty, self._dirty = self._dirty, {}
+            for connection in dirty:
+                connection.flush()
+        for node, out in self._links_out.items():
+            if out.has_more and self._node.transport.is_behind(NodeId(node)):
+                continue  # with a later turn: what is too much for the transport, it drops
+            for frame in out.take(_LINK_BYTES_PER_TURN):
+                self._node.send_service(self._number, NodeId(node), frame)
+            if out.has_more:
+                self._node.turn_soon()
+
+    def on_tick(self) -> None:
+        self.tick_ms = self._node.now_ms()
+        for prg in self._by_group.values():
+            prg.group.answer_for(prg.on_tick)
+        for tenant in self.tenants.values():
+            contained.run("tenant tick", tenant.name, tenant.on_tick)
+        self.large.on_tick(self.tick_ms)
+        self._next_slice = (self._next_slice + 1) % _CHECK_SLICES
+        if self.standing is not None and self._next_slice % _REVIEW_TICKS == 0:
+            contained.run("tenant tick", "", self._review)
+        if self._next_slice % _WAITING_TICKS == 0:
+            for tenant in self.tenants.values():
+                contained.run("tenant tick", tenant.name, tenant.ask_again)
+            contained.run("tenant words", "broker.json", self._follow_rings)
+            if self.keeper is not None:
+                contained.run("tenant words", "control plane", self.keeper.follow)
+        if self._resuming:
+            self._resume_some()
+        if self.draining:
+            contained.run("drain", "", self._send_relayed_away)
+        if self._moved and self._next_slice == 0:
+            self._end_strays()
+        for connection in list(self._slices[self._next_slice]):
+            connection.check_time(self.tick_ms)
+        if self._next_slice == 0:
+            contained.run("tenant words", "tenants.json", self._follow_tenants)
+
+    def _follow_tenants(self) -> None:
+        described = self._tenants_file.read_if_changed() if self._tenants_file else None
+        if described is not None:
+            journal.info("the tenants are described anew")
+            self._describe(described)
+
+    def on_peer_data(self, peer: NodeId, data: bytes) -> None:
+        incoming = self._links_in.setdefault(peer, link.LinkIn())
+        try:
+            said, lost = incoming.receive(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            journal.warning("node %d said something that cannot be read", peer)
+            return
+        if lost:
+            self._begin_link_anew(peer)
+        for each in said:
+            self._on_said(peer, each)
+
+    def on_peer_lost(self, peer: NodeId) -> None:
+        out = self._links_out.get(peer)
+        if out is not None:
+            out.begin_anew()
+        self._begin_link_anew(peer)
+
+    def _begin_link_anew(self, peer: int) -> None:
+        """Something between the nodes was lost: what rests on it ends, or is sent again.
+
+        The peer is told of every relay that ends. It may have lost nothing: a node hears of the
+        end of an old connection when a new one is in use already.
+        """
+        for number, (node, entry) in list(self._entries.items()):
+            if node == peer:
+                del self._entries[number]
+                self.say(peer, link.RelayEnd(number, opened_here=True, by_us=True), 32)
+                entry.end()
+        for key, relay_exit in list(self._exits.items()):
+            if key[0] == peer:
+                del self._exits[key]
+                self.say(peer, link.RelayEnd(key[1], opened_here=False), 32)
+                relay_exit.node_lost()
+        for tenant in self.tenants.values():
+            tenant.slowed.begin_anew(peer)
+            for prg in tenant.prgs:
+                prg.peer_changed(None)
+            for connection in tenant.connected():
+                if connection.slowing is not None:
+                    connection.slowing.begin_anew(peer)
+
+    def resume_later(self, connection: Connection) -> None:
+        """Let a client wait for its session's next leader, and for its turn there."""
+        self._resuming.append(connection)
+
+    def _resume_some(self) -> None:
+        for _ in range(min(_RESUMED_AT_ONCE, len(self._resuming))):
+            connection = self._resuming.popleft()
+            if connection.phase is Phase.CLOSED:
+                continue
+            if connection.is_led(self.tick_ms):
+                connection.resume()
+            else:
+                self._resuming.append(connection)
+
+    def set_draining(self, draining: bool) -> None:
+        """Serve nobody here any more, or again; leaderships leave by themselves."""
+        self.draining = draining
+
+    def _send_relayed_away(self) -> None:
+        """End some of the connections that only pass through here: their clients dial elsewhere."""
+        for number, (node, entry) in list(self._entries.items())[:_SENT_AWAY_AT_ONCE]:
+            del self._entries[number]
+            self.say(node, link.RelayEnd(number, opened_here=True, by_us=True), 32)
+            entry.end(again=False)
+
+    def _end_strays(self) -> None:
+        """End relays to nodes that lead no more; while they live they end them themselves."""
+        moved = {prg: checks - 1 for prg, checks in self._moved.items()}
+        self._moved = {prg: checks for prg, checks in moved.items() if checks}
+        for number, (node, entry) in list(self._entries.items()):
+            leader = entry.prg.leader_node
+            if moved.get(entry.prg) == 0 and leader is not None and leader != node:
+                del self._entries[number]
+                self.say(node, link.RelayEnd(number, opened_here=True), 32)
+                entry.end()
+
+    # What the rooms above a node ask.
+
+    def now_ms(self) -> int:
+        """Return the time of day: what is stamped into commands."""
+        return time.time_ns() // 1_000_000
+
+    def clock_ms(self) -> int:
+        """Return the loop's own clock, which only runs: what lasts is measured by it."""
+        return self._node.now_ms()
+
+    @property
+    def uptime_seconds(self) -> int:
+        return (self.tick_ms - self._started_ms) // 1000
+
+    def touch(self, prg: Prg) -> None:
+        self._touched[prg] = None
+        self._node.touch(prg.group)
+
+    def dirty(self, connection: ClientWire) -> None:
+        """Let a connection be written at the end of this turn."""
+        if not self._dirty:
+            self._node.turn_soon()
+        self._dirty[connection] = None
+
+    def soon(self, call: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(contained.run, "soon", "", call)
+
+    def is_local(self, node: int | None) -> bool:
+        return node == self._node.node_id
+
+    def reaches(self, node: int) -> bool:
+        """Say whether another node can be spoken to now: what is said to a dead one is lost."""
+        return not self.is_local(node) and NodeId(node) in self._node.transport.connected()
+
+    def reference(self, node: int | None, transport: Transport) -> str | None:
+        """Return where another node serves clients, as a Server Reference (MQTT 5, 4.11)."""
+        found = None if node is None or self.is_local(node) else self.references.get(node)
+        return None if found is None else found.get(transport)
+
+    def draw_client_id(self) -> bytes:
+        """Return an id that no client has."""
+        return b"auto-" + self._entropy(12).hex().encode()
+
+    def joined(self, connection: Connection) -> None:
+        self.connections += 1
+        self.meters.connects += 1
+        self._slices[id(connection) // 16 % _CHECK_SLICES].add(connection)
+
+    def left(self, connection: Connection) -> None:
+        self.connections -= 1
+        self._slices[id(connection) // 16 % _CHECK_SLICES].discard(connection)
+
+    def count_fault(self, fault: PeerFault, who: str, tenant: str) -> None:
+        self.faults[fault.reason] = self.faults.get(fault.reason, 0) + 1
+        self.meters.faults[fault.reason_code] += 1
+        self.note_refused("MalformedPacket", who=who, why=fault.reason, tenant=tenant)
+
+    def note_refused(
+        self, what: str, *, who: str, why: str, target: str = "", tenant: str = ""
+    ) -> None:  # fmt: skip
+        """Tell the audit log of something that a client may not."""
+        if self.audit is not None:
+            self.audit.refused(what, who=who, why=why, target=target, tenant=tenant)
+
+    def note_client(self, what: str, why: str, who: str, tenant: Tenant) -> None:
+        """Tell the audit log of a client that came or went, as its tenant's policy says."""
+        wanted = tenant.guard.description.policy.connection_audit
+        if self.audit is not None and wanted is not ConnectionAudit.OFF:
+            every = wanted is ConnectionAudit.ALL
+            self.audit.client_did(what, who=who, why=why, tenant=tenant.name, every=every)
+
+    def note_act(self, what: str, outcome: str, *, target: str = "", tenant: str = "") -> None:
+        """Tell the audit log what was done to clients because somebody in charge wants it."""
+        if self.audit is not None:
+            who, at_ms = "(control plane)", self.now_ms()
+            event = AuditEvent(
+                who=who, what=what, outcome=outcome, at_ms=at_ms, object=target, tenant=tenant
+            )
+            self.audit.note(event)
+
+    def tell_full(self, prg: Prg, session: bytes) -> None:
+        """Tell people that publishers wait for a session's full queue (C24)."""
+        name = session.decode(errors="replace")
+        journal.warning(
+            "tenant %s: publishers wait for the full queue of session %s", prg.tenant.name, name
+        )
+        self.recent.note(session, "its queue is full, and publishers wait for it")
+        if self.on_full is not None:
+            self.on_full(prg, name)
+
+    def note_end(self, client_id: bytes, why: str) -> None:
+        journal.debug("client %r: %s", client_id, why)
+        self.recent.note(client_id, f"its connection ended: {why}")
+
+    # Links.
+
+    def say(self, node: int, said: link.Said, size: int) -> None:
+        """Let something leave for another node with this turn."""
+        out = self._links_out.get(node)
+        if out is None:
+            out = self._links_out[node] = link.LinkOut(self._incarnation)
+        out.say(said, size)
+        self._node.turn_soon()
+
+    def open_relay(  # noqa: PLR0917  # a relay is all of these
+        self, wire: Wire, peer: Peer, prg: Prg, node: int, client_id: bytes, data: bytes
+    ) -> RelayEntry:
+        """Let another node serve a client that came here."""
+        self._next_relay += 1
+        number = self._next_relay
+        entry = RelayEntry(self, wire, prg, node, number, data)
+        self._entries[number] = (node, entry)
+        said = link.RelayOpen(
+            number,
+            peer.transport,
+            peer.address,
+            peer.tenant,
+            peer.identity,
+            peer.server_name,
+            peer.not_after_ms,
+            client_id,
+            data,
+            peer.named_tenant,
+        )
+        self.say(node, said, len(data) + 128)
+        return entry
+
+    def forget_entry(self, number: int) -> None:
+        self._entries.pop(number, None)
+
+    def forget_exit(self, node: int, number: int) -> None:
+        self._exits.pop((node, number), None)
+
+    def _on_said(self, peer: int, said: link.Said) -> None:
+        match said:
+            case link.RelayData() | link.RelayEnd() | link.RelayTaken() | link.RelayOpen():
+                self._on_relay(peer, said)
+            case link.RelayExpelled():
+                relay_exit = self._exits.get((peer, said.relay))
+                if relay_exit is not None:
+                    relay_exit.expelled(said.why)
+            case link.Forwarded():
+                self._on_forwarded(peer, said)
+            case link.ForwardsDone():
+                self._on_forwards_done(said)
+            case link.ForwardsHeld():
+                prg = self._prg(said.tenant, said.origin)
+                if prg is not None and prg.leading:
+                    prg.note_held(said.owner, said.reason)
+            case link.Unlogged():
+                prg = self._prg(said.tenant, said.owner)
+                if prg is not None and prg.leading:
+                    for record in said.records:
+                        prg.publish_unlogged(decode_record(record)[0])
+            case link.UnloggedDeliver():
+                prg = self._prg(said.tenant, said.prg)
+                if prg is not None and prg.leading:
+                    for record in said.records:
+                        prg.fan_out_behind(said.origin, decode_record(record)[0])
+            case link.UnloggedMember():
+                prg = self._prg(said.tenant, said.prg)
+                if prg is not None and prg.leading:
+                    message, _ = decode_record(said.record)
+                    prg.deliver_to_member(said.client_id, said.epoch, said.identifier, message)
+            case link.Items():
+                prg = self._prg(said.tenant, said.prg)
+                if prg is not None and prg.leading:
+                    items = [decode_item(item) for item in said.items]
+                    prg.receive_items(said.origin, said.first, items, said.base)
+            case link.SlowDown():
+                self._on_slow_down(peer, said)
+            case link.ItemsTaken():
+                prg = self._prg(said.tenant, said.origin)
+                if prg is not None and prg.leading:
+                    prg.items_taken(said.prg, said.through)
+
+    def _on_slow_down(self, peer: int, said: link.SlowDown) -> None:
+        prg = self._prg(said.tenant, said.prg)
+        connection = None if prg is None else prg.connections.get(said.publisher)
+        if prg is not None and connection is not None:
+            prg.tenant.slowed.on_word(peer, said.subscriber, connection, slow=said.slow)
+
+    def knows_slow_down(self, node: int) -> bool:
+        """Say whether a node's build knows how to slow its publishers."""
+        return self._knows(node, CommandGate.SLOW_DOWN)
+
+    def knows_full_queues(self, prg: Prg) -> bool:
+        """Say whether every replica of a partition can apply another choice for full queues."""
+        control = self._node.control
+        if control is None:
+            return True
+        store = control.state()
+        members = members_of(store, int(prg.group.partition_id))
+        return not lacking_nodes(store, CommandGate.FULL_QUEUES, members)
+
+    def _knows(self, peer: int, gate: CommandGate) -> bool:
+        """Say whether a node's build knows a word; without a control plane all are one build."""
+        control = self._node.control
+        return control is None or not lacking_nodes(control.state(), gate, (peer,))
+
+    def _prg(self, tenant_name: str, number: int) -> Prg | None:
+        tenant = self._by_life.get(tenant_name)
+        if tenant is None or not 0 <= number < len(tenant.prgs):
+            return None
+        return tenant.prgs[number]
+
+    def _on_forwarded(self, peer: int, said: link.Forwarded) -> None:
+        prg = self._prg(said.tenant, said.owner)
+        if prg is None or not prg.leading:
+            return  # its sender sends again when it knows who leads
+        if prg.held and self._knows(peer, CommandGate.FORWARDS_HELD):
+            self.say(peer, link.ForwardsHeld(said.tenant, said.origin, said.owner, prg.held), 64)
+
+        def done(first: int, through: int, refused: list[tuple[int, int]]) -> None:
+            answer = link.ForwardsDone(
+                said.tenant, said.origin, said.owner, said.term, first, through, refused
+            )
+            self.say(peer, answer, 64)
+
+        prg.publish_passed(said.origin, said.term, said.first, said.records, done)
+
+    def _on_forwards_done(self, said: link.ForwardsDone) -> None:
+        prg = self._prg(said.tenant, said.origin)
+        if prg is not None and prg.leading and prg.term == said.term:
+            forwards = prg.forwards.get(said.owner)
+            if forwards is not None:
+                forwards.done(said.first, said.through, said.refused)
+
+    def _on_relay(
+        self,
+        peer: int,
+        said: link.RelayOpen | link.RelayData | link.RelayEnd | link.RelayTaken,
+    ) -> None:
+        if isinstance(said, link.RelayOpen):
+            self._on_relay_open(peer, said)
+            return
+        end: RelayEntry | RelayExit | None
+        if said.opened_here:
+            end = self._exits.get((peer, said.relay))
+        else:
+            node, entry = self._entries.get(said.relay, (0, None))
+            end = entry if node == peer else None
+        if end is None:
+            if isinstance(said, link.RelayData):  # whoever still speaks should know
+                self.say(peer, link.RelayEnd(said.relay, opened_here=not said.opened_here), 32)
+            return
+        if isinstance(said, link.RelayData):
+            end.on_data(said.data)
+        elif isinstance(said, link.RelayTaken):
+            end.on_taken(said.taken)
+        elif isinstance(end, RelayExit):
+            del self._exits[peer, said.relay]
+            end.node_lost() if said.by_us else end.lost()
+        else:
+            del self._entries[said.relay]
+            end.end(again=isinstance(said, link.RelayEnd) and said.again)
+
+    def _on_relay_open(self, node: int, said: link.RelayOpen) -> None:
+        peer = Peer(
+            said.transport,
+            said.address,
+            said.tenant,
+            said.identity,
+            said.server_name,
+            said.not_after_ms,
+            said.named_tenant,
+        )
+        relay_exit = RelayExit(self, node, said.relay)
+        self._exits[node, said.relay] = relay_exit
+        connection = self.new_connection()
+        relay_exit.handler = connection
+        connection.opened(relay_exit, peer)
+        connection.arrived(said.client_id)
+        connection.received(said.data)

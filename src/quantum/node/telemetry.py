@@ -1,0 +1,332 @@
+"""What the broker counts and shows: publishes, refusals, queues, streams (quantumqtt §13.6).
+
+`BrokerMeters` is what the hot path adds to: ints in lists, read when somebody scrapes. Everything
+else is read from the tables themselves, a thousand sessions at a time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from clustor.printable import printable
+from clustor.telemetry import Family, Kind, by_label, counter, gauge, labels
+from clustor.telemetry.exposition import histogram
+from clustor.telemetry.meters import Histogram
+from quantum.broker.full_queues import FullQueue
+from quantum.broker.limiting import is_over_quota
+from quantum.protocols.mqtt.codec import ReasonCode
+from quantum.tenancy import FullQueues
+
+if TYPE_CHECKING:
+    from quantum.node.service import BrokerService
+    from quantum.partition.leader import Prg
+
+SESSIONS_PER_STEP: Final = 1_000
+TENANTS_MAX: Final = 100
+"""With more tenants than this no series has a tenant's name."""
+RECENT_CLIENTS_MAX: Final = 1_024
+RECENT_EACH_MAX: Final = 8
+_OVERLOAD: Final = frozenset(
+    (ReasonCode.QUOTA_EXCEEDED, ReasonCode.SERVER_BUSY, ReasonCode.CONNECTION_RATE_EXCEEDED)
+)
+_SECONDS_PER_TICK: Final = 0.010
+ACK_SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class BrokerMeters:
+    """Counts of one node, from its start on. `[qos]` where there is one for each QoS."""
+
+    __slots__ = (
+        "_clock_ms",
+        "connects",
+        "disconnects",
+        "faults",
+        "forwarded",
+        "local",
+        "publish_ack_seconds",
+        "publishes_in",
+        "publishes_out",
+        "refused",
+        "resumed",
+    )
+
+    def __init__(self, clock_ms: Callable[[], int] = lambda: 0) -> None:
+        self._clock_ms = clock_ms
+        self.publish_ack_seconds = Histogram(ACK_SECONDS)
+        """From a publish's arrival to its PUBACK or PUBREC, QoS 1 and 2."""
+        self.faults: Counter[int] = Counter()
+        """What was wrong with packets, by the reason code."""
+        self.publishes_in = [0, 0, 0]
+        self.publishes_out = [0, 0, 0, 0, 0]
+        """By the QoS bits of the first byte as they stand there: 0, 2 and 4."""
+        self.forwarded = 0
+        """Publishes whose topic another partition owns than their session's."""
+        self.local = 0
+        self.connects = 0
+        self.disconnects: Counter[int] = Counter()
+        self.refused: Counter[tuple[str, int]] = Counter()
+        self.resumed = 0
+        """Clients whose session went on under another leader while they were connected."""
+
+    def note_answered(self, began_ms: int, count: int) -> None:
+        """Note that publishes are answered which came together."""
+        self.publish_ack_seconds.observe_many((self._clock_ms() - began_ms) / 1000, count)
+
+    def refuse(self, packet: str, reason: int, count: int = 1) -> None:
+        """Count what was answered with a failure."""
+        self.refused[packet, int(reason)] += count
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """Something that happened to a client."""
+
+    at_ms: int
+    what: str
+
+
+class Recent:
+    """The last things that happened to clients, for who asks why; bounded, and of this node."""
+
+    __slots__ = ("_now_ms", "_remarks")
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._remarks: OrderedDict[bytes, deque[Remark]] = OrderedDict()
+
+    def note(self, client_id: bytes, what: str) -> None:
+        """Remember something about a client, and forget who was not heard of for longest."""
+        remarks = self._remarks.pop(client_id, None) or deque(maxlen=RECENT_EACH_MAX)
+        remarks.append(Remark(self._now_ms(), printable(what)))
+        self._remarks[client_id] = remarks
+        if len(self._remarks) > RECENT_CLIENTS_MAX:
+            self._remarks.popitem(last=False)
+
+    def of(self, client_id: bytes) -> list[Remark]:
+        """Return what is remembered, the newest last."""
+        return list(self._remarks.get(client_id, ()))
+
+
+class _PrgTotals:
+    """What all partitions of this node hold, added up."""
+
+    __slots__ = ("counts",)
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    @property
+    def waiting(self) -> int:
+        """Messages in the queues of sessions, sent or not."""
+        return self.counts["queued"] + self.counts["in_flight"]
+
+    def add(self, prg: Prg) -> Iterator[None]:
+        state, counts = prg.broker.state, self.counts
+        counts["partitions"] += 1
+        counts["served"] += prg.leading
+        counts["sessions"] += len(state.sessions)
+        counts["connected"] += len(prg.connections)
+        counts["filters"] += len(state.filters)
+        counts["subscriptions"] += state.subscription_count
+        counts["retained"] += len(state.retained)
+        counts["retained_bytes"] += state.retained_bytes
+        counts["over_quota"] += is_over_quota(state)
+        counts["stores_full"] += prg.number in state.full_stores
+        counts["full"] += len(state.routes.full)
+        counts["expired"] += state.dropped
+        counts["backlog_bytes"] += prg.backlog.amount
+        counts["stalled"] += prg.stalled
+        counts["forward_unanswered"] += sum(map(len, prg.forwards.values()))
+        counts["forward_ticks"] += prg.forward_wait_ticks
+        for outbox in state.channels.outboxes().values():
+            counts["stream_items"] += len(outbox.items)
+            counts["stream_bytes"] += outbox.weight
+        for number, session in enumerate(list(state.sessions.values())):
+            outbound = session.outbound
+            counts["queued"] += len(outbound.queue)
+            counts["in_flight"] += len(outbound.in_flight)
+            counts["queued_bytes"] += outbound.weight
+            counts["dedupe"] += len(session.received)
+            if number % SESSIONS_PER_STEP == SESSIONS_PER_STEP - 1:
+                yield None
+
+
+class BrokerTelemetry:
+    """The series of one broker node."""
+
+    def __init__(self, service: BrokerService) -> None:
+        self._service = service
+
+    def families(self) -> Iterator[Family | None]:
+        """Give all series; None lets others have the loop."""
+        yield from self._hot()
+        totals, waiting = _PrgTotals(), {}
+        for tenant in self._service.tenants.values():
+            before = totals.waiting
+            for prg in tenant.prgs:
+                yield from totals.add(prg)
+                yield None
+            waiting[tenant.name] = totals.waiting - before
+        yield from self._held(totals.counts)
+        yield from self._tenants(waiting)
+        yield from self._lags()
+
+    def _dropped(self) -> dict[str, int]:
+        """Count what was dropped, by its cause; each partition where it is led."""
+        found = {"slow-client": self._service.dropped}
+        found |= {f"queue-{each.value}": 0 for each in FullQueues if each is not FullQueues.BLOCK}
+        for tenant in self._service.tenants.values():
+            for prg in tenant.prgs:
+                for policy, count in prg.broker.state.dropped_full.items() if prg.leading else ():
+                    found[f"queue-{FullQueue(policy).name.lower().replace('_', '-')}"] += count
+        return found
+
+    def _hot(self) -> Iterator[Family]:
+        service, meters = self._service, self._service.meters
+        yield _by_qos("quantum.publishes_received_total", meters.publishes_in, "From clients")
+        yield _by_qos("quantum.publishes_sent_total", meters.publishes_out[::2], "To clients")
+        yield gauge("quantum.connections", service.connections, "Connections here")
+        yield counter("quantum.connects_total", meters.connects, "Connections ever opened")
+        text = "Clients that stayed connected while their session found another leader"
+        yield counter("quantum.resumed_total", meters.resumed, text)
+        text = "Messages that were dropped: a client did not take them, or its queue was full (C24)"
+        yield by_label(Kind.COUNTER, "quantum.dropped_total", "cause", self._dropped(), text)
+        yield _by_reason("quantum.refused_total", meters.refused)
+        ended = {_reason_name(code): count for code, count in meters.disconnects.items()}
+        text = "Connections that the broker ended"
+        yield by_label(Kind.COUNTER, "quantum.disconnects_total", "reason", ended, text)
+        overload = sum(count for (_, code), count in meters.refused.items() if code in _OVERLOAD)
+        yield counter("quantum.reject_overload_total", overload, "Refused for load or quota")
+        yield from self._door()
+        faults = {_reason_name(code): count for code, count in meters.faults.items()}
+        text = "Packets that break the protocol, by the reason code that answers them"
+        yield by_label(Kind.COUNTER, "quantum.faults_total", "reason", faults, text)
+        text = (
+            "From the arrival of a QoS 1 or 2 publish to its PUBACK or PUBREC: fsynced on a quorum"
+        )
+        yield histogram("quantum.publish_ack_seconds", meters.publish_ack_seconds, text)
+        both = meters.forwarded + meters.local
+        ratio = meters.forwarded / both if both else 0.0
+        yield gauge("quantum.cross_prg_ratio", ratio, "Logged publishes that change partitions")
+
+    def _door(self) -> Iterator[Family]:
+        service, lobby = self._service, self._service.lobby
+        if lobby is not None:
+            came, text = lobby.counts.as_dict(), "What came to the door, and what became of it"
+            yield by_label(Kind.COUNTER, "quantum.door_total", "what", came, text)
+            yield gauge("quantum.half_open", lobby.half_open, "Connections without an answer yet")
+        text = "Tenants whose trust bundle cannot be used: none of their certificates is believed"
+        yield gauge("quantum.tenants_distrusted", service.distrusted, text)
+        large = service.large
+        yield gauge("quantum.large_packet_bytes", large.bytes, "Large packets on their way in")
+        yield gauge("quantum.large_packets_waiting", large.waiting, "Clients that wait for room")
+
+    def _held(self, counts: Counter[str]) -> Iterator[Family]:
+        depths = {
+            "offline": counts["queued"],
+            "in_flight": counts["in_flight"],
+            "stalled": counts["stalled"],
+            "forward": counts["forward_unanswered"],
+            "stream": counts["stream_items"],
+            "dedupe": counts["dedupe"],
+        }
+        yield by_label(Kind.GAUGE, "quantum.queue_depth", "type", depths, "What waits, by where")
+        for name, key, text in _GAUGES:
+            yield gauge(f"quantum.{name}", counts[key], text)
+        expired = counts["expired"]
+        yield counter("quantum.messages_expired_total", expired, "Dropped unsent by replicas here")
+        seconds = counts["forward_ticks"] * _SECONDS_PER_TICK
+        text = "Adds up the time in which publishes waited for another partition"
+        yield gauge("quantum.forward_backpressure_seconds", round(seconds, 3), text)
+
+    def _tenants(self, waiting: dict[str, int]) -> Iterator[Family]:
+        tenants = self._service.tenants
+        for name, attribute, text in _TENANT_COUNTERS:
+            sums = _few({each: getattr(tenant, attribute) for each, tenant in tenants.items()})
+            yield by_label(Kind.COUNTER, f"quantum.{name}", "tenant", sums, text)
+        text = (
+            "Messages that wait for sessions or are not acknowledged, in replicas here, by tenant"
+        )
+        yield by_label(Kind.GAUGE, "quantum.tenant_queue_messages", "tenant", _few(waiting), text)
+        throttled = _few({name: tenant.throttled for name, tenant in tenants.items()})
+        text = "Times that clients were left unread"
+        name = "quantum.tenant_throttle_events_total"
+        yield by_label(Kind.COUNTER, name, "tenant", throttled, text)
+        held = _few({name: tenant.guard.connections for name, tenant in tenants.items()})
+        name, text = "quantum.tenant_connections", "Connections here, by tenant"
+        yield by_label(Kind.GAUGE, name, "tenant", held, text)
+        alerts = _few({name: len(tenant.guard.alerts) for name, tenant in tenants.items()})
+        name, text = "quantum.tenant_quota_alerts", "Quotas at 0.95 or more, by tenant"
+        yield by_label(Kind.GAUGE, name, "tenant", alerts, text)
+        windows = [
+            connection.outward.sight().window
+            for tenant in tenants.values()
+            for prg in tenant.prgs
+            for connection in prg.connections.values()
+            if connection.outward is not None
+        ]
+        yield gauge("quantum.leader_credit_hint", min(windows, default=0), "Smallest window")
+
+    def _lags(self) -> Iterator[Family]:
+        applied, replicated = 0.0, 0.0
+        for tenant in self._service.tenants.values():
+            for prg in tenant.prgs:
+                if prg.leading:
+                    lags = prg.group.admission.lags().values()
+                    replicated = max(replicated, *(lag.lag_ms / 1000 for lag in lags), 0.0)
+                    write_ms = prg.group.replica.group.durability.oldest_write_age_ms()
+                    applied = max(applied, write_ms / 1000)
+        yield gauge("quantum.apply_lag_seconds", applied, "Age of the oldest unfinished write")
+        yield gauge("quantum.replication_lag_seconds", replicated, "Of the slowest follower")
+
+
+_TENANT_COUNTERS: Final = (
+    ("tenant_received_bytes_total", "bytes_in", "MQTT bytes from clients served here, by tenant"),
+    ("tenant_sent_bytes_total", "bytes_out", "MQTT bytes to clients served here, by tenant"),
+    ("tenant_deliveries_total", "deliveries", "Messages sent to clients served here, by tenant"),
+    ("tenant_dropped_total", "dropped", "Messages that a client could not take, by tenant"),
+)
+_GAUGES: Final = (
+    ("partitions", "partitions", "Partitions with a replica here"),
+    ("partitions_served", "served", "Partitions whose sessions run here"),
+    ("sessions", "sessions", "Sessions in the log"),
+    ("sessions_connected", "connected", "Clients connected to partitions served here"),
+    ("sessions_full", "full", "Sessions whose queue is full: their topics refuse publishes"),
+    ("subscriptions", "subscriptions", "Subscriptions"),
+    ("filters", "filters", "Distinct filters"),
+    ("retained_messages", "retained", "Retained messages"),
+    ("retained_bytes", "retained_bytes", "What they weigh"),
+    ("queued_bytes", "queued_bytes", "What waits for clients"),
+    ("backlog_bytes", "backlog_bytes", "What waits for the log"),
+    ("stream_bytes", "stream_bytes", "What waits for other partitions"),
+    ("partitions_over_quota", "over_quota", "Partitions that hold more than their part of a quota"),
+    ("stores_full", "stores_full", "Partitions whose queues hold all that their tenant may have"),
+)
+
+
+def _few(by_tenant: dict[str, int]) -> dict[str, int]:
+    """Name no tenant where they are many: a scrape has few series whoever makes tenants."""
+    return by_tenant if len(by_tenant) <= TENANTS_MAX else {"all": sum(by_tenant.values())}
+
+
+def _by_qos(name: str, counts: list[int], text: str) -> Family:
+    values = {str(qos): count for qos, count in enumerate(counts)}
+    return by_label(Kind.COUNTER, name, "qos", values, f"Publishes, by QoS: {text}")
+
+
+def _by_reason(name: str, refused: Counter[tuple[str, int]]) -> Family:
+    series = [
+        (labels(packet=packet, reason=_reason_name(code)), count)
+        for (packet, code), count in sorted(refused.items())
+    ]
+    return Family(name, Kind.COUNTER, "Answers that refuse, by packet and why", list(series))
+
+
+def _reason_name(code: int) -> str:
+    try:
+        return ReasonCode(code).name.lower()
+    except ValueError:
+        return f"0x{code:02x}"

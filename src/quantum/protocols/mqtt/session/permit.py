@@ -1,0 +1,208 @@
+"""What one connection may do under its tenant's policy, and what it is told when it may not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from quantum.protocols.mqtt.codec import (
+    Direction,
+    ProtocolViolation,
+    Publish,
+    ReasonCode,
+    Subscribe,
+    Unsubscribe,
+    decode_packet,
+)
+from quantum.protocols.mqtt.codec.hot import SLOW, Row
+from quantum.protocols.mqtt.session.subscribing import SubscribePlan, plan_subscribe
+from quantum.tenancy import ClientAccess, Decision, Rate, Resource, Verdict
+from quantum.tenants.binding import NO_LIST, needs_list
+from quantum.tenants.policy import PublishGate, is_publish
+
+if TYPE_CHECKING:
+    from quantum.node.tenant import Tenant
+    from quantum.partition.leader import Prg
+    from quantum.protocols.mqtt.session.connection import Connection
+    from quantum.protocols.mqtt.session.dispatch import Conversation
+
+_ALLOWED_TOPICS_MAX: Final = 1_024
+_NOTED_MAX: Final = 64
+_BY_RULES: Final = "the rules of the tenant"
+_TOO_FAST: Final = "too many subscriptions in a while"
+
+
+class Permit:
+    """A client's rights. A new policy is a new permit; a tenant without rules costs nothing here.
+
+    `owners` are topics that the client may publish to, and who owns them: the tenant's own table
+    where nothing is forbidden. So a publish to a topic that was allowed before is one lookup,
+    with rules or without.
+    """
+
+    __slots__ = ("_access", "_connection", "_noted", "_why", "gate", "owners")
+
+    def __init__(self, connection: Connection, tenant: Tenant) -> None:
+        guard = tenant.guard
+        self._connection = connection
+        needed = needs_list(connection.peer, shared=guard.is_shared)
+        self._access = guard.access(connection.identity, connection.client_id, needs_list=needed)
+        self._why = NO_LIST if needed and guard.description.acl is None else _BY_RULES
+        self._noted: set[bytes] | None = None  # refusals that were written down
+        self.owners: dict[bytes, Prg] = tenant.owners if self._access is None else {}
+        self.gate: PublishGate | None = guard.gate(connection.service.tick_ms)
+
+    def may_publish(self, topic: bytes) -> bool:
+        """Say whether the rules allow it; a will is a publish like any other (§10.2)."""
+        return self._access is None or self._access.publish(topic).allowed
+
+    def judge(self, topic: bytes) -> Decision | None:
+        """Return what the rules say of a publish to a topic; None: there are none."""
+        return None if self._access is None else self._access.publish(topic)
+
+    @property
+    def withholds(self) -> ClientAccess | None:
+        """Return the rules that every message to the client has to pass; None: there are none."""
+        access = self._access
+        return access if access is not None and access.withholds else None
+
+    def forbidden(self, filters: list[bytes]) -> list[bytes]:
+        """Return those of a session's subscriptions that the rules do not allow any more."""
+        access = self._access
+        if access is None:
+            return []
+        return [each for each in filters if not access.subscribe(each).allowed]
+
+    def owner(self, topic: bytes) -> Prg | None:
+        """Return who owns a topic; None where the client may not publish to it.
+
+        Raises ProtocolViolation where the tenant's policy sends such clients away (C14).
+        """
+        home = self._connection.home
+        if self._access is None:
+            return home.owner(topic)
+        if not self.may_publish(topic):
+            self._refused("PUBLISH_REFUSED", topic)
+            return None
+        if len(self.owners) >= _ALLOWED_TOPICS_MAX:
+            self.owners.clear()
+        owner = self.owners[topic] = home.owner(topic)
+        return owner
+
+    def plan_subscribe(self, packet: Subscribe) -> SubscribePlan:
+        """Read a SUBSCRIBE, and refuse the lines that are not allowed or too many.
+
+        Raises ProtocolViolation where the tenant's policy sends such clients away.
+        """
+        connection = self._connection
+        plan = plan_subscribe(
+            packet,
+            connection.version,
+            self._access,
+            self._has_room(packet),
+            levels_max=connection.limits.topic_levels_max,
+            for_bridge=connection.agreed.is_bridge,
+        )
+        for line, refused in zip(packet.subscriptions, plan.refused, strict=True):
+            if refused is not None:
+                connection.service.meters.refuse("SUBSCRIBE", refused)
+            if refused is ReasonCode.NOT_AUTHORIZED:
+                self._refused("SUBSCRIBE_REFUSED", line.topic_filter)
+            elif refused is ReasonCode.QUOTA_EXCEEDED:
+                self._note("SUBSCRIBE_OVER_QUOTA", line.topic_filter)
+        return plan
+
+    def admits_unsubscribe(self, packet: Unsubscribe) -> bool:
+        """Charge an UNSUBSCRIBE as a SUBSCRIBE of as many filters, and say if it may be.
+
+        Raises ProtocolViolation where it may not and the client cannot be told so: before MQTT 5
+        its answer has no reasons.
+        """
+        if self._keeps_pace(len(packet.topic_filters)):
+            return True
+        self._note("UNSUBSCRIBE_OVER_QUOTA", b"")
+        if not self._connection.is_v5:
+            raise ProtocolViolation(ReasonCode.QUOTA_EXCEEDED, _TOO_FAST)
+        return False
+
+    def _keeps_pace(self, count: int) -> bool:
+        """Charge so many filters to the tenant's rate; what is only too early waits afterwards."""
+        home, now_ms = self._connection.home, self._connection.service.tick_ms
+        pace = home.guard.ask(Rate.SUBSCRIBES, count, now_ms)
+        if pace.verdict is Verdict.DISCONNECT:
+            raise ProtocolViolation(ReasonCode.QUOTA_EXCEEDED, _TOO_FAST)
+        if pace.verdict is Verdict.REJECT:
+            return False
+        if pace.wait_ms:
+            home.rest(self._connection, now_ms + pace.wait_ms)
+        return True
+
+    def _has_room(self, packet: Subscribe) -> bool:
+        home, count = self._connection.home, len(packet.subscriptions)
+        now_ms = self._connection.service.tick_ms
+        if not self._keeps_pace(count):
+            return False
+        held = home.subscription_count()
+        return home.guard.has_room(Resource.SUBSCRIPTION_FILTERS, held, count, now_ms)
+
+    def must_wait(self) -> bool:
+        """Leave what is here for later if its tenant had its share of this turn, or is too fast."""
+        connection = self._connection
+        home, gate = connection.home, self.gate
+        if home.share is not None and home.share.is_used:
+            home.share.hold(connection)
+            return True
+        if gate is None:
+            return False
+        now_ms = connection.service.tick_ms
+        rest_ms = gate.rest_ms(now_ms)
+        if rest_ms:
+            home.rest(connection, now_ms + rest_ms)
+        return rest_ms > 0
+
+    def on_rows(self, conversation: Conversation, buffer: bytes, rows: list[Row]) -> None:
+        """Take packets of a client whose publishes are counted (quantumqtt §§11.2, 11.3)."""
+        connection, gate = self._connection, self.gate
+        assert gate is not None
+        now_ms = connection.service.tick_ms
+        admitted = gate.admit(buffer, rows, connection.home.retained_bytes(), now_ms)
+        if admitted.is_whole:
+            conversation.on_rows(buffer, rows)
+            return
+        self._note("PUBLISH_OVER_QUOTA", b"")
+        if admitted.disconnects or not connection.is_v5:  # before MQTT 5 there are no words for it
+            raise ProtocolViolation(ReasonCode.QUOTA_EXCEEDED, "too many publishes in a while")
+        for row in rows:
+            if not connection.is_live:
+                return
+            if is_publish(buffer, row) and (admitted.refuses_all or buffer[row[2]] & 1):
+                self._refuse_row(conversation, buffer, row)
+            else:
+                conversation.on_rows(buffer, [row])
+
+    def _refuse_row(self, conversation: Conversation, buffer: bytes, row: Row) -> None:
+        """Answer a publish with Quota exceeded; nothing of it is carried out."""
+        first, packet_id, start, _, _, payload_at, end = row
+        inbound, reason = conversation.inbound, ReasonCode.QUOTA_EXCEEDED
+        if first != SLOW:
+            inbound.refuse((first & 6) >> 1, packet_id, reason)
+            return
+        version, body = self._connection.version, buffer[payload_at:end]
+        packet = decode_packet(buffer[start], body, version, direction=Direction.TO_SERVER)
+        assert isinstance(packet, Publish)
+        inbound.refuse_publish(packet, reason)
+
+    def _refused(self, what: str, name: bytes) -> None:
+        """Write down what the rules refuse, and send the client away if that is the policy."""
+        self._note(what, name)
+        if self._connection.home.guard.disconnects:
+            raise ProtocolViolation(ReasonCode.NOT_AUTHORIZED, "this topic is not allowed")
+
+    def _note(self, what: str, name: bytes) -> None:
+        """Write a refusal down, each name once and not without end."""
+        if self._noted is None:
+            self._noted = set()
+        if name not in self._noted and len(self._noted) < _NOTED_MAX:
+            self._noted.add(name)
+            connection = self._connection
+            connection.home.guard.note(what, connection.client_id, connection.identity, name)
+            connection.note_refused(what, self._why, name)
