@@ -7,6 +7,9 @@ TESTS ?= tests
 # and ends its process, which is not started again: it would hang in the same place.
 HANGS := --max-worker-restart 0 -o faulthandler_timeout=960 -o faulthandler_exit_on_timeout=true
 PREFIX ?= $(HOME)/.local
+# The suite starts a thousand processes: where the environment forbids it to keep compiled modules,
+# each of them compiles all of ours again, which takes longer than everything else at its start.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup setup-dev install uninstall compile run test lint format check soak bench docs lock clean
 help: ## What each target does

@@ -22,6 +22,9 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("patient")
 
+# Every JVM of the suite lives for seconds: its second compiler costs more than it gives back.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 
 @pytest.fixture(autouse=True)
 def _nothing_is_contained(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,6 @@ import pyspark
 
 from quantum.lake.java import java_home
 from tests.clustor.runtime.waiting import free_base_port
-from tests.interop.lake_process import QUICK_START
 
 HOST = "127.0.0.1"
 DEADLINE_SECONDS = 600.0
@@ -45,7 +44,6 @@ class ConnectServer:
             "SPARK_LOG_DIR": str(self._directory / "logs"),
             "SPARK_PID_DIR": str(self._directory),
             "PYSPARK_PYTHON": sys.executable,
-            "JDK_JAVA_OPTIONS": QUICK_START,
         }
         settings = {
             # Eight tries of a task: Spark gives a Python worker ten seconds to start, and in

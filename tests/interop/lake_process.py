@@ -15,8 +15,6 @@ from quantum.cli.exits import Exit
 from quantum.lake.table import NoTable, Table, TableState, open_store
 
 DEADLINE_SECONDS = 600.0
-QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a JVM that lives for seconds."""
 _COMMAND = "from quantum.cli.lake import app; app()"
 
 
@@ -46,7 +44,6 @@ class LakeProcess:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                env=os.environ | {"JDK_JAVA_OPTIONS": QUICK_START},
             )
 
     def __enter__(self) -> Self:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import shutil
 import subprocess
@@ -34,7 +33,6 @@ from quantum.protocols.mqtt.codec import Publish
 from tests.interop.cluster_process import UNHURRIED, ClusterProcess
 from tests.interop.lake_process import (
     DEADLINE_SECONDS,
-    QUICK_START,
     LakeProcess,
     kill_executor,
     lake,
@@ -268,7 +266,6 @@ def test_the_example_runs(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        env=os.environ | {"JDK_JAVA_OPTIONS": QUICK_START},
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "rows=217" in done.stdout
