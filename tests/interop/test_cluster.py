@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import statistics
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,21 @@ from tests.interop.cluster_process import ClusterProcess
 WORKERS = 6
 KEYS = 4
 BUDGET = 5_000_000
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
+    """Three nodes whose leaders are killed and come back: each test has keys of its own."""
+    with ClusterProcess(tmp_path_factory.mktemp("three") / "cluster") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
+    """One node, for what needs no other: each test has keys of its own."""
+    with ClusterProcess(tmp_path_factory.mktemp("one") / "cluster", nodes=1) as running:
+        running.wait_for_leader()
+        yield running
 
 
 class Load:
@@ -130,9 +145,10 @@ def report(seconds: list[float]) -> None:
     print(f"\nseconds to a new leader: median {statistics.median(seconds):.2f} ({listed})")
 
 
-async def test_no_acknowledged_write_is_lost_when_leaders_are_killed(tmp_path: Path) -> None:
-    with ClusterProcess(tmp_path / "cluster") as cluster:
-        report(await kill_leaders(cluster, 5))
+async def test_no_acknowledged_write_is_lost_when_leaders_are_killed(
+    cluster: ClusterProcess,
+) -> None:
+    report(await kill_leaders(cluster, 5))
 
 
 @pytest.mark.soak
@@ -216,67 +232,63 @@ async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     writer.close()
 
 
-async def test_a_write_whose_reply_was_lost_is_applied_once(tmp_path: Path) -> None:
+async def test_a_write_whose_reply_was_lost_is_applied_once(node: ClusterProcess) -> None:
     """Sent again and again, a compare-and-set that succeeded answers that it succeeded."""
-    with ClusterProcess(tmp_path / "cluster", nodes=1) as cluster:
-        cluster.wait_for_leader()
-        proxy = LossyProxy(cluster.admin(1), cuts=3)
-        server = await asyncio.start_server(proxy.accept, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        addresses = [Address("127.0.0.1", port)] * 2  # two, so that it asks for no others
-        async with KvClient(addresses, timeout_seconds=180) as client:
-            reply = await client.cas_value(b"key", None, b"mine")
-            assert isinstance(reply, Written), reply
-            assert proxy.cuts == 0
-            record = await client.get(b"key")
-            assert record is not None and record.version == 1
-        await proxy.ended()
-        server.close()
+    proxy = LossyProxy(node.admin(1), cuts=3)
+    server = await asyncio.start_server(proxy.accept, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    addresses = [Address("127.0.0.1", port)] * 2  # two, so that it asks for no others
+    async with KvClient(addresses, timeout_seconds=180) as client:
+        reply = await client.cas_value(b"key", None, b"mine")
+        assert isinstance(reply, Written), reply
+        assert proxy.cuts == 0
+        record = await client.get(b"key")
+        assert record is not None and record.version == 1
+    await proxy.ended()
+    server.close()
 
 
-async def test_writes_in_doubt_are_settled_when_the_leader_is_killed(tmp_path: Path) -> None:
-    with ClusterProcess(tmp_path / "cluster") as cluster:
-        leader = cluster.wait_for_leader()
-        async with KvClient(cluster.admins(), timeout_seconds=180) as client:
-            await client.put(b"counter", b"0")
-            for value in range(60):
-                if value == 20:
-                    cluster.kill(leader)
-                reply = await client.cas_value(b"counter", b"%d" % value, b"%d" % (value + 1))
-                assert isinstance(reply, Written)
+async def test_writes_in_doubt_are_settled_when_the_leader_is_killed(
+    cluster: ClusterProcess,
+) -> None:
+    leader = cluster.wait_for_leader()
+    async with KvClient(cluster.admins(), timeout_seconds=180) as client:
+        await client.put(b"counter", b"0")
+        for value in range(60):
+            if value == 20:
+                cluster.kill(leader)
+            reply = await client.cas_value(b"counter", b"%d" % value, b"%d" % (value + 1))
+            assert isinstance(reply, Written)
 
 
-async def test_a_watch_sees_every_revision_once_and_in_order(tmp_path: Path) -> None:
-    with ClusterProcess(tmp_path / "cluster") as cluster:
-        leader = cluster.wait_for_leader()
-        seen: list[int] = []
+async def test_a_watch_sees_every_revision_once_and_in_order(cluster: ClusterProcess) -> None:
+    leader = cluster.wait_for_leader()
+    seen: list[int] = []
 
-        async def follow() -> None:
-            async with KvClient(cluster.admins(), timeout_seconds=180) as watcher:
-                async for found in watcher.watch([b"w-"], 0):
-                    seen.extend(record.mod_revision for record in found.events)
-                    if len(seen) >= 100:
-                        return
+    async def follow() -> None:
+        async with KvClient(cluster.admins(), timeout_seconds=180) as watcher:
+            async for found in watcher.watch([b"w-"], 0):
+                seen.extend(record.mod_revision for record in found.events)
+                if len(seen) >= 100:
+                    return
 
-        async with KvClient(cluster.admins(), timeout_seconds=180) as client:
-            following = asyncio.create_task(follow())
-            for value in range(100):
-                if value == 50:
-                    cluster.kill(leader)
-                await client.put(b"w-%d" % value, b"")
-            await asyncio.wait_for(following, 180)
-        assert seen == sorted(set(seen))
-        assert len(seen) == 100
+    async with KvClient(cluster.admins(), timeout_seconds=180) as client:
+        following = asyncio.create_task(follow())
+        for value in range(100):
+            if value == 50:
+                cluster.kill(leader)
+            await client.put(b"w-%d" % value, b"")
+        await asyncio.wait_for(following, 180)
+    assert seen == sorted(set(seen))
+    assert len(seen) == 100
 
 
-async def test_a_key_with_a_time_to_live_ends(tmp_path: Path) -> None:
-    with ClusterProcess(tmp_path / "cluster", nodes=1) as cluster:
-        cluster.wait_for_leader()
-        async with KvClient(cluster.admins(), timeout_seconds=180) as client:
-            await client.put(b"short", b"life", ttl_ms=1)
-            await client.put(b"long", b"life", ttl_ms=3_600_000)
-            async for found in client.watch([b"short"], 0):
-                if found.events and found.events[-1].is_delete:
-                    break
-            assert await client.get(b"short") is None
-            assert await client.get(b"long") is not None
+async def test_a_key_with_a_time_to_live_ends(node: ClusterProcess) -> None:
+    async with KvClient(node.admins(), timeout_seconds=180) as client:
+        await client.put(b"short", b"life", ttl_ms=1)
+        await client.put(b"long", b"life", ttl_ms=3_600_000)
+        async for found in client.watch([b"short"], 0):
+            if found.events and found.events[-1].is_delete:
+                break
+        assert await client.get(b"short") is None
+        assert await client.get(b"long") is not None

@@ -7,13 +7,16 @@ from its archive; where that is away, or nothing is left, the query says so and 
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import msgspec
+import pyarrow.parquet as pq
 import pytest
 from pyspark.errors.exceptions.base import PySparkException
 from pyspark.sql import SparkSession
@@ -128,6 +131,20 @@ def began(query: StreamingQuery) -> StreamingQuery:
     return query
 
 
+def committed_files(log: Path) -> list[str]:
+    """Name the files that count, as the log of Spark's sink has them: every tenth batch repeats
+    those before it, and what a batch left that was not committed is in none."""
+    batches = sorted((int(each.stem), each) for each in log.glob("[0-9]*"))
+    whole = max((nth for nth, each in batches if each.suffix == ".compact"), default=-1)
+    entries = [
+        json.loads(line)
+        for nth, each in batches
+        if nth >= whole
+        for line in each.read_text().splitlines()[1:]
+    ]
+    return [unquote(urlsplit(entry["path"]).path) for entry in entries if entry["action"] == "add"]
+
+
 class Stream:
     """A query from a cluster into Parquet, by name: the same name goes on where it stopped."""
 
@@ -174,7 +191,14 @@ class Stream:
         return sorted(rows, key=lambda row: (row[0], row[1] or 0))
 
     def names(self) -> Counter[bytes]:
-        return Counter(row[4] for row in self.rows() if row[3] != GAP)
+        """Count what was committed so far, without Spark: whoever waits asks often."""
+        found: Counter[bytes] = Counter()
+        for file in committed_files(self._out / "rows" / "_spark_metadata"):
+            rows = pq.read_table(file, columns=["row_kind", "payload"]).to_pylist()
+            found.update(
+                bytes(row["payload"] or b"").rstrip(b"\0") for row in rows if row["row_kind"] != GAP
+            )
+        return found
 
     def run(self) -> None:
         """Read all there is now. Raises what Spark does, but for a slow start of its worker."""
@@ -238,7 +262,7 @@ def test_a_stream_over_a_running_cluster(spark: SparkSession, tmp_path: Path) ->
         live = {"cluster": admins, "keys": f"directory:{data}"}
         seen = tmp_path / "seen"  # where this reader has the archive mounted
         seen.symlink_to(tmp_path / "archive")
-        both = {**live, "path": seen.as_uri(), "maxRecordsPerTrigger": "4"}
+        both = {**live, "path": seen.as_uri(), "maxRecordsPerTrigger": "8"}
         publisher, stream = Publisher(ports), Stream(spark, tmp_path / "both", **both)
 
         # Micro-batches, while clients publish and brokers are killed.
@@ -273,6 +297,7 @@ def test_a_stream_over_a_running_cluster(spark: SparkSession, tmp_path: Path) ->
         seen.symlink_to(tmp_path / "archive")
         until(lambda: has_run(stream, publisher), stream.names)
         assert {row[3] for row in stream.rows()} == {MESSAGE}
+        assert Counter(row[4] for row in stream.rows()) == stream.names()
 
         # Without an archive there is a gap, up to wherever the cluster has compacted by now.
         publisher.publish(numbered(b"last", 3))
