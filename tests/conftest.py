@@ -22,8 +22,13 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("patient")
 
-# Every JVM of the suite lives for seconds: its second compiler costs more than it gives back.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# Every JVM of the suite lives for seconds: its second compiler, and its look at Spark's classes
+# before it trusts them, cost more than they give back.
+os.environ.setdefault(
+    "JDK_JAVA_OPTIONS",
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+IgnoreUnrecognizedVMOptions "
+    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
+)
 
 
 @pytest.fixture(autouse=True)

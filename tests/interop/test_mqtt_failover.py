@@ -19,9 +19,9 @@ from tests.interop.cluster_process import ClusterProcess
 from tests.interop.machine import slowness
 from tests.interop.mqtt_places import HOST, all_served
 
-ROUNDS = 5
+ROUNDS = 3
 TRIES = 3
-"""A machine that is busy now and then may spoil five rounds; a slow takeover spoils all."""
+"""A machine that is busy now and then may spoil three rounds; a slow takeover spoils all."""
 GAP_SECONDS_MAX = 2.0
 DEADLINE_SECONDS = 180.0
 
