@@ -122,7 +122,9 @@ async def survive(
         assert contents(fold) == wanted
 
 
-@pytest.mark.parametrize(("store", "kills"), [("log", 20), ("sqlite", 20), ("rocksdb", 20)])
+# A store of RocksDB takes longer to open with each kill, while the bucket goes on changing:
+# eight catch what is not written, or not at once, as twenty do in ten times the time.
+@pytest.mark.parametrize(("store", "kills"), [("log", 20), ("sqlite", 20), ("rocksdb", 8)])
 async def test_every_kill_resumes_by_delta_and_the_fold_converges(
     nats_lab: NatsLab, nats_server: NatsServer, tmp_path: Path, store: str, kills: int
 ) -> None:
