@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
@@ -29,32 +33,53 @@ def test_nothing_acknowledged_is_lost_when_the_process_is_killed(
     keys = create_keyring(tmp_path)
     rng = Random(mode)
     acknowledged = 0
-    for _ in range(KILLS):
-        acknowledged = append_until_killed(tmp_path, mode, rng.randint(1, 120), acknowledged)
-        check(tmp_path, keys, acknowledged)
+    with appending(tmp_path, mode) as processes:
+        for _ in range(KILLS):
+            acknowledged = append_until_killed(processes, rng.randint(1, 120), acknowledged)
+            check(tmp_path, keys, acknowledged)
     assert acknowledged > 1_000
 
 
-def append_until_killed(root: Path, mode: IoWriterMode, acks: int, before: int) -> int:
-    """Let a process append until it was heard `acks` times, kill it, and drain what it said."""
+@contextmanager
+def appending(root: Path, mode: IoWriterMode) -> Iterator[subprocess.Popen[bytes]]:
+    """Who starts processes that append, one for each line that it is told."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.clustor.runtime.appending_process", str(root), mode.name],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        bufsize=0,
     )
-    assert process.stdout is not None
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def append_until_killed(processes: subprocess.Popen[bytes], acks: int, before: int) -> int:
+    """Let a process append until it was heard `acks` times, kill it, and drain what it said."""
+    assert processes.stdin is not None and processes.stdout is not None
+    processes.stdin.write(b"\n")
+    began, pid = _said(processes)
+    assert began == b"began"
     acknowledged = before
     try:
         for _ in range(acks):
-            line = process.stdout.readline()
-            assert line, f"the process ended by itself with {process.wait()}"
-            acknowledged = int(line)
+            words = _said(processes)
+            assert len(words) == 1, f"the process ended by itself: {words}"
+            acknowledged = int(words[0])
     finally:
-        process.kill()
-    # What it said before it died counts as well; a line that it did not finish does not.
-    rest = process.stdout.read().split(b"\n")[:-1]
-    process.wait()
-    process.stdout.close()
-    return int(rest[-1]) if rest else acknowledged
+        os.kill(int(pid), signal.SIGKILL)
+    # What it said before it died counts as well.
+    while len(words := _said(processes)) == 1:
+        acknowledged = int(words[0])
+    assert words == [b"ended", b"%d" % -signal.SIGKILL]
+    return acknowledged
+
+
+def _said(processes: subprocess.Popen[bytes]) -> list[bytes]:
+    assert processes.stdout is not None
+    return processes.stdout.readline().split()
 
 
 def check(root: Path, keys: KeyRing, acknowledged: int) -> None:
