@@ -8,7 +8,7 @@ from clustor.sim.run import run_scenario, run_seed, shrink
 from clustor.sim.scenario import Fault, FaultKind, Scenario
 from clustor.sim.timeline import Microseconds
 
-ORDINARY_SEEDS = 300
+ORDINARY_SEEDS = 150  # the first 26 meet every bug of `mutations` twice; `make soak` goes on
 SOAK_SEEDS = 10_000
 BLOCK = 10
 
