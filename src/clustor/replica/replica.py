@@ -440,6 +440,25 @@ class Replica:
 
     # Output.
 
+    @property
+    def has_news(self) -> bool:
+        """Whether `take` would bring anything that an input of a peer, a plan or a tick has caused.
+
+        A driver may leave a replica alone that has none. It need not ask after other inputs.
+        """
+        if not self.ready:
+            return self.failed is None or not self._failure_told
+        return (
+            (self._proposals.waiting > 0 and not self._writing.is_busy)
+            or self.group.has_output()
+            or bool(self._proposals.outcomes)
+            or self._disk.has_fresh
+            or self._reader.has_fresh
+            or self._read_gate.waits
+            or self._writing.waits
+            or self._snapshots.has_work
+        )
+
     def take(self, *, plan_later: bool = False) -> ReplicaOutput:
         """Return all that must happen now, once; equal inputs give equal outputs.
 

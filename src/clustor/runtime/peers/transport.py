@@ -68,6 +68,7 @@ class Reception:
         self._head = bytearray()
         self._stream: w.FrameStream | None = None
         self._body = bytearray()  # of a frame that comes in parts
+        self.frames = 0
         self.negotiated: w.Negotiated | None = None
 
     def receive(self, data: bytes) -> None:
@@ -101,6 +102,7 @@ class Reception:
 
     def _deliver(self, body: bytes) -> None:
         assert self.negotiated is not None
+        self.frames += 1
         for packet in w.decode_packets(body, self.negotiated.dialect):
             self._on_packet(packet)
 
@@ -165,7 +167,9 @@ class _Connection(asyncio.Protocol, ABC):
             if plain:
                 reception = self._reception
                 was_ready = reception.negotiated is not None
+                frames = reception.frames
                 reception.receive(plain)
+                self._owner.frames_received += reception.frames - frames
                 if not was_ready and self.ready:
                     self._stop_timeout()
                     self.became_ready()
@@ -297,6 +301,7 @@ class _Outbound(_Connection):
         for body in w.encode_batches(packets, negotiated.dialect):
             pieces.append(len(body).to_bytes(_PREFIX_BYTES, "little"))
             pieces.append(body)
+            self._owner.frames_sent += 1
         self.write(b"".join(pieces))
 
     @property
@@ -448,6 +453,8 @@ class Transport:
         self.on_lost = on_lost
         self.jitter = jitter
         self.chains = ChainReader()
+        self.frames_sent = 0
+        self.frames_received = 0
         self.bytes_received = 0
         """From all peers, since the beginning: whether it grows says whether more is to be read."""
         self._lines: dict[NodeId, Line] = {}
