@@ -475,8 +475,12 @@ class Node:
         missed_ms = gap_ms - expected_ms if gap_ms > GROUP_TICK_MS_MAX else 0
         age_ms = self.disk.age_ns() // 1_000_000
         for group in self.groups.values():
-            if not group.paused and group.replica.leads is leading:
-                group.answer_for(partial(self._tick_group, group, now_ms, missed_ms, age_ms))
+            if group.paused or group.replica.leads is not leading:
+                continue
+            try:
+                self._tick_group(group, now_ms, missed_ms, age_ms)
+            except Exception as error:  # noqa: BLE001  # its word rests on its admission, too
+                group.replica.fence(error)
         if now_ms >= self._lateness_due_ms:
             self._lateness_due_ms = now_ms + _LATENESS_MS
             lateness_ms = self.loop_watch.lateness_ms()
@@ -545,9 +549,10 @@ class Node:
         mode = self.disk.mode
         for completion in self.disk.completions():
             group = self._by_number[completion.partition.number]
-            group.answer_for(partial(group.completed, completion))
-            if group.paused:
-                continue
+            try:
+                group.completed(completion)
+            except Exception as error:  # noqa: BLE001  # what is durable is not known now
+                group.replica.fence(error)
             self._touch_news(group)
         if self.disk.mode is not mode:
             journal.warning("the disk now writes in mode %s", self.disk.mode.name)
@@ -620,8 +625,12 @@ class Node:
     def _write(self, outputs: list[tuple[HostedGroup, ReplicaOutput]]) -> None:
         for group, output in outputs:
             works = output.disk + group.replica.take_disk()
-            if works:
-                group.answer_for(partial(self._submit, group, works, alone=len(outputs) == 1))
+            if not works:
+                continue
+            try:
+                self._submit(group, works, alone=len(outputs) == 1)
+            except Exception as error:  # noqa: BLE001  # what is written is not known now
+                group.replica.fence(error)
 
     def _submit(self, group: HostedGroup, works: list[DiskWork], *, alone: bool) -> None:
         if group.submit(works, alone=alone) and group.replica.has_news:
