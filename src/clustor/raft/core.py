@@ -51,6 +51,7 @@ class Core:
         self.now_ms = now_ms
         self.hard = hard
         self.log = log
+        self.leads = False  # asked so often that it is kept beside the role
         self.role = Role.FOLLOWER
         self.leader_id: ReplicaId | None = None
         self.commit_index = max(log.base_index, hard.durable_commit_index)
@@ -110,8 +111,13 @@ class Core:
             self.set_hard(rejoin_epoch=None)
 
     @property
-    def leads(self) -> bool:
-        return self.role is Role.LEADER
+    def role(self) -> Role:
+        return self._role
+
+    @role.setter
+    def role(self, role: Role) -> None:
+        self._role = role
+        self.leads = role is Role.LEADER
 
     @property
     def is_voter(self) -> bool:

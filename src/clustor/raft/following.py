@@ -65,7 +65,8 @@ class Following:
             self._durability.claim_is_usable(message.wal_committed_index)
         if not appended:
             self._answer(message, ok=True)
-            self.acknowledge(message.sender)
+            if message.wal_committed_index < self.acknowledgeable() or core.damaged is not None:
+                self.acknowledge(message.sender)  # an ack may be lost: the leader lacks it still
 
     def _meets(self, message: AppendEntries) -> bool:
         prev = message.prev_log_index

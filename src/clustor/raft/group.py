@@ -378,6 +378,34 @@ class Group:
 
     # Output.
 
+    def has_output(self) -> bool:
+        """Say whether `take` has anything to give now; it is asked after every message.
+
+        What time alone brings (a proof or a record of members that is due again) is not counted:
+        it leaves with the next heartbeat, or with the answer to one.
+        """
+        core = self.core
+        if core.outbox or core.notes or core.role_change is not None or self.durability.waits:
+            return True
+        if core.reads_moved and self.access.waiting:
+            return True
+        if core.leads and self._leader_has_output():
+            return True
+        return (
+            self._apply_limit() > core.handed_index
+            or self.hold.has_output
+            or bool(self.access.answers)
+            or bool(self.repair.fetches)
+            or self.following.install is not None
+            or self.repair.write is not None
+            or self.snapshots.emit is not None
+            or self.snapshots.compacted is not None
+        )
+
+    def _leader_has_output(self) -> bool:
+        committed = self.core.wal_committed_index
+        return self.replication.has_output() or (committed > self._acked and self.hold.is_open)
+
     def take(self) -> Output:
         """Return all that must happen now, once; equal inputs give equal outputs."""
         core = self.core

@@ -36,6 +36,11 @@ class Hold:
         """Say whether every hard state that was given out is durable."""
         return self._seq == self._stored_seq
 
+    @property
+    def has_output(self) -> bool:
+        """Say whether a hard state is to be written, or what waited for one may leave."""
+        return self._core.hard is not self._given or (bool(self._held) and self.is_open)
+
     def take_hard_state(self) -> PersistHardState | None:
         hard = self._core.hard
         if hard is self._given or hard == self._given:

@@ -69,6 +69,17 @@ class Replication:
         self._heartbeat_now = True
         return self.read_seq
 
+    def has_output(self) -> bool:
+        """Say whether `fill` may make a message, or something waits that was asked for."""
+        core = self._core
+        if self._heartbeat_now or self.fetches or self.snapshot_sends:
+            return True
+        last = core.log.last_index
+        for replica_id, progress in core.progress.items():
+            if progress.next_index <= last and replica_id != core.id:
+                return True
+        return False
+
     def fill(self) -> None:
         """Make the messages that are due for every replica."""
         core = self._core

@@ -24,6 +24,11 @@ class DiskQueue:
     def __len__(self) -> int:
         return len(self._outstanding)
 
+    @property
+    def has_fresh(self) -> bool:
+        """Whether plans wait to be handed out."""
+        return bool(self._fresh)
+
     def submit(self, plan: Plan, done: Done, home: Home = Home.PARTITION) -> None:
         """Hand out a plan; `done` is called when the whole of it is durable.
 

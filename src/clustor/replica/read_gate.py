@@ -19,6 +19,11 @@ class ReadGate:
         self._granted: list[tuple[LogIndex, RequestId]] = []
         self._outcomes: list[ReadOutcome] = []
 
+    @property
+    def waits(self) -> bool:
+        """Whether a read was granted, or an answer waits to be taken."""
+        return bool(self._granted) or bool(self._outcomes)
+
     def ask(self, request_id: RequestId) -> None:
         self._asked[request_id] = None
 

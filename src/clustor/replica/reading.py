@@ -20,6 +20,11 @@ class Reader:
         self._fresh: list[DiskRead] = []
         self._outstanding: dict[ReadToken, tuple[Found, Failed]] = {}
 
+    @property
+    def has_fresh(self) -> bool:
+        """Whether jobs wait to be handed out."""
+        return bool(self._fresh)
+
     def submit(self, job: DiskJob, found: Found, failed: Failed) -> None:
         token = ReadToken(self._next_token)
         self._next_token += 1

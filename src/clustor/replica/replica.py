@@ -96,7 +96,8 @@ class Replica:
         self.failed: str | None = None
         self.is_damaged = False  # why it failed: bytes are not what was written
         self.fault = ""  # why it failed: an error of our own, in a driver that contains those
-        self._mending = True
+        self.ready = False
+        """Whether the first plan is durable and no disk has failed since."""
         self._disk = DiskQueue()
         self._reader = Reader()
         self._snapshots = Snapshots(
@@ -184,12 +185,7 @@ class Replica:
             self._writes_identity = False
             self._disk.submit(plan_identity(self.identity), self._mended, home=Home.NODE)
         else:
-            self._mending = False
-
-    @property
-    def ready(self) -> bool:
-        """Whether the first plan is durable and no disk has failed since."""
-        return not self._mending and self.failed is None
+            self.ready = self.failed is None
 
     @property
     def leads(self) -> bool:
@@ -246,7 +242,7 @@ class Replica:
     def propose(self, request_id: RequestId, command: bytes) -> None:
         """Let a command wait for the next entry; its outcome comes with an output."""
         core = self.group.core
-        if core.role is Role.LEADER and self.failed is None and not self._mending:
+        if core.leads and self.ready:
             self._proposals.add(request_id, command)
         else:
             self._proposals.outcomes.append(NotLeader([request_id], self.leader_id))
@@ -429,6 +425,7 @@ class Replica:
             return
         was_leading = self.leads
         self.failed = reason
+        self.ready = False
         self.log.fence(reason)
         self._disk.abandon()
         self._writing.abandon()
@@ -439,6 +436,25 @@ class Replica:
             self._role = RoleChange(Role.FOLLOWER, self.group.core.hard.term, None, reason)
 
     # Output.
+
+    @property
+    def has_news(self) -> bool:
+        """Whether `take` would bring anything that an input of a peer, a plan or a tick has caused.
+
+        A driver may leave a replica alone that has none. It need not ask after other inputs.
+        """
+        if not self.ready:
+            return self.failed is None or not self._failure_told
+        return (
+            (self._proposals.waiting > 0 and not self._writing.is_busy)
+            or self.group.has_output()
+            or bool(self._proposals.outcomes)
+            or self._disk.has_fresh
+            or self._reader.has_fresh
+            or self._read_gate.waits
+            or self._writing.waits
+            or self._snapshots.has_work
+        )
 
     def take(self, *, plan_later: bool = False) -> ReplicaOutput:
         """Return all that must happen now, once; equal inputs give equal outputs.

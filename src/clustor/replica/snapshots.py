@@ -84,6 +84,15 @@ class Snapshots:
         """Return how many chunks an installation lacks, and how many it has; 0 where none runs."""
         return (0, 0) if self._installing is None else self._installing.progress()
 
+    @property
+    def has_work(self) -> bool:
+        """Whether something of a snapshot waits to begin, to be sent or to be asked for."""
+        if self.transfers:
+            return True
+        if self._shelf.busy:
+            return self._installing is not None and bool(self._installing.wants)
+        return self._install_waits is not None or self._emit_waits is not None
+
     # Inputs.
 
     def tick(self, now_ms: int, machine: StateMachine) -> None:

@@ -36,6 +36,11 @@ class Writing:
         return self._batches_out >= self._batches_out_max
 
     @property
+    def waits(self) -> bool:
+        """Whether batches wait for others to be written with them."""
+        return bool(self._delaying)
+
+    @property
     def may_delay(self) -> bool:
         """Whether batches may be made to wait: Group-Fsync is in force, or some wait still."""
         mode = self._group.core.hard.durability_mode

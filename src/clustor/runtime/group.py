@@ -82,8 +82,9 @@ class HostedGroup:
         """Where they are timed, if anywhere."""
         self.loop_watch: LoopWatch | None = None
         """Where it is noted what the device took, and what we did."""
-        self._replica: FencedReplica | None = None
-        self._admission: Admission | None = None
+        self.replica: FencedReplica
+        self.admission: Admission
+        """Who asks it before `Replica.propose` is told when to slow down, and why."""
         self._last_note: Note | None = None
         self.rolled_back = ""
         """Why the last change of members that this replica led was given up."""
@@ -98,17 +99,6 @@ class HostedGroup:
         self.quarantine: QuarantineView | None = None
         """Set from the first doubt about its bytes until a repair is over."""
         self._opening: _Opening | None = None
-
-    @property
-    def replica(self) -> FencedReplica:
-        assert self._replica is not None, "not opened"
-        return self._replica
-
-    @property
-    def admission(self) -> Admission:
-        """Who asks it before `Replica.propose` is told when to slow down, and why."""
-        assert self._admission is not None, "not opened"
-        return self._admission
 
     def numbers(self) -> tuple[int, int]:
         """Return the disk's numbers of both directories, by which completions find this group."""
@@ -209,8 +199,8 @@ class HostedGroup:
         self._use(replica)
 
     def _use(self, replica: FencedReplica) -> None:
-        self._replica = replica
-        self._admission = Admission(replica, self._how.flow)
+        self.replica = replica
+        self.admission = Admission(replica, self._how.flow)
 
     def say(self, note: Note) -> None:
         """Write a note to the journal, unless it only repeats the last one."""

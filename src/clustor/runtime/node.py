@@ -51,7 +51,7 @@ from clustor.runtime.disk.checks import DiskChecked
 from clustor.runtime.disk.policy import DiskRoom
 from clustor.runtime.group import HostedGroup
 from clustor.runtime.members import record_membership
-from clustor.runtime.peers.raft_wire import from_packet, to_packet
+from clustor.runtime.peers.raft_wire import EncodedEntries, from_packet, to_packet
 from clustor.runtime.peers.snapshot_pace import SnapshotPace
 from clustor.runtime.peers.transport import Transport
 from clustor.runtime.pki.identity import NodeId, spiffe_uri
@@ -397,6 +397,11 @@ class Node:
             self._touched[group] = None
         self.turn_soon()
 
+    def _touch_news(self, group: HostedGroup) -> None:
+        """Touch a group if what it was just given has left it anything to say."""
+        if group not in self._touched and group.replica.has_news:
+            self.touch(group)
+
     def pause(self, group: HostedGroup, *, paused: bool) -> None:
         """Let one group hang, or go on: a fault that tests and drills inject."""
         group.paused = paused
@@ -437,13 +442,10 @@ class Node:
         if self.duties is not None:
             contained.run("duties", "", partial(self.duties.on_tick, now_ms))
         if self.watch is not None:
-            contained.run("telemetry", "", lambda: self._look_on(now_ms))
-        self.turn_soon()
+            contained.run("telemetry", "", partial(self.watch.on_tick, now_ms))
+        if self._ticks % GROUP_TICKS == 0:
+            self.turn_soon()  # whatever a tick staged without a word leaves now
         self.loop_watch.ran("tick", began_ns)
-
-    def _look_on(self, now_ms: int) -> None:
-        if self.watch is not None:
-            self.watch.on_tick(now_ms)
 
     def _read_first(self) -> None:
         """Let a late tick of those who follow wait until the sockets were read: a leader that
@@ -473,8 +475,12 @@ class Node:
         missed_ms = gap_ms - expected_ms if gap_ms > GROUP_TICK_MS_MAX else 0
         age_ms = self.disk.age_ns() // 1_000_000
         for group in self.groups.values():
-            if not group.paused and group.replica.leads is leading:
-                group.answer_for(partial(self._tick_group, group, now_ms, missed_ms, age_ms))
+            if group.paused or group.replica.leads is not leading:
+                continue
+            try:
+                self._tick_group(group, now_ms, missed_ms, age_ms)
+            except Exception as error:  # noqa: BLE001  # its word rests on its admission, too
+                group.replica.fence(error)
         if now_ms >= self._lateness_due_ms:
             self._lateness_due_ms = now_ms + _LATENESS_MS
             lateness_ms = self.loop_watch.lateness_ms()
@@ -484,11 +490,16 @@ class Node:
     def _tick_group(
         self, group: HostedGroup, now_ms: int, missed_ms: int, device_age_ms: int
     ) -> None:
-        group.replica.tick(now_ms, missed_ms=missed_ms, device_age_ms=device_age_ms)
+        replica = group.replica
+        was_behind = replica.is_behind  # a tick applies some of it, which the service must see
+        replica.tick(now_ms, missed_ms=missed_ms, device_age_ms=device_age_ms)
         news = group.admission.tick(now_ms)
         if news is not None:
             journal.warning("group %d: %s", group.partition_id, news)
-        self.touch(group)
+        if was_behind:
+            self.touch(group)
+        else:
+            self._touch_news(group)
 
     def _watch_disk(self, now_ms: int) -> None:
         """Ask the disk what is free, and tell every group before one of them needs more."""
@@ -524,6 +535,8 @@ class Node:
             if message is None:
                 return
             group.replica.receive(message)
+            self._touch_news(group)
+            return
         self.touch(group)
 
     def _on_lost(self, peer: NodeId) -> None:
@@ -536,8 +549,11 @@ class Node:
         mode = self.disk.mode
         for completion in self.disk.completions():
             group = self._by_number[completion.partition.number]
-            group.answer_for(partial(group.completed, completion))
-            self.touch(group)
+            try:
+                group.completed(completion)
+            except Exception as error:  # noqa: BLE001  # what is durable is not known now
+                group.replica.fence(error)
+            self._touch_news(group)
         if self.disk.mode is not mode:
             journal.warning("the disk now writes in mode %s", self.disk.mode.name)
             for group in self.groups.values():
@@ -554,9 +570,10 @@ class Node:
         self._give_outputs()
         while self._touched and time.monotonic_ns() - began_ns < TURN_NS_MAX:
             self._give_outputs()
-        self._catch_up()
-        for service in self._services:
-            service.flush()
+        if self._behind:
+            self._catch_up()
+            for service in self._services:
+                service.flush()
         if self._touched or self._behind:
             self.turn_soon()
         self.disk.look()
@@ -579,6 +596,7 @@ class Node:
         the disk itself, the peers get their messages first, and write while we do; otherwise the
         disk gets its work first, because to wake a peer may cost us the processor.
         """
+        self.loop_watch.turns += 1
         for service in self._services:
             service.prepare()
         touched, self._touched = self._touched, {}
@@ -587,10 +605,14 @@ class Node:
         if not waits:
             self._write(outputs)
         for group, output in outputs:
-            group.answer_for(partial(self._carry_out, group, output))
+            try:
+                self._carry_out(group, output)
+            except Exception as error:  # noqa: BLE001  # what it has told clients is not known now
+                group.replica.fence(error)
             if output.more:
                 self.touch(group)
-        self._behind |= touched
+            if group.replica.is_behind:
+                self._behind[group] = None
         if self._pace.waiting:
             for partition, target, chunk in self._pace.take(self.now_ms()):
                 self._send_transfer(self.groups[partition], target, chunk)
@@ -603,11 +625,15 @@ class Node:
     def _write(self, outputs: list[tuple[HostedGroup, ReplicaOutput]]) -> None:
         for group, output in outputs:
             works = output.disk + group.replica.take_disk()
-            if works:
-                group.answer_for(partial(self._submit, group, works, alone=len(outputs) == 1))
+            if not works:
+                continue
+            try:
+                self._submit(group, works, alone=len(outputs) == 1)
+            except Exception as error:  # noqa: BLE001  # what is written is not known now
+                group.replica.fence(error)
 
     def _submit(self, group: HostedGroup, works: list[DiskWork], *, alone: bool) -> None:
-        if group.submit(works, alone=alone):
+        if group.submit(works, alone=alone) and group.replica.has_news:
             self._touched[group] = None
 
     def _carry_out(self, group: HostedGroup, output: ReplicaOutput) -> None:
@@ -625,7 +651,10 @@ class Node:
         self._hosted_by[group.partition_id].on_output(group, output)
         group.admission.measure()
         if self.watch is not None:
-            contained.run("telemetry", "", partial(self.watch.on_output, group, output))
+            try:
+                self.watch.on_output(group, output)
+            except Exception as error:  # noqa: BLE001  # nothing depends on it
+                contained.caught("telemetry", "", error)
         if output.delay is not None:
             began, delay = self._loop.time(), output.delay
             self._loop.call_later(
@@ -675,8 +704,10 @@ class Node:
     def _send(self, group: HostedGroup, output: ReplicaOutput) -> None:
         partition = group.partition_id
         epoch = group.replica.group.core.message_epoch
+        encoded = EncodedEntries()
         for target, message in output.messages:
-            self.transport.send(NodeId(target), to_packet(partition, target, message, epoch))
+            packet = to_packet(partition, target, message, epoch, encoded)
+            self.transport.send(NodeId(target), packet)
 
     def send_service(self, number: int, peer: NodeId, data: bytes) -> None:
         """Let bytes leave for a peer's service with this turn; they may be lost, or come late.

@@ -210,7 +210,10 @@ class Seat:
 
     def turn(self) -> None:
         """Take what the replica wants, and carry it out."""
+        has_news = self.running.has_news
         output = self.running.take(plan_later=True)
+        if not has_news:
+            self._check_nothing(output)
         self.judge.on_output(self, output)
         if self.members_before[-1] is not self.running.group.core.config:
             self.members_before.append(self.running.group.core.config)
@@ -231,6 +234,13 @@ class Seat:
         if output.failed is not None:
             cluster.trace("failed", self.node.id, self.group)
             self.cluster.restart_later(self.node, power_lost=self.rng.random() < 0.3)
+
+    def _check_nothing(self, output: ReplicaOutput) -> None:
+        """A driver leaves a replica alone that says it has no news: then nothing may wait there."""
+        said = (output.messages, output.disk, output.disk_reads, output.transfers, output.replies)
+        more = (output.reads, output.snapshot_sends, output.notes, output.role, output.failed)
+        if any(said) or any(each for each in more) or output.more or self.running.is_behind:
+            raise PromiseBroken(f"{self.replica_id} had something to say, and denied it")
 
     def _later(self, delay: int, action: Callable[[], None]) -> None:
         life = self.life

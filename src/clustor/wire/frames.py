@@ -88,6 +88,11 @@ class FrameStream:
         self._offset = 0  # bytes of it that were handed over, < _body_bytes while under way
 
     @property
+    def is_between_frames(self) -> bool:
+        """Whether nothing is held: the next bytes begin a frame."""
+        return not self._buffer and not self._body_bytes
+
+    @property
     def held_bytes(self) -> int:
         return len(self._buffer)
 

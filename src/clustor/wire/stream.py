@@ -15,16 +15,23 @@ Everything that waits for one peer, of all groups, goes as one batch in one fram
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
+from . import hot
 from .codec import codec_of
 from .envelopes import Envelope, EnvelopeHeader
 from .errors import WireBodyTooLarge, WireBodyTooShort, WireMisuse, WireUnknownField
 from .fields import BYTES, U32, U64, Repeated
 from .handshake import Handshake
-from .messages import DurabilityAck, RaftMessage, SystemEntry
+from .messages import (
+    AppendEntriesRequest,
+    AppendEntriesResponse,
+    DurabilityAck,
+    RaftMessage,
+    SystemEntry,
+)
 from .table import BATCH_ID, ROW_BY_CLASS, Family, Row, row_of_id
 from .types import (
     BASELINE,
@@ -109,6 +116,38 @@ def decode_system_entry(message_id: int, payload: Buffer) -> SystemEntry:
 
 def encode_packet(packet: Packet, dialect: Dialect = BASELINE) -> bytes:
     """Return the frame body that carries one message."""
+    encoded = _encode_hot(packet, dialect)
+    if encoded is not None and len(encoded) <= dialect.body_bytes_max:
+        return encoded
+    return encode_any_packet(packet, dialect)
+
+
+def _encode_hot(packet: Packet, dialect: Dialect) -> bytes | None:
+    """Encode one of the messages of every round; None: the general codec shall do it."""
+    message, route = packet.message, packet.route
+    if type(message) not in _HOT_KINDS:
+        return None
+    fields = (
+        route.partition_id,
+        route.source_replica_id,
+        route.target_replica_id,
+        route.term,
+        route.durability_mode_epoch,
+    )
+    if isinstance(message, AppendEntriesRequest):
+        return hot.encode_append(fields, message, dialect)
+    if isinstance(message, AppendEntriesResponse):
+        return hot.encode_response(fields, message, dialect)
+    assert isinstance(message, DurabilityAck)
+    return hot.encode_ack(fields, message, dialect)
+
+
+_HOT_KINDS = frozenset({AppendEntriesRequest, AppendEntriesResponse, DurabilityAck})
+"""A RepairingAck is a DurabilityAck too, but another message."""
+
+
+def encode_any_packet(packet: Packet, dialect: Dialect = BASELINE) -> bytes:
+    """Return the frame body that carries one message, by the codec that its fields declare."""
     row = _row_of(packet.message)
     if not row.on_stream:
         raise WireMisuse("not a message of the stream", message=row.name)
@@ -128,6 +167,23 @@ def encode_packet(packet: Packet, dialect: Dialect = BASELINE) -> bytes:
 
 def decode_packet(body: Buffer, dialect: Dialect = BASELINE) -> Packet:
     """Return the one message of a frame body that is not a batch, or raise a WireError."""
+    decode = _HOT_DECODERS.get(body[0]) if body else None
+    if decode is not None and len(body) - _HEADER_BYTES <= dialect.body_bytes_max:
+        found = decode(body, dialect)
+        if found is not None:
+            return Packet(Route(*found[0]), found[1])
+    return decode_any_packet(body, dialect)
+
+
+_HOT_DECODERS: dict[int, Callable[[Buffer, Dialect], tuple[Any, Any] | None]] = {
+    hot.APPEND_ID: hot.decode_append,
+    hot.RESPONSE_ID: hot.decode_response,
+    hot.ACK_ID: hot.decode_ack,
+}
+
+
+def decode_any_packet(body: Buffer, dialect: Dialect = BASELINE) -> Packet:
+    """Return the one message of a frame body, by the codec that its fields declare."""
     row = _stream_row(body)
     _check_cap(row, len(body) - _HEADER_BYTES, dialect)
     route, offset = _ROUTE.read(body, 1, dialect)

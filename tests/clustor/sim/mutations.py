@@ -286,6 +286,16 @@ def _rejoin_under_the_old_id(patch: Patch) -> None:
     patch.setattr("clustor.replica.replica.prepare_rejoin", rejoin)
 
 
+def _a_hard_state_is_no_news(patch: Patch) -> None:
+    """What waited for a hard state stays behind until something else has to be said."""
+    patch.setattr(Hold, "has_output", property(lambda _: False))
+
+
+def _a_write_is_no_news(patch: Patch) -> None:
+    """A driver would leave a replica alone whose snapshot waits to be written."""
+    patch.setattr(DiskQueue, "has_fresh", property(lambda _: False))
+
+
 MUTATIONS = (
     Mutation(
         "a vote in a known term is not persisted",
@@ -328,4 +338,6 @@ MUTATIONS = (
     Mutation("a lost term means that nothing happened", _lost_means_refused),
     Mutation("reservations are not durable", _reservations_are_not_durable),
     Mutation("a rejoined log keeps the old id", _rejoin_under_the_old_id),
+    Mutation("a durable hard state is no news", _a_hard_state_is_no_news),
+    Mutation("a plan for the disk is no news", _a_write_is_no_news),
 )

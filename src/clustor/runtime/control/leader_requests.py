@@ -178,6 +178,11 @@ class Desk:
         self._confirming.append((asker, question.number))
         self.node.touch(self.group)
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether somebody waits for a round of the quorum."""
+        return bool(self._confirming)
+
     def prepare(self) -> None:
         """Let everybody who asked in this turn wait for one round of the quorum."""
         if not self._confirming:

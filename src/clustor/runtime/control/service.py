@@ -357,8 +357,10 @@ class ControlService:
     # What the node calls, for the control plane's own group.
 
     def prepare(self) -> None:
-        self.group.answer_for(self._desk.prepare)
-        self._tell_some()
+        if self._desk.is_asked:
+            self.group.answer_for(self._desk.prepare)
+        if self._to_tell:
+            self._tell_some()
 
     def on_output(self, group: HostedGroup, output: ReplicaOutput) -> None:
         """Answer, let watchers of the store see what is new, and fold it."""

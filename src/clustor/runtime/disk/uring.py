@@ -110,8 +110,13 @@ class UringDisk:
 
     @property
     def is_quick(self) -> bool:
-        """Whether a small plan that is submitted `alone` would be run at once now."""
-        return self._pace.is_quick and self._is_idle()
+        """Whether a small plan that is submitted `alone` would be run at once now.
+
+        Nothing is under way then, and nothing over that the owner was not told of.
+        """
+        if self._chains or self._ready or self._done or not self._pace.is_quick:
+            return False
+        return not self._beside
 
     def fileno(self) -> int:
         """Return an eventfd that is readable while completions wait."""
@@ -144,10 +149,6 @@ class UringDisk:
         self._ready.append(job)
         self._settle()
         return None
-
-    def _is_idle(self) -> bool:
-        """Say whether nothing is under way, and nothing over that the owner was not told of."""
-        return not (self._chains or self._ready or self._done or self._beside)
 
     def _run_here(self, partition: Partition, plan: Plan, token: PlanToken) -> Completion:
         """Run a plan with blocking calls; the disk is idle."""

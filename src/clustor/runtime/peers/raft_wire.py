@@ -27,21 +27,45 @@ _NO_ANNOTATION: Final = words.VoteAnnotation.NONE
 _BARRED: Final = words.VoteAnnotation.STRICT_FALLBACK_BARRED
 
 
+class EncodedEntries:
+    """The entries of the last AppendEntries: its followers mostly get the same, in one turn."""
+
+    __slots__ = ("_first", "_last", "_slices")
+
+    def __init__(self) -> None:
+        self._first: log.Entry | None = None
+        self._last: log.Entry | None = None
+        self._slices: list[w.Buffer] = []
+
+    def of(self, entries: list[log.Entry]) -> list[w.Buffer]:
+        """Return the slices of entries; the very same objects at both ends are the same run."""
+        if not entries:
+            return []
+        if entries[0] is not self._first or entries[-1] is not self._last:
+            self._first, self._last = entries[0], entries[-1]
+            self._slices = encode_entries(entries)
+        return self._slices
+
+
 def to_packet(
     partition: log.PartitionId,
     target: words.ReplicaId,
     message: raft.Message,
     epoch: log.DurabilityModeEpoch,
+    encoded: EncodedEntries | None = None,
 ) -> w.Packet:
-    """Address a message. `epoch` is the sender's, for messages that do not carry one."""
+    """Address a message. `epoch` is the sender's, for messages that do not carry one.
+
+    `encoded` lets messages of one turn share what they have in common.
+    """
+    sender, term = w.ReplicaId(message.sender), message.term
+    if isinstance(message, raft.AppendEntries):
+        slices = encode_entries(message.entries) if encoded is None else encoded.of(message.entries)
+        carried = message.durability_mode_epoch
+        route = w.Route(partition, sender, w.ReplicaId(target), term, carried)
+        return w.Packet(route, _append_to_wire(message, slices))
     carried = getattr(message, "durability_mode_epoch", epoch)
-    route = w.Route(
-        partition,
-        w.ReplicaId(message.sender),
-        w.ReplicaId(target),
-        message.term,
-        carried,
-    )
+    route = w.Route(partition, sender, w.ReplicaId(target), term, carried)
     return w.Packet(route, _to_wire(message))
 
 
@@ -82,7 +106,7 @@ def decode_entries(slices: Iterable[w.Buffer]) -> list[log.Entry]:
 def _to_wire(message: raft.Message) -> w.RaftMessage:
     match message:
         case raft.AppendEntries():
-            return _append_to_wire(message)
+            return _append_to_wire(message, encode_entries(message.entries))
         case raft.AppendResponse():
             return _append_response_to_wire(message)
         case raft.DurabilityAck():
@@ -129,7 +153,7 @@ def _to_wire(message: raft.Message) -> w.RaftMessage:
             assert_never(message)
 
 
-def _append_to_wire(message: raft.AppendEntries) -> w.AppendEntriesRequest:
+def _append_to_wire(message: raft.AppendEntries, entries: list[w.Buffer]) -> w.AppendEntriesRequest:
     return w.AppendEntriesRequest(
         message.prev_log_index,
         message.prev_log_term,
@@ -141,7 +165,7 @@ def _append_to_wire(message: raft.AppendEntries) -> w.AppendEntriesRequest:
         message.rtt_ms,
         message.quorum_applied_index,
         message.quorum_sm_durable_index,
-        encode_entries(message.entries),
+        entries,
     )
 
 

@@ -35,6 +35,7 @@ from clustor.runtime.pki.identity import (
 )
 from clustor.runtime.pki.peer_trust import ChainReader, Shown
 from clustor.runtime.telemetry.few_lines import FewLines
+from clustor.wire.table import BATCH_ID
 
 QUEUE_BYTES_MAX: Final = 32 << 20
 WRITE_BUFFER_BYTES_MAX: Final = 8 << 20
@@ -68,6 +69,7 @@ class Reception:
         self._head = bytearray()
         self._stream: w.FrameStream | None = None
         self._body = bytearray()  # of a frame that comes in parts
+        self.frames = 0
         self.negotiated: w.Negotiated | None = None
 
     def receive(self, data: bytes) -> None:
@@ -76,8 +78,25 @@ class Reception:
             self._head += data
             self._take_handshake()
             return
-        self._stream.receive_data(data)
-        self._pull(self._stream)
+        if self._stream.is_between_frames:
+            data = self._take_whole(data)
+        if data:
+            self._stream.receive_data(data)
+            self._pull(self._stream)
+
+    def _take_whole(self, data: bytes) -> bytes:
+        """Deliver the small frames that lie whole in `data`, as most do; return the rest."""
+        assert self.negotiated is not None
+        at, end = 0, len(data)
+        bytes_max = min(w.WINDOW_BYTES, self.negotiated.dialect.body_bytes_max)
+        while end - at >= _PREFIX_BYTES:
+            start = at + _PREFIX_BYTES
+            length = int.from_bytes(data[at:start], "little")
+            if length > bytes_max or start + length > end:
+                break
+            at = start + length
+            self._deliver(data[start:at])
+        return data[at:] if at else data
 
     def _take_handshake(self) -> None:
         body = w.take_frame(self._head, body_bytes_max=w.EXPLAIN_BODY_BYTES_MAX)
@@ -101,6 +120,10 @@ class Reception:
 
     def _deliver(self, body: bytes) -> None:
         assert self.negotiated is not None
+        self.frames += 1
+        if body and body[0] != BATCH_ID:
+            self._on_packet(w.decode_packet(memoryview(body), self.negotiated.dialect))
+            return
         for packet in w.decode_packets(body, self.negotiated.dialect):
             self._on_packet(packet)
 
@@ -165,7 +188,9 @@ class _Connection(asyncio.Protocol, ABC):
             if plain:
                 reception = self._reception
                 was_ready = reception.negotiated is not None
+                frames = reception.frames
                 reception.receive(plain)
+                self._owner.frames_received += reception.frames - frames
                 if not was_ready and self.ready:
                     self._stop_timeout()
                     self.became_ready()
@@ -293,10 +318,16 @@ class _Outbound(_Connection):
         """Write packets as few frames, at once."""
         negotiated = self._reception.negotiated
         assert negotiated is not None
+        if len(packets) == 1:
+            body = w.encode_packet(packets[0], negotiated.dialect)
+            self.write(len(body).to_bytes(_PREFIX_BYTES, "little") + body)
+            self._owner.frames_sent += 1
+            return
         pieces: list[bytes] = []
         for body in w.encode_batches(packets, negotiated.dialect):
             pieces.append(len(body).to_bytes(_PREFIX_BYTES, "little"))
             pieces.append(body)
+            self._owner.frames_sent += 1
         self.write(b"".join(pieces))
 
     @property
@@ -448,6 +479,8 @@ class Transport:
         self.on_lost = on_lost
         self.jitter = jitter
         self.chains = ChainReader()
+        self.frames_sent = 0
+        self.frames_received = 0
         self.bytes_received = 0
         """From all peers, since the beginning: whether it grows says whether more is to be read."""
         self._lines: dict[NodeId, Line] = {}

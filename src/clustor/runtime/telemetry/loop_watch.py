@@ -43,6 +43,7 @@ class LoopWatch:
         "lag_ms",
         "longest_gap_ms",
         "slow_callbacks",
+        "turns",
     )
 
     def __init__(self) -> None:
@@ -56,6 +57,8 @@ class LoopWatch:
         """The longest time between two ticks since the node began."""
         self.slow_callbacks: dict[str, int] = {}
         """How often a callback took more than 20 ms, by its name; at most `NAMES_MAX` names."""
+        self.turns = 0
+        """How often the groups were asked for what they have to say."""
         self.beat_ns = time.monotonic_ns()
         self._samples: deque[float] = deque(maxlen=SAMPLES_MAX)
         self._append_ms = 0.0

@@ -233,6 +233,10 @@ def _loop_families(node: Node) -> Iterator[Family]:
     """Give how late the loop is; none of it is the device's (C19, C20)."""
     watch = node.loop_watch
     yield histogram("clustor.loop.lag_ms", watch.lag_ms, "How late ticks came, milliseconds")
+    yield counter("clustor.loop.turns_total", watch.turns, "Times that groups were asked to speak")
+    sent, heard = node.transport.frames_sent, node.transport.frames_received
+    yield counter("clustor.peers.frames_sent_total", sent, "Frames written to other nodes")
+    yield counter("clustor.peers.frames_received_total", heard, "Frames read from other nodes")
     gap = round(watch.longest_gap_ms, 1)
     yield gauge("clustor.loop.longest_gap_ms", gap, "Longest time between two ticks")
     yield by_label(
