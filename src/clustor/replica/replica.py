@@ -455,6 +455,10 @@ class Replica:
         """Stop for good: a start would not find the snapshot that the log begins behind."""
         self._damaged(f"a snapshot is damaged: {detail}")
 
+    def stream_damaged(self, detail: str) -> None:
+        """Stop for good: bytes of a stream are not what was written; peers have them."""
+        self._damaged(f"a stream is damaged: {detail}")
+
     def _damaged(self, reason: str) -> None:
         self.is_damaged = self.is_damaged or self.failed is None
         self._fail(reason)

@@ -118,6 +118,10 @@ class ReplicaStreams:
         view.check(from_index)
         return view
 
+    def whole_view(self, partition: int) -> StreamView:
+        """Take a view of all that there is. Raises UnknownStream."""
+        return take_view(self.store, partition)
+
     def pin(self, view: StreamView) -> int:
         """Keep the files of a view until `unpin`."""
         return self.store.pins.pin(frozenset(at.dek_epoch for at in view.segments))
