@@ -20,6 +20,7 @@ from clustor.replica.streams import ReplicaStreams
 from clustor.replica.transfer import StreamPiece, StreamsSent, StreamsWanted
 from clustor.streams.changes import StreamAppend, StreamExtent
 from clustor.streams.config import StreamConfig
+from clustor.streams.errors import StreamOutOfOrder
 from clustor.streams.metadata import Definition
 from clustor.streams.reader import StreamFileReader
 from clustor.streams.runs import ROW, ROW_BYTES
@@ -82,6 +83,8 @@ def _read_part(
             break
         chunks.append(chunk)
         room -= chunk.size_bytes
+    if part.view is not None and not chunks:
+        raise StreamOutOfOrder("a partition has nothing where it has", partition=part.partition)
     table = b"".join(bytes(chunk.table) for chunk in chunks)
     data = b"".join(bytes(chunk.payloads) for chunk in chunks)
     start = chunks[0].first_index if chunks else part.until
@@ -206,6 +209,8 @@ class StreamFetch:
         files = store.files(piece.partition)
         before = files.next_index
         if piece.start > before:
+            if piece.floor <= before:
+                raise StreamOutOfOrder("a gap that no trim explains", partition=piece.partition)
             store.skip_to(index, piece.partition, min(piece.start, extent.next))
         position = 0
         for first, count, length, timestamp in ROW.iter_unpack(piece.table):

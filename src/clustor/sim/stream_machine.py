@@ -100,7 +100,7 @@ class StreamBook:
 class SimStreamMachine:
     """Partitions with a first and a next index; what they hold is in the replica's files."""
 
-    def __init__(self, judge: GroupJudge, book: StreamBook) -> None:
+    def __init__(self, judge: GroupJudge | None = None, book: StreamBook | None = None) -> None:
         self._judge = judge
         self._book = book
         self._state = _State(0, {}, [])
@@ -115,7 +115,8 @@ class SimStreamMachine:
         previous = self._state.applied_index
         replies = [self._apply(_COMMAND.decode(command)) for command in commands]
         self._state.applied_index = index
-        self._judge.on_apply(index, previous, commands, replies, self.digest())
+        if self._judge is not None:
+            self._judge.on_apply(index, previous, commands, replies, self.digest())
         return replies
 
     def _apply(self, command: StreamCommand) -> bytes:
@@ -136,7 +137,8 @@ class SimStreamMachine:
                 )
                 extent[1] += command.number
                 self._changes.append(change)
-                self._book.on_append(command.request, change)
+                if self._book is not None:
+                    self._book.on_append(command.request, change)
                 return b"%d" % change.first
             case "trim":
                 start = extent[0] + (extent[1] - extent[0]) * command.number // 1000
@@ -162,7 +164,8 @@ class SimStreamMachine:
     def restore(self, chunks: Iterable[bytes]) -> None:
         self._state = _STATE.decode(b"".join(chunks))
         self._changes = []
-        self._judge.on_restore(self.applied_index, self.digest())
+        if self._judge is not None:
+            self._judge.on_restore(self.applied_index, self.digest())
 
     # Its deltas are whole states: what is tried is the chain, not the saving.
 
