@@ -67,6 +67,7 @@ from clustor.replica.types import (
 from clustor.replica.writing import Writing
 from clustor.snapshot.catalog import Catalog
 from clustor.streams.errors import UnknownStream
+from clustor.streams.master import choose_master
 from clustor.streams.view import StreamView
 
 PROBE_FILE = FileName("device.probe")
@@ -105,7 +106,7 @@ class Replica:
         self.streams: ReplicaStreams | None = None
         """The streams of a machine that has some."""
         if opened.streams is not None:
-            self.streams = ReplicaStreams(opened.streams.store)
+            self.streams = ReplicaStreams(opened.streams.store, settings.stream_policies)
         self._snapshots = Snapshots(
             Shelf(
                 settings,
@@ -381,12 +382,35 @@ class Replica:
     ) -> StreamView:
         """Take a view of a stream's partition, for a `StreamFileReader` in any thread.
 
-        It reaches over all that was applied here: that is committed, and never taken back. Raises
+        It reaches over all that was applied here: that is committed, and never taken back; less
+        where the partition's own policy asks for more members than a majority. Raises
         UnknownStream, and StreamOutOfRange with the start and the next index there are.
         """
         if self.streams is None:
             raise UnknownStream("this group has no streams", partition=partition)
-        return self.streams.view(partition, from_index, bytes_max)
+        return self.streams.view(partition, from_index, bytes_max, self._durable_indices)
+
+    def _durable_indices(self) -> dict[ReplicaId, int]:
+        """Say how far each voter's log is durable; nothing where another leads."""
+        core = self.group.core
+        if not self.leads:
+            return {}
+        mine = self.identity.replica_id
+        return {
+            voter: core.local_wal_durable_index
+            if voter == mine
+            else core.progress[voter].durable_index
+            for voter in core.config.voters
+            if voter == mine or voter in core.progress
+        }
+
+    def stream_master(self, partition: int) -> ReplicaId | None:
+        """Return the partition's master among the voters, by its policy. Raises UnknownStream."""
+        if self.streams is None:
+            raise UnknownStream("this group has no streams", partition=partition)
+        files = self.streams.store.files(partition)
+        voters = self.group.core.config.voters
+        return choose_master(files.definition.master_policy(), files.partition, voters)
 
     def take_stream_news(self) -> set[int]:
         """Return the partitions of streams that changed since this or `take` was last asked."""

@@ -6,21 +6,28 @@ One plan is out at a time, so that all that waits meanwhile becomes the next one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from typing import Final
 
+from clustor.raft.types import ReplicaId
 from clustor.replica.disk_queue import DiskQueue
 from clustor.replica.machine import StateMachine, StreamMachine
-from clustor.streams.changes import StreamChange
+from clustor.streams.changes import StreamAppend, StreamChange, StreamRemove
+from clustor.streams.quorum import Majority, PolicyRegistry
+from clustor.streams.standing import StreamQuorums
 from clustor.streams.store import StreamPlan, StreamReceipt, StreamStore
 from clustor.streams.view import StreamView, take_view
+
+_BY_COMMIT: Final = Majority.__name__
 
 
 class ReplicaStreams:
     """Feeds the store, and says when its files are durable through an entry."""
 
-    def __init__(self, store: StreamStore) -> None:
+    def __init__(self, store: StreamStore, policies: PolicyRegistry) -> None:
         self.store = store
+        self._quorums = StreamQuorums(policies)
         self.disk = DiskQueue()
         """The plans of the streams: their own tokens, their own order."""
         self.news: set[int] = set()
@@ -36,6 +43,12 @@ class ReplicaStreams:
         for change in changes:
             self.store.take(raft_index, change)
             self.news.add(change.partition)
+            if type(change) is StreamAppend:
+                files = self.store.partitions.get(change.partition)
+                if files is not None and files.definition.quorum != _BY_COMMIT:
+                    self._quorums.taken(raft_index, change)
+            elif type(change) is StreamRemove:
+                self._quorums.forget(change.partition)
         self.store.applied(raft_index)
 
     def tick(self, now_ms: int) -> None:
@@ -112,9 +125,22 @@ class ReplicaStreams:
 
     # Reading.
 
-    def view(self, partition: int, from_index: int, bytes_max: int | None) -> StreamView:
-        """Take a view for a reader in any thread. Raises UnknownStream, StreamOutOfRange."""
-        view = take_view(self.store, partition, from_index, bytes_max)
+    def view(
+        self,
+        partition: int,
+        from_index: int,
+        bytes_max: int | None,
+        durable: Callable[[], Mapping[ReplicaId, int]],
+    ) -> StreamView:
+        """Take a view for a reader in any thread. Raises UnknownStream, StreamOutOfRange.
+
+        `durable` says how far each member's log is, where a policy needs to know.
+        """
+        files = self.store.files(partition)
+        readable = None
+        if files.definition.quorum != _BY_COMMIT:
+            readable = self._quorums.readable_next(files, durable())
+        view = take_view(self.store, partition, from_index, bytes_max, readable)
         view.check(from_index)
         return view
 

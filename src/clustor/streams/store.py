@@ -44,7 +44,7 @@ from clustor.streams.config import StreamConfig
 from clustor.streams.errors import StreamFenced, StreamMisuse, StreamOutOfOrder, UnknownStream
 from clustor.streams.files import StreamFiles
 from clustor.streams.flush import FileWriter
-from clustor.streams.master import Disabled
+from clustor.streams.master import Disabled, Fixed
 from clustor.streams.metadata import (
     METADATA_FILE,
     Definition,
@@ -184,7 +184,8 @@ class StreamStore:
             if gone_at is None or raft_index > gone_at:
                 raise StreamMisuse("a removed partition's id is used again", partition=partition)
             return
-        definition = Definition.of(change.quorum, change.master, None)
+        master = change.master.replica if isinstance(change.master, Fixed) else None
+        definition = Definition.of(change.quorum, change.master, master)
         known = self.partitions.get(partition)
         if known is None:
             self.partitions[partition] = StreamFiles(

@@ -78,7 +78,8 @@ class Twin:
 def read_all(disk: SimDisk, keys: KeyRing, store: StreamStore, partition: int) -> list[StoredBatch]:
     """Read a partition in small bites, each with a view of its own, as a consumer would."""
     reader = StreamFileReader(disk, keys, store.config)
-    index, found = store.files(partition).start_index, []
+    index = store.files(partition).start_index
+    found: list[StoredBatch] = []
     while True:
         chunks = reader.read(take_view(store, partition, index, 150), index, 150)
         if not chunks:
