@@ -326,7 +326,11 @@ def run_stream_scenario(scenario: Scenario) -> SeedReport:
     if world is not None:
         report.trace_hash = world.trace_hash()
         report.simulated_seconds = world.timeline.now / SECOND
-        report.events = dict(sorted(world.counts.items()))
+        for name, count in sorted(world.counts.items()):
+            kind, _, fault = name.partition(" ")
+            (report.faults if kind == "fault" else report.events)[
+                fault if kind == "fault" else name
+            ] = count
         report.acknowledged = sum(judge.acknowledged_writes for judge in world.judges)
         report.operations = world.clients.begun
     return report
