@@ -143,6 +143,7 @@ class StreamReads:
         if self._reads >= self._reads_max:
             raise ReaderBusy("too many reads wait", reads=self._reads)
         self._reads += 1
+        replica = self._group.replica  # a repair may put another in its place meanwhile
         try:
             for _ in range(_VIEWS_MAX - 1):
                 try:
@@ -151,7 +152,7 @@ class StreamReads:
                     continue
             return await self._pinned(take(), read)
         except (ChecksumMismatch, AuthenticationFailed) as damage:
-            self._group.replica.stream_damaged(str(damage))
+            replica.stream_damaged(str(damage))
             raise
         finally:
             self._reads -= 1
