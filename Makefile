@@ -82,7 +82,7 @@ soak: setup-dev ## The long runs: 100,000 crash states, a million fuzzed inputs
 	$(PY) -m pytest $(TESTS) -m soak --timeout 0
 
 bench: setup-dev ## Print the benchmark tables, each beside a peer in the same run
-	@for bench in log raft rounds segmented slipstream topics control mqtt lake; do $(PY) -m bench.$$bench; done
+	@for bench in log raft rounds slipstream topics control mqtt lake; do $(PY) -m bench.$$bench; done
 
 .venv/.docs: requirements/docs.lock | .venv/bin/python
 	$(PIP) install --require-hashes -r requirements/docs.lock

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from clustor.sim.run import SeedReport, describe, run_scenario, run_seed, shrink
+from clustor.sim.stream_world import run_stream_scenario, run_stream_seed
 from quantum.cli.exits import Exit
 from quantum.sim import run_broker_scenario, run_broker_seed
 
@@ -64,17 +65,23 @@ def sim(  # noqa: PLR0917  # typer gives them by name
         bool,
         typer.Option("--broker", help="The MQTT broker with clients, not the key-value store."),
     ] = False,
+    streams: Annotated[
+        bool, typer.Option("--streams", help="Groups that append to streams, and who reads them.")
+    ] = False,
 ) -> None:
     """Run clusters of 3 to 7 nodes under drawn faults, and judge them from outside.
 
     With --broker three nodes serve MQTT to publishers and subscribers that count everything.
     A seed is a whole run: the same seed gives the same trace hash. Exit code 1: a promise broke.
     """
+    if broker and streams:
+        raise typer.BadParameter("one world at a time: --broker or --streams")
+    run = run_broker_seed if broker else run_stream_seed if streams else run_seed
     totals = _Totals()
     end = None if minutes is None else time.monotonic() + minutes * 60
     number = seed
     while (number < seed + seeds) if end is None else (time.monotonic() < end):
-        report = (run_broker_seed if broker else run_seed)(number)
+        report = run(number)
         totals.add(report)
         _show(report, as_json=as_json)
         if report.violation is not None and shrink_failures:
@@ -105,7 +112,8 @@ def _show(report: SeedReport, *, as_json: bool) -> None:
 
 def _show_smaller(report: SeedReport, *, as_json: bool) -> None:
     assert report.scenario is not None
-    run = run_broker_scenario if report.flags else run_scenario
+    worlds = {"--broker ": run_broker_scenario, "--streams ": run_stream_scenario}
+    run = worlds.get(report.flags, run_scenario)
     smaller, runs = shrink(report.scenario, fails=lambda each: run(each).violation is not None)
     faults = describe(smaller.faults)
     if as_json:

@@ -1,0 +1,204 @@
+"""Streams of one group on real files: written on their lane, read beside the loop, found again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clustor.log.types import PartitionId
+from clustor.raft.membership import Configuration
+from clustor.raft.types import ReplicaId
+from clustor.replica import ReplicaOutput, ReplicaSettings, RequestId
+from clustor.runtime.admission import FlowNumbers
+from clustor.runtime.disk import BlockingDisk
+from clustor.runtime.disk.stream_lane import StreamGroup, StreamLane
+from clustor.runtime.group import HostedGroup
+from clustor.runtime.keys.rotation import epochs_in_use
+from clustor.runtime.stream_reads import ReaderBusy, StreamReads
+from clustor.sim.stream_machine import SimStreamMachine, StreamCommand, encode_stream_command
+from clustor.streams import StreamConfig, StreamOutOfRange, UnknownStream
+from tests.clustor.replica.harness import Cluster
+
+ME, GROUP = ReplicaId(1), PartitionId(7)
+CONFIG = StreamConfig(
+    segment_bytes=4_000,
+    run_bytes=600,
+    flush_bytes=2_000,
+    checkpoint_bytes=6_000,
+    checkpoint_ms=50,
+    window_partition_bytes=500,
+)
+
+
+class Hosted:
+    """A group of one voter whose lane is driven by the test's own loop."""
+
+    def __init__(self, root: Path) -> None:
+        self.disk = BlockingDisk()
+        self.lane = StreamLane(asyncio.get_running_loop(), self._settle)
+        for name in ("state/7", "identity/7"):
+            (root / name).mkdir(parents=True, exist_ok=True)
+        self.group = HostedGroup(self.disk, GROUP, root / "state/7", root / "identity/7")
+        self.now_ms, self._requests = 1_000, 0
+        self.news: set[int] = set()
+        self.group.open(
+            _settings(),
+            ME,
+            Configuration(voters=frozenset({ME})),
+            os.urandom,
+            self.now_ms,
+            flow=FlowNumbers(),
+        )
+        self.reads = StreamReads(self.group, reads_max=4)
+
+    def _settle(self, group: StreamGroup, call: Callable[[], None]) -> None:
+        assert group is self.group
+        call()
+
+    async def settle(self) -> None:
+        """Carry out what the replica wants, until it wants nothing."""
+        while True:
+            output = self.group.replica.take()
+            self._carry_out(output)
+            if self.group.idle and not output.disk and not output.disk_reads:
+                return
+            for completion in self.disk.completions():
+                self.group.completed(completion)
+            await asyncio.sleep(0)
+
+    def _carry_out(self, output: ReplicaOutput) -> None:
+        self.news |= output.stream_news
+        self.group.submit(output.disk, alone=True)
+        if output.stream_disk:
+            self.lane.submit(self.group, output.stream_disk)
+        for read in output.disk_reads:
+            found = read.job.run(self.group.storage)
+            self.group.replica.disk_read(read.token, found)
+
+    async def tick(self, times: int) -> None:
+        for _ in range(times):
+            self.now_ms += 10
+            self.group.replica.tick(self.now_ms)
+            await self.settle()
+
+    async def until_it_leads(self) -> None:
+        for _ in range(500):
+            if self.group.replica.leads:
+                return
+            await self.tick(1)
+        raise AssertionError("it never leads")
+
+    async def ask(self, kind: str, partition: int, number: int = 1, payload: bytes = b"") -> None:
+        self._requests += 1
+        command = StreamCommand(self._requests, kind, partition, number, payload)
+        self.group.replica.propose(RequestId(self._requests), encode_stream_command(command))
+        await self.settle()
+
+    def close(self) -> None:
+        self.reads.close()
+        self.group.close()
+        self.lane.close()
+        self.disk.close()
+
+
+def _settings() -> ReplicaSettings:
+    return replace(
+        Cluster(1).settings(), new_machine=SimStreamMachine, stream_config=CONFIG, chunk_bytes=4096
+    )
+
+
+def payload(nth: int) -> bytes:
+    return b"%d." % nth * 30
+
+
+async def filled(root: Path, batches: int) -> Hosted:
+    hosted = Hosted(root)
+    await hosted.until_it_leads()
+    await hosted.ask("define", 0)
+    for nth in range(batches):
+        await hosted.ask("append", 0, 1, payload(nth))
+    return hosted
+
+
+async def read_all(hosted: Hosted, start: int = 0) -> list[bytes]:
+    index, found = start, []
+    while chunks := await hosted.reads.read(0, index, 1_000):
+        found += [batch.payload for chunk in chunks for batch in chunk.batches()]
+        index = chunks[-1].next_index
+    return found
+
+
+async def test_streams_are_flushed_read_trimmed_and_found_again(tmp_path: Path) -> None:
+    hosted = await filled(tmp_path, 100)
+    assert hosted.news == {0}
+    assert await read_all(hosted) == [payload(nth) for nth in range(100)]
+    assert await hosted.reads.find_time(0, 52) == 50, "the machine stamps the request's number"
+    await hosted.tick(20)
+    streams = hosted.group.replica.streams
+    assert streams is not None
+    assert streams.store.durable_raft_index == hosted.group.replica.applied_index
+    assert list(epochs_in_use(tmp_path / "state")) == [1]
+    hosted.group.replica.emit_snapshot()
+    await hosted.settle()
+    newest = hosted.group.replica.catalog.newest
+    assert newest is not None and newest.manifest.base_index == hosted.group.replica.applied_index
+    await hosted.ask("trim", 0, 500)
+    await hosted.tick(20)
+    with pytest.raises(StreamOutOfRange) as gone:
+        await hosted.reads.read(0, 49, 100)
+    assert (gone.value.facts["start"], gone.value.facts["next"]) == (50, 100)
+    with pytest.raises(UnknownStream):
+        await hosted.reads.read(1, 0, 100)
+    await hosted.ask("append", 0, 1, payload(100))
+    hosted.close()
+    again = Hosted(tmp_path)
+    await again.until_it_leads()
+    assert await read_all(again, 50) == [payload(nth) for nth in range(50, 101)]
+    again.close()
+
+
+async def test_reads_beyond_the_bound_are_told_to_come_again(tmp_path: Path) -> None:
+    hosted = await filled(tmp_path, 60)
+    await hosted.tick(20)
+    assert hosted.group.replica.streams is not None
+    hosted.group.replica.streams.store.window.close()
+    waiting = [asyncio.ensure_future(hosted.reads.read(0, 0, 500)) for _ in range(4)]
+    await asyncio.sleep(0)
+    with pytest.raises(ReaderBusy):
+        await hosted.reads.read(0, 0, 500)
+    await asyncio.gather(*waiting)
+    hosted.close()
+
+
+async def test_a_plan_of_the_streams_that_fails_stops_the_group(tmp_path: Path) -> None:
+    hosted = await filled(tmp_path, 20)
+    parts = tmp_path / "state/7/streams/parts"
+    for file in parts.iterdir():
+        file.unlink()
+    parts.rmdir()
+    for nth in range(20):
+        await hosted.ask("append", 0, 1, payload(nth))
+    await hosted.tick(20)
+    assert hosted.group.replica.failed is not None
+    assert "of the streams" in hosted.group.replica.failed
+    hosted.close()
+
+
+async def test_damage_that_a_reader_meets_stops_the_group_as_damaged(tmp_path: Path) -> None:
+    hosted = await filled(tmp_path, 60)
+    await hosted.tick(20)
+    assert hosted.group.replica.streams is not None
+    hosted.group.replica.streams.store.window.close()
+    oldest = min((tmp_path / "state/7/streams/parts").glob("*.seg"))
+    content = bytearray(oldest.read_bytes())
+    content[200] ^= 4
+    oldest.write_bytes(content)
+    with pytest.raises(Exception, match="what was written"):
+        await hosted.reads.read(0, 0, 500)
+    assert hosted.group.replica.is_damaged
+    hosted.close()
