@@ -2,7 +2,7 @@
 
 Whoever changes a session, a group, a filter that others were told of, another partition's interest
 or a retained message says so here: a key into a set, nothing more, for it is done with every
-publish that is kept. Everything else is small, or grows at one end (streams), and is no key's.
+publish that is kept. Everything else is small, or grows at one end (channels), and is no key's.
 
 A mark is a moment that a delta can begin at. What changes goes to the newest mark; a delta from an
 older one (an emission between them failed) is of all marks since.
@@ -162,8 +162,8 @@ class Mark:
     base_index: int  # what the caller calls it
     applied_index: int
     totals: Totals
-    streams: dict[int, int]
-    """The last place of the stream to each partition."""
+    channels: dict[int, int]
+    """The last place of the channel to each partition."""
     is_calm: bool
     changes: Changes
 
@@ -179,12 +179,12 @@ class Marks:
     def mark(self, state: State, base_index: int) -> None:
         """Remember this moment; the oldest of a few is forgotten."""
         state.changes = Changes()
-        streams = {prg: int(outbox.last) for prg, outbox in state.channels.outboxes().items()}
+        channels = {prg: int(outbox.last) for prg, outbox in state.channels.outboxes().items()}
         made = Mark(
             base_index,
             state.applied_index,
             totals(state),
-            streams,
+            channels,
             is_calm(state),
             state.changes,
         )

@@ -1,7 +1,7 @@
 """What changed in a broker's state since a mark, as frames; and back, into a state like that.
 
 A session that changed is told whole, with its queue. Of groups, filters that others were told of,
-interests of other partitions and retained messages those are told that changed; streams go on
+interests of other partitions and retained messages those are told that changed; channels go on
 where they were; the rest is small and told whole. There is no delta across a change of the ring:
 its steps move everything at once.
 """
@@ -19,6 +19,7 @@ from quantum.broker.frames import (
     DeltaHeader,
     End,
     Frame,
+    FrozenChannel,
     FrozenDeliveries,
     FrozenGone,
     FrozenGroup,
@@ -27,7 +28,6 @@ from quantum.broker.frames import (
     FrozenMove,
     FrozenRetained,
     FrozenSession,
-    FrozenStream,
     Header,
 )
 from quantum.broker.full_queues import FullQueue
@@ -68,7 +68,7 @@ class Contents:
     told: list[bytes] = field(default_factory=list)
     retained: list[bytes] = field(default_factory=list)
     interests: list[tuple[bytes, int]] = field(default_factory=list)
-    streams: dict[int, int] = field(default_factory=dict)
+    channels: dict[int, int] = field(default_factory=dict)
 
 
 def plan_delta(state: State, mark: Mark, changes: Changes) -> Contents | None:
@@ -77,7 +77,7 @@ def plan_delta(state: State, mark: Mark, changes: Changes) -> Contents | None:
         return None
     if mark.totals[ROUTING_EPOCH_AT] != state.routing_epoch:
         return None
-    contents = Contents(mark.applied_index, mark.totals, streams=dict(mark.streams))
+    contents = Contents(mark.applied_index, mark.totals, channels=dict(mark.channels))
     contents.gone = list(_gone(state, changes))
     places = changes.session_places
     contents.sessions = [
@@ -148,8 +148,8 @@ def _frames(state: State, contents: Contents) -> Iterator[Frame]:
     yield from retained_frames(message for message in found if message is not None)
     for prg, outbox in sorted(state.channels.outboxes().items()):
         if outbox.last:
-            after = max(contents.streams.get(prg, 0), outbox.acked_through)
-            yield FrozenStream(prg, outbox.acked_through, after)
+            after = max(contents.channels.get(prg, 0), outbox.acked_through)
+            yield FrozenChannel(prg, outbox.acked_through, after)
             new = islice(outbox.items, after - outbox.acked_through, None)
             yield from item_frames(prg, outbox, new)
     yield places_frame(state)
@@ -203,7 +203,7 @@ class _Restoring:
                 self._session = restore_session(state, frame)
             case FrozenDeliveries():
                 restore_deliveries(self._session, frame)
-            case FrozenStream():
+            case FrozenChannel():
                 self._go_on(frame)
             case FrozenMove() | FrozenHeld():
                 raise SnapshotUnusable("a change of the ring in a delta", number=self._count)
@@ -223,12 +223,12 @@ class _Restoring:
         if (header.since_index, header.since) != (state.applied_index, totals(state)):
             raise SnapshotUnusable("a delta of another state", since_index=header.since_index)
         self._header = header
-        streams = {prg: int(outbox.last) for prg, outbox in state.channels.outboxes().items()}
-        self._contents = Contents(header.since_index, header.since, streams=streams)
+        channels = {prg: int(outbox.last) for prg, outbox in state.channels.outboxes().items()}
+        self._contents = Contents(header.since_index, header.since, channels=channels)
 
-    def _go_on(self, stream: FrozenStream) -> None:
-        if not self._state.channels.to(stream.prg).advance(stream.acked_through, stream.after):
-            raise SnapshotUnusable("a stream does not go on where it was", prg=stream.prg)
+    def _go_on(self, channel: FrozenChannel) -> None:
+        if not self._state.channels.to(channel.prg).advance(channel.acked_through, channel.after):
+            raise SnapshotUnusable("a channel does not go on where it was", prg=channel.prg)
 
     def _note(self, frame: Frame) -> None:
         """Remember what is told of, in its order."""

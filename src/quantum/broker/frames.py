@@ -82,7 +82,7 @@ class FrozenRetained(_Frame, tag=4):
 
 
 class FrozenOutbox(_Frame, tag=5):
-    """Some items of a stream; the first frame of a stream says how far its receiver got."""
+    """Some items of a channel; the first frame of a channel says how far its receiver got."""
 
     prg: int
     acked_through: int
@@ -143,8 +143,8 @@ class FrozenGone(_Frame, tag=15):
     interests: list[tuple[bytes, int]] = []
 
 
-class FrozenStream(_Frame, tag=16):
-    """A stream goes on: what its receiver has is gone, and items follow behind a place."""
+class FrozenChannel(_Frame, tag=16):
+    """A channel goes on: what its receiver has is gone, and items follow behind a place."""
 
     prg: int
     acked_through: int
@@ -201,7 +201,7 @@ Frame: TypeAlias = (
     | FrozenPart
     | DeltaHeader
     | FrozenGone
-    | FrozenStream
+    | FrozenChannel
     | End
 )
 

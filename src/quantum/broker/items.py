@@ -1,4 +1,4 @@
-"""What one partition has for another. Items of a stream arrive in order and count once."""
+"""What one partition has for another. Items of a channel arrive in order and count once."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ def _publish_elsewhere(state: State, message: Message, *, force: bool) -> int:
 
 
 def _refuse(state: State, route: Route, message: Message) -> int:
-    """Say why a message is not taken: no room in a queue or stream, or a quota of its tenant."""
+    """Say why a message is not taken: no room in a queue or channel, or a quota of its tenant."""
     if not _has_room(state, route):
         return QUOTA_EXCEEDED
     if state.full_stores and is_stored_full(state, route):
@@ -215,7 +215,7 @@ def _refuse(state: State, route: Route, message: Message) -> int:
 
 
 def _has_room(state: State, route: Route) -> bool:
-    """Whether every queue and every stream that a message needs takes it."""
+    """Whether every queue and every channel that a message needs takes it."""
     if route.is_blocked:
         return False
     channels = state.channels
@@ -230,7 +230,7 @@ def _has_room(state: State, route: Route) -> bool:
 
 
 def _pass_on(state: State, route: Route, record: bytes, qos: int) -> int:
-    """Put a record into the streams to other partitions, into all of them or none."""
+    """Put a record into the channels to other partitions, into all of them or none."""
     if qos and any(state.channels.to(state.way(prg)).is_full for prg in route.remotes):
         return QUOTA_EXCEEDED
     _deliver_elsewhere(state, route, record, qos)
@@ -271,7 +271,7 @@ def publish_anywhere(state: State, message: Message) -> None:
 
 
 def publish_forward(state: State, origin: int, message: Message) -> None:
-    """Publish what came through another partition's stream: its publisher has its word."""
+    """Publish what came through another partition's channel: its publisher has its word."""
     if message.qos and is_without_room(state, message.topic):
         note_congestion(state, origin, message.topic)
     if message.retain and message.qos and judge_retained(state, message.topic, message.weight):

@@ -66,7 +66,7 @@ REFUSED = 0
 
 
 def apply_channel_items(state: State, command: ChannelItems) -> bytes:
-    """Count the items of another partition's stream, each once."""
+    """Count the items of another partition's channel, each once."""
     state.see_time(command.now_ms)
     if not takes_items(state, command.origin):
         return b""

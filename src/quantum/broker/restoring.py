@@ -12,6 +12,7 @@ from quantum.broker.frames import (
     DeltaHeader,
     End,
     Frame,
+    FrozenChannel,
     FrozenDeliveries,
     FrozenFullQueues,
     FrozenGone,
@@ -26,7 +27,6 @@ from quantum.broker.frames import (
     FrozenPressure,
     FrozenRetained,
     FrozenSession,
-    FrozenStream,
     Header,
 )
 from quantum.broker.full_queues import FullQueue
@@ -61,7 +61,7 @@ def restore_state(settings: BrokerSettings, frames: Iterable[Frame]) -> State:
                 if expected != count:
                     raise SnapshotUnusable("frames are missing", expected=expected, got=count)
                 ended = True
-            case DeltaHeader() | FrozenGone() | FrozenStream():
+            case DeltaHeader() | FrozenGone() | FrozenChannel():
                 raise SnapshotUnusable("a delta is no snapshot", number=count)
             case _:
                 restore_table(state, frame)

@@ -152,7 +152,7 @@ class Routes:
                 route.remotes.append(prg)
         if self.is_elsewhere is not None and self.is_elsewhere(topic):
             route.is_elsewhere, route.is_empty = True, False
-        # In an order that a restored replica finds too: places in streams depend on it.
+        # In an order that a restored replica finds too: places in channels depend on it.
         route.shares.sort(key=_share_key)
         for client_id, specs in sorted(clients.items(), key=_client_key):
             target = Target(client_id, specs)

@@ -64,7 +64,7 @@ def _frames(state: State) -> Iterator[Frame]:
         yield frozen_group(group)
     yield from retained_frames(message for _, message in state.retained.items())
     for prg, outbox in sorted(state.channels.outboxes().items()):
-        if outbox.last:  # asking for a stream makes an empty one: that is no state
+        if outbox.last:  # asking for a channel makes an empty one: that is no state
             yield FrozenOutbox(prg, outbox.acked_through, [])
             yield from item_frames(prg, outbox, iter(outbox.items))
     yield places_frame(state)
@@ -178,7 +178,7 @@ def item_frames(prg: int, outbox: Outbox, items: Iterator[Item]) -> Iterator[Fra
 
 
 def places_frame(state: State) -> FrozenPlaces:
-    """Return how far each stream to here has counted."""
+    """Return how far each channel to here has counted."""
     channels = state.channels
     return FrozenPlaces(
         sorted(channels.counted.items()),

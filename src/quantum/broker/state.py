@@ -124,7 +124,7 @@ class State:
         """Clients for whom the next page of what is retained here can be sent."""
         self.turned_away = TurnedAway()
         """Publishers that were refused and cannot be told."""
-        self.channels = Channels(settings.stream_items_max, settings.stream_bytes_max)
+        self.channels = Channels(settings.channel_items_max, settings.channel_bytes_max)
         self.deadlines: list[tuple[int, bytes]] = []
         """A heap of when to look at sessions: one live place for each (its `look_at_ms`)."""
         self.retained_deadlines: list[tuple[int, bytes]] = []
@@ -154,7 +154,7 @@ class State:
         return not self.is_open or self.home(client_id) != self.settings.prg
 
     def way(self, prg: int) -> int:
-        """Name the stream for a message to a partition's sessions (`REBALANCE.md`)."""
+        """Name the channel for a message to a partition's sessions (`REBALANCE.md`)."""
         move = self.move
         if move is None or move.is_cut or prg < move.old_count:
             return prg

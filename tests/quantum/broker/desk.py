@@ -177,14 +177,14 @@ class Desk:
         self.do(Elapse(self.now_ms))
 
     def from_there(self, *items: Item, first: int | None = None) -> None:
-        """Take items of the other partition's stream."""
+        """Take items of the other partition's channel."""
         begin = self._sequences + 1 if first is None else first
         self._sequences = max(self._sequences, begin + len(items) - 1)
         places = list(range(begin, begin + len(items)))
         self.do(ChannelItems(self.now_ms, THERE, places, [encode_item(each) for each in items]))
 
     def to_there(self) -> list[Item]:
-        """Return what is new in the stream to the other partition, and let it be taken."""
+        """Return what is new in the channel to the other partition, and let it be taken."""
         outbox = self.leader.state.channels.to(THERE)
         items = list(outbox.items)
         if items:

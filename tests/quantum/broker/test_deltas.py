@@ -32,7 +32,7 @@ Log: TypeAlias = Sequence[Sequence[bytes]]
 WORLDS = {
     "roomy": Plan(replicas=1, kept_topics=0.3),
     "short queues": Plan(replicas=1, queue_messages_max=8),
-    "short streams": Plan(replicas=1, stream_items_max=6),
+    "short channels": Plan(replicas=1, channel_items_max=6),
     "shares by keys": Plan(replicas=1, hashes_shares=True),
     "little store": Plan(replicas=1, store_bytes_max=4_000),
 }

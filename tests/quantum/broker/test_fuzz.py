@@ -34,7 +34,7 @@ from quantum.broker import (
     encode_publishes,
     encode_record,
 )
-from quantum.broker import items as stream
+from quantum.broker import items as channel
 from quantum.broker.items import encode_item
 from quantum.broker.message import Message
 from quantum.broker.types import TRANSFER
@@ -129,38 +129,38 @@ class Strange:
     def item(self) -> bytes:
         share, epoch = self._rng.choice((b"", b"g")), self._rng.randrange(6)
         qos = self._rng.randrange(4)
-        drawn: Sequence[stream.Item] = (
-            stream.Forward(self.record()),
-            stream.Deliver(self.record()),
-            stream.Interest(self.name(), self._rng.randrange(4)),
-            stream.WantRetained(self.client(), epoch, self.name(), qos, 0, self.name()),
-            stream.Targeted(
+        drawn: Sequence[channel.Item] = (
+            channel.Forward(self.record()),
+            channel.Deliver(self.record()),
+            channel.Interest(self.name(), self._rng.randrange(4)),
+            channel.WantRetained(self.client(), epoch, self.name(), qos, 0, self.name()),
+            channel.Targeted(
                 self.client(), epoch, self.record(), qos, self.flag(), 0, share, self.name()
             ),
-            stream.Member(
+            channel.Member(
                 share, self.name(), self.client(), epoch, qos - 1, 0, self.flag(), self.flag()
             ),
-            stream.Returned(share, self.name(), self.record()),
-            stream.MoreRetained(self.client(), epoch, self.name(), qos, 0, self.name()),
-            stream.Pressure(self.name(), self.flag()),
+            channel.Returned(share, self.name(), self.record()),
+            channel.MoreRetained(self.client(), epoch, self.name(), qos, 0, self.name()),
+            channel.Pressure(self.name(), self.flag()),
             *self.moving(epoch),
         )
         encoded = encode_item(self._rng.choice(drawn))
         return encoded if self._rng.random() < 0.9 else self.damaged(encoded)
 
-    def moving(self, epoch: int) -> Sequence[stream.Item]:
+    def moving(self, epoch: int) -> Sequence[channel.Item]:
         count = self._rng.randrange(6)
         delivery = (self.message(), 2, self.flag(), (), b"", b"", self._rng.randrange(3), 1, 0)
         will = WillSpec(self.record(), 0) if self.flag() else None
         return (
-            stream.Began(1 + epoch % 2, 3, 3 + count % 3),
-            stream.Flushed(1 + epoch % 2),
-            stream.HandedOver(1 + epoch % 2),
-            stream.Settled(1),
-            stream.MovedRetained([self.message()]),
-            stream.MovedSubscriptions(self.client(), [self.spec()]),
-            stream.MovedDeliveries(self.client(), [delivery]),
-            stream.MovedSession(
+            channel.Began(1 + epoch % 2, 3, 3 + count % 3),
+            channel.Flushed(1 + epoch % 2),
+            channel.HandedOver(1 + epoch % 2),
+            channel.Settled(1),
+            channel.MovedRetained([self.message()]),
+            channel.MovedSubscriptions(self.client(), [self.spec()]),
+            channel.MovedDeliveries(self.client(), [delivery]),
+            channel.MovedSession(
                 self.client(),
                 epoch,
                 self.number(),
