@@ -237,6 +237,36 @@ class SetFullQueues(_Command, tag=17):
     policy: Count
 
 
+class CreateStream(_Command, tag=18):
+    """An operator wants a stream; with filters it captures what is published there (`streams`).
+
+    Only the PRG that keeps the catalogue takes it.
+    """
+
+    now_ms: Stamp
+    name: bytes
+    filters: list[bytes]
+    retention_ms: Stamp = 0  # 0: for ever
+    retention_bytes: Amount = 0  # 0: any number
+
+
+class DeleteStream(_Command, tag=19):
+    """An operator ends a stream, and all that it holds."""
+
+    now_ms: Stamp
+    name: bytes
+
+
+class TrimStreams(_Command, tag=20):
+    """What is before these offsets is not wanted any more: (number of the stream, first offset).
+
+    By the log and not by each replica's clock: the start of a stream never goes back.
+    """
+
+    now_ms: Stamp
+    trims: list[tuple[Count, Amount]]
+
+
 Command: TypeAlias = (
     Attach
     | Detach
@@ -254,6 +284,9 @@ Command: TypeAlias = (
     | RoutesFlushed
     | SetPolicy
     | SetFullQueues
+    | CreateStream
+    | DeleteStream
+    | TrimStreams
     | Part
 )
 

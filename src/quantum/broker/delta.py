@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
+from quantum.broker.capturing import end_stream
 from quantum.broker.changes import Changes, GroupKey, Mark, Totals, is_calm, totals
 from quantum.broker.errors import SnapshotUnusable
 from quantum.broker.frames import (
@@ -28,6 +29,7 @@ from quantum.broker.frames import (
     FrozenMove,
     FrozenRetained,
     FrozenSession,
+    FrozenStreams,
     Header,
 )
 from quantum.broker.full_queues import FullQueue
@@ -49,6 +51,7 @@ from quantum.broker.snapshot import (
     retained_frames,
     session_frames,
     small_frames,
+    stream_frames,
 )
 from quantum.broker.state import State
 
@@ -68,6 +71,7 @@ class Contents:
     told: list[bytes] = field(default_factory=list)
     retained: list[bytes] = field(default_factory=list)
     interests: list[tuple[bytes, int]] = field(default_factory=list)
+    streams: list[int] = field(default_factory=list)
     channels: dict[int, int] = field(default_factory=dict)
 
 
@@ -101,6 +105,7 @@ def plan_delta(state: State, mark: Mark, changes: Changes) -> Contents | None:
     contents.retained = sorted(
         topic for topic in changes.retained if state.retained.get(topic) is not None
     )
+    contents.streams = sorted(n for n in changes.streams if state.streams.get(n) is not None)
     trie = state.routes.trie
     contents.interests = sorted(each for each in changes.interests if trie.get(*each) is not None)
     return contents
@@ -125,6 +130,8 @@ def _gone(state: State, changes: Changes) -> Iterator[FrozenGone]:
     lost = sorted(each for each in changes.interests if trie.get(*each) is None)
     for interests in in_pages(lost):
         yield FrozenGone(interests=interests)
+    for numbers in in_pages(sorted(n for n in changes.streams if state.streams.get(n) is None)):
+        yield FrozenGone(streams=numbers)
 
 
 def delta_frames(state: State, contents: Contents) -> Iterator[Frame]:
@@ -157,6 +164,8 @@ def _frames(state: State, contents: Contents) -> Iterator[Frame]:
     levels = [(*each, trie.get(*each)) for each in contents.interests]
     remote = [(name, prg, level) for name, prg, level in levels if isinstance(level, int)]
     yield from interest_frames([(each, state.told[each]) for each in contents.told], remote)
+    streams = (state.streams.get(number) for number in contents.streams)
+    yield from stream_frames(state, [stream for stream in streams if stream is not None])
     yield from small_frames(state)
 
 
@@ -238,6 +247,8 @@ class _Restoring:
                 contents.groups.append((frame.name, frame.filter))
             case FrozenRetained():
                 contents.retained += [message.topic for message in frame.messages]
+            case FrozenStreams():
+                contents.streams += [spec.number for spec, _, _ in frame.streams]
             case FrozenInterests():
                 contents.told += [name for name, _ in frame.told]
                 contents.interests += [(name, prg) for name, prg, _ in frame.remote]
@@ -280,6 +291,8 @@ def _take_out(state: State, gone: FrozenGone) -> None:
         state.drop_retained(topic)
     for topic_filter, prg in gone.interests:
         trie.remove(topic_filter, prg)
+    for number in gone.streams:
+        end_stream(state, number)
 
 
 def _forget_session(state: State, client_id: bytes) -> None:

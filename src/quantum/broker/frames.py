@@ -16,6 +16,7 @@ from quantum.broker.commands import SubscriptionSpec, WillSpec
 from quantum.broker.errors import SnapshotUnusable
 from quantum.broker.items import FrozenDelivery, Item
 from quantum.broker.message import Message
+from quantum.broker.streams import StreamSpec
 
 CHUNK_BYTES: Final = 1 << 20
 FRAME_BYTES_MAX: Final = 1 << 30
@@ -141,6 +142,7 @@ class FrozenGone(_Frame, tag=15):
     told: list[bytes] = []
     retained: list[bytes] = []
     interests: list[tuple[bytes, int]] = []
+    streams: list[int] = []
 
 
 class FrozenChannel(_Frame, tag=16):
@@ -156,6 +158,13 @@ class FrozenFullQueues(_Frame, tag=17):
 
     policy: int
     dropped: list[tuple[int, int]]
+
+
+class FrozenStreams(_Frame, tag=18):
+    """Streams with the offsets at which they start and go on; not there where none ever was."""
+
+    last_number: int
+    streams: list[tuple[StreamSpec, int, int]]
 
 
 class End(_Frame, tag=9):
@@ -202,6 +211,7 @@ Frame: TypeAlias = (
     | DeltaHeader
     | FrozenGone
     | FrozenChannel
+    | FrozenStreams
     | End
 )
 

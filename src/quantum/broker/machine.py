@@ -13,6 +13,7 @@ from typing import Final, assert_never
 import msgspec
 from xxhash import xxh3_128
 
+from clustor.streams.changes import StreamChange, StreamExtent
 from quantum.broker.attaching import (
     apply_attach,
     apply_detach,
@@ -20,6 +21,12 @@ from quantum.broker.attaching import (
     apply_leader_started,
     apply_remove_session,
     end_overfull,
+)
+from quantum.broker.capturing import (
+    append_captured,
+    apply_create_stream,
+    apply_delete_stream,
+    apply_trim_streams,
 )
 from quantum.broker.changes import Marks, bound_changes
 from quantum.broker.commands import (
@@ -30,6 +37,8 @@ from quantum.broker.commands import (
     ChannelAcked,
     ChannelItems,
     Command,
+    CreateStream,
+    DeleteStream,
     Detach,
     Elapse,
     LeaderStarted,
@@ -41,6 +50,7 @@ from quantum.broker.commands import (
     SetFullQueues,
     SetPolicy,
     Subscribe,
+    TrimStreams,
     Unsubscribe,
     decode_command,
 )
@@ -74,9 +84,11 @@ _BOUND_EVERY: Final = 64
 class Broker:
     """One replica's copy of a partition's sessions, subscriptions, queues and retained messages."""
 
-    def __init__(self, settings: BrokerSettings) -> None:
+    def __init__(self, settings: BrokerSettings, *, keeps_streams: bool = False) -> None:
         self.settings = settings
-        self.state = State(settings)
+        self._keeps_streams = keeps_streams
+        """Whether somebody takes what is appended to streams; it would gather otherwise."""
+        self.state = self._new_state()
         self._effects: dict[int, tuple[list[Effect], list[int]]] = {}
         """Of each entry its effects, and where those of each of its commands end."""
         self._collects = False
@@ -114,6 +126,8 @@ class Broker:
         replies = []
         for command in commands:
             replies.append(self._apply(command))
+            if state.captured:
+                append_captured(state)
             if state.ending:
                 end_overfull(state)
             ends.append(len(effects))
@@ -172,6 +186,12 @@ class Broker:
                 return apply_set_policy(state, command)
             case SetFullQueues():
                 return apply_set_full_queues(state, command)
+            case CreateStream():
+                return apply_create_stream(state, command)
+            case DeleteStream():
+                return apply_delete_stream(state, command)
+            case TrimStreams():
+                return apply_trim_streams(state, command)
             case _:
                 assert_never(command)
 
@@ -201,7 +221,7 @@ class Broker:
 
     def restore(self, chunks: Iterable[bytes]) -> None:
         """Become what a snapshot says, or raise SnapshotUnusable and be unchanged."""
-        self.state = restore_state(self.settings, decode_frames(chunks))
+        self.state = self._kept(restore_state(self.settings, decode_frames(chunks)))
         self._marks, self._delta = Marks(), None
         self._effects.clear()
         self._lifted_at = (-1, -1)
@@ -231,12 +251,19 @@ class Broker:
 
     def restore_delta(self, chunks: Iterable[bytes]) -> None:
         """Go on to what a delta ends with, or raise SnapshotUnusable and be empty."""
-        state, self.state = self.state, State(self.settings)
+        state, self.state = self.state, self._new_state()
         self._marks, self._delta = Marks(), None
         self._effects.clear()
         self._lifted_at = (-1, -1)
         self._delta = restore_delta(state, decode_frames(chunks))
-        self.state = state
+        self.state = self._kept(state)
+
+    def _new_state(self) -> State:
+        return self._kept(State(self.settings))
+
+    def _kept(self, state: State) -> State:
+        state.stream_changes = [] if self._keeps_streams else None
+        return state
 
     def delta_digest(self) -> bytes:
         """Make the delta anew that was restored last, from what it led to, and digest it."""
@@ -247,6 +274,21 @@ class Broker:
     @property
     def applied_index(self) -> int:
         return self.state.applied_index
+
+    # Streams: the replica keeps their files (`clustor.replica.machine.StreamMachine`).
+
+    def take_stream_changes(self) -> list[StreamChange]:
+        """Return what became of streams since the last call, in order."""
+        changes = self.state.stream_changes
+        if not changes:
+            return []
+        self.state.stream_changes = []
+        return changes
+
+    def stream_extents(self) -> Iterator[StreamExtent]:
+        """Say which partitions of streams there are, and how far they reach."""
+        for stream in self.state.streams:
+            yield StreamExtent(stream.file_id, stream.start_offset, stream.next_offset)
 
     # What a leader asks.
 

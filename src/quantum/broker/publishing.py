@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+from quantum.broker.capturing import capture
 from quantum.broker.channels import Forwarded
 from quantum.broker.commands import (
     OWN_ORIGIN,
@@ -123,6 +124,8 @@ def _publish_all(state: State, data: bytes, at: int, refused: Refusals, number: 
                     at = following
                     number += 1
                     continue
+            if is_light and route.captures and qos:
+                capture(state, route.captures, data[start:following])
             if not is_light or (effects is not None and route.volatile):
                 message = Message(
                     topic,
@@ -139,7 +142,7 @@ def _publish_all(state: State, data: bytes, at: int, refused: Refusals, number: 
                     if effects is not None and not 0 < expires_at_ms <= now_ms:
                         effects.append(FanOut(route, message))
                 else:
-                    reason = publish(state, message)
+                    reason = publish(state, message, record=data[start:following])
                     if reason:
                         refused.append((number, reason))
                         turned_away.note(message.client_id, qos, flags, state.now_ms)
@@ -171,10 +174,13 @@ def _publish_forwarded(state: State, forwarded: Forwarded, first: int, data: byt
     return known
 
 
-def publish(state: State, message: Message, *, force: bool = False) -> int:
+def publish(
+    state: State, message: Message, *, force: bool = False, record: bytes | None = None
+) -> int:
     """Publish a message whose topic this partition owns; return SUCCESS or QUOTA_EXCEEDED.
 
-    `force` is for what was accepted elsewhere already: it is delivered, room or not.
+    `force` is for what was accepted elsewhere already: it is delivered, room or not. `record` is
+    the message's own, where the caller has it.
     """
     route = state.routes.route(message.topic)
     if route.is_elsewhere:
@@ -183,6 +189,8 @@ def publish(state: State, message: Message, *, force: bool = False) -> int:
         reason = _refuse(state, route, message)
         if reason:
             return reason
+    if route.captures and message.qos:
+        capture(state, route.captures, message.record if record is None else record)
     if message.retain:
         _retain(state, message)
     if route.is_empty:

@@ -6,6 +6,7 @@ from typing import assert_never
 
 import msgspec
 
+from quantum.broker.capturing import begin_stream, end_stream
 from quantum.broker.commands import PUBACK, PUBREC, Acknowledge, ChannelAcked, ChannelItems
 from quantum.broker.congestion import on_pressure
 from quantum.broker.delivering import deliver_here, deliver_targeted, send_ready
@@ -31,6 +32,8 @@ from quantum.broker.items import (
     Returned,
     Settled,
     StoreFull,
+    StreamDefined,
+    StreamDeleted,
     Targeted,
     WantRetained,
     decode_item,
@@ -129,6 +132,10 @@ def _on_item(state: State, origin: int, item: Item) -> None:
             on_handed_over(state, origin, item)
         case Settled():
             on_settled(state, origin, item)
+        case StreamDefined(spec):
+            begin_stream(state, spec)
+        case StreamDeleted(number):
+            end_stream(state, number)
         case MovedTurnedAway():
             if not state.is_open:
                 state.turned_away.take_in(item.clients)

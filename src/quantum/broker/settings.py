@@ -39,5 +39,7 @@ class BrokerSettings:
     channel_bytes_max: int = 256 << 20
     """Above either, publishes and subscriptions that need the channel are refused: its receiver
     is gone, or far behind."""
+    streams_max: int = 16_384
+    """Streams of a tenant; each has a partition in every PRG."""
     elapse_sessions_max: int = 1_000
     """How many sessions one `Elapse` looks at; the others stay due."""

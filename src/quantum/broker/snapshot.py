@@ -27,6 +27,7 @@ from quantum.broker.frames import (
     FrozenPressure,
     FrozenRetained,
     FrozenSession,
+    FrozenStreams,
     Header,
 )
 from quantum.broker.items import FrozenDelivery, Item
@@ -35,6 +36,7 @@ from quantum.broker.moving import frozen_delivery
 from quantum.broker.session import Session
 from quantum.broker.shares import ShareGroup
 from quantum.broker.state import State
+from quantum.broker.streams import Stream
 
 NAME: Final = "quantum.broker"
 VERSION: Final = 4
@@ -69,6 +71,7 @@ def _frames(state: State) -> Iterator[Frame]:
             yield from item_frames(prg, outbox, iter(outbox.items))
     yield places_frame(state)
     yield from interest_frames(list(state.told.items()), _remote_interests(state))
+    yield from stream_frames(state, list(state.streams))
     yield from small_frames(state)
 
 
@@ -204,6 +207,14 @@ def interest_frames(
         yield FrozenInterests(some, [])
     for others in in_pages(remote):
         yield FrozenInterests([], others)
+
+
+def stream_frames(state: State, streams: list[Stream]) -> Iterator[Frame]:
+    """Walk some streams; the first frame says how many there ever were."""
+    frozen = [(each.spec, each.start_offset, each.next_offset) for each in streams]
+    if state.streams.last_number or frozen:
+        for page in in_pages(frozen) if frozen else ([],):
+            yield FrozenStreams(state.streams.last_number, page)
 
 
 def in_pages(things: list[T]) -> Iterator[list[T]]:

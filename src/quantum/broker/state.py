@@ -5,6 +5,7 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import Final
 
+from clustor.streams.changes import StreamChange
 from quantum.broker.changes import UNHEARD, Changes
 from quantum.broker.channels import Channels
 from quantum.broker.effects import Effect
@@ -18,6 +19,7 @@ from quantum.broker.routes import Routes
 from quantum.broker.session import Session
 from quantum.broker.settings import BrokerSettings
 from quantum.broker.shares import ShareGroup
+from quantum.broker.streams import Stream, StreamTable
 from quantum.broker.turned_away import TurnedAway
 from quantum.broker.types import TRANSFER
 from quantum.routing.retained import RetainedIndex
@@ -32,6 +34,7 @@ class State:
     __slots__ = (
         "applied_index",
         "attachments",
+        "captured",
         "changes",
         "channels",
         "congested",
@@ -63,6 +66,8 @@ class State:
         "routing_epoch",
         "sessions",
         "settings",
+        "stream_changes",
+        "streams",
         "subscription_count",
         "told",
         "turned_away",
@@ -135,6 +140,12 @@ class State:
         """None where nobody wants to know: this replica does not lead."""
         self.changes: Changes = UNHEARD
         """What changed since the newest mark, by key; of no replica's state (`changes`)."""
+        self.streams = StreamTable()
+        """What is kept by offset here, and how far it reaches."""
+        self.captured: dict[Stream, list[bytes]] = {}
+        """What the command that is being applied brought for streams; empty between two."""
+        self.stream_changes: list[StreamChange] | None = None
+        """What became of streams since somebody asked; None where nobody keeps their files."""
         self.wills: list[tuple[int, Message]] | None = None
         """Wills that were said about topics of this partition, and when: the log has no record
         of them. None where nobody wants to know."""
@@ -179,6 +190,10 @@ class State:
     def emit(self, effect: Effect) -> None:
         if self.effects is not None:
             self.effects.append(effect)
+
+    def note_stream(self, change: StreamChange) -> None:
+        if self.stream_changes is not None:
+            self.stream_changes.append(change)
 
     def look_again(self, at_ms: int, session: Session) -> None:
         """Let `Elapse` look at a session when that time has come, or earlier."""
