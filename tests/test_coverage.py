@@ -59,7 +59,7 @@ def test_who_says_yes_is_reached_and_was_seen(cells: list[str]) -> None:
 
 def test_a_room_that_nothing_loads_is_not_reached() -> None:
     """The one that everybody knows to be a library: if this changes, so does its row."""
-    assert not is_reached("clustor.segmented.quorum")
+    assert not is_reached("clustor.streams.quorum")
     assert is_reached("quantum.partition.leader")
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, TypeAlias, runtime_checkable
 
+from clustor.streams.changes import StreamChange, StreamExtent
+
 
 class StateMachine(Protocol):
     """Equal batches in equal order give equal replies, digests and snapshots, everywhere."""
@@ -89,6 +91,22 @@ class DefinableMachine(StateMachine, Protocol):
 
     def is_refusal(self, reply: bytes, /) -> bool:
         """Say whether a reply refuses what was asked."""
+
+
+@runtime_checkable
+class StreamMachine(StateMachine, Protocol):
+    """A machine whose entries also append to streams: the replica owns their files and feeds them.
+
+    Offsets are decided by `apply_batch`, so equal entries give equal changes everywhere. Its
+    snapshot holds what it says of its streams (`stream_extents`) and no byte of them: those are
+    durable in files before a snapshot counts, and travel only to a replica that lacks them.
+    """
+
+    def take_stream_changes(self) -> list[StreamChange]:
+        """Return what was decided since the last call, in order; after each entry it is asked."""
+
+    def stream_extents(self) -> Iterable[StreamExtent]:
+        """Say which partitions there are, each with its first index and the next to come."""
 
 
 NewMachine: TypeAlias = Callable[[], StateMachine]

@@ -12,13 +12,13 @@ from clustor.log.cipher import TAG_BYTES
 from clustor.log.keys import KeyRing
 from clustor.log.steps import Create, Delete, Step, Truncate, Write
 from clustor.log.types import DekEpoch, LogId, PartitionId
-from clustor.segmented.config import SegmentedConfig
-from clustor.segmented.files import PartitionFiles
-from clustor.segmented.index import SparseIndex
-from clustor.segmented.metadata import SegmentMeta, StoreRecord
-from clustor.segmented.nonces import Writer
-from clustor.segmented.piece import Piece
-from clustor.segmented.runs import (
+from clustor.streams.config import StreamConfig
+from clustor.streams.files import StreamFiles
+from clustor.streams.index import SparseIndex
+from clustor.streams.metadata import SegmentMeta, StoreRecord
+from clustor.streams.nonces import Writer
+from clustor.streams.piece import Piece
+from clustor.streams.runs import (
     FILE_HEADER_BYTES,
     RUN_HEAD_BYTES,
     FileCipher,
@@ -28,14 +28,14 @@ from clustor.segmented.runs import (
     index_file,
     part_file,
 )
-from clustor.segmented.types import FileSeq, StoreId, TopicPartitionId
+from clustor.streams.types import FileSeq, StoreId, StreamPartitionId
 
 TIMESTAMP_MIN: Final = -(2**63)
 _KEY_LABEL: Final = b"clustor segmented partition v1"
 
 
 def file_header(
-    group: PartitionId, store_id: StoreId, partition: TopicPartitionId, segment: SegmentMeta
+    group: PartitionId, store_id: StoreId, partition: StreamPartitionId, segment: SegmentMeta
 ) -> FileHeader:
     """Say what the header of a file must be; runs are bound to it, so no reader trusts the disk."""
     return FileHeader(
@@ -56,11 +56,11 @@ def partition_key(keys: KeyRing, header: FileHeader) -> bytes:
 
 
 class FileWriter:
-    """Writes the files of a store under one writer's nonces: its appends, or one compaction."""
+    """Writes the files of a store under one writer's nonces."""
 
     def __init__(
         self,
-        config: SegmentedConfig,
+        config: StreamConfig,
         keys: KeyRing,
         record: StoreRecord,
         next_file_seq: Callable[[], FileSeq],
@@ -72,13 +72,13 @@ class FileWriter:
         self._next_file_seq = next_file_seq
         self._writer = writer
 
-    def write(self, files: PartitionFiles, piece: Piece, steps: list[Step]) -> None:
+    def write(self, files: StreamFiles, piece: Piece, steps: list[Step]) -> None:
         """Plan a piece behind the last segment, in as many runs and files as it takes."""
         for part in piece.cut(self._config.run_bytes):
             self._prepare(files, part, steps)
             self._write_run(files, part, steps)
 
-    def _prepare(self, files: PartitionFiles, piece: Piece, steps: list[Step]) -> None:
+    def _prepare(self, files: StreamFiles, piece: Piece, steps: list[Step]) -> None:
         """See that the last segment takes the piece."""
         last = files.segments[-1] if files.segments else None
         if last is not None and (files.cipher is not None or files.resumable):
@@ -90,14 +90,14 @@ class FileWriter:
             self.close(files, steps)
         self._create(files, piece, steps)
 
-    def _resume(self, files: PartitionFiles, last: SegmentMeta, steps: list[Step]) -> None:
+    def _resume(self, files: StreamFiles, last: SegmentMeta, steps: list[Step]) -> None:
         if files.cipher is not None:
             return
         # What an earlier start wrote behind the checkpoint is void; the nonces are new anyway.
         steps.append(Truncate(part_file(files.partition, last.file_seq), last.size_bytes))
         files.cipher = self._cipher(files, last)
 
-    def _create(self, files: PartitionFiles, piece: Piece, steps: list[Step]) -> None:
+    def _create(self, files: StreamFiles, piece: Piece, steps: list[Step]) -> None:
         segment = SegmentMeta(
             file_seq=self._next_file_seq(),
             first_index=piece.first_index,
@@ -113,11 +113,11 @@ class FileWriter:
         files.cipher = self._cipher(files, segment)
         files.index = SparseIndex(self._config.index_interval_bytes, FILE_HEADER_BYTES)
 
-    def _cipher(self, files: PartitionFiles, segment: SegmentMeta) -> FileCipher:
+    def _cipher(self, files: StreamFiles, segment: SegmentMeta) -> FileCipher:
         header = file_header(self._record.group, self._record.store_id, files.partition, segment)
         return FileCipher(partition_key(self._keys, header), header)
 
-    def _write_run(self, files: PartitionFiles, piece: Piece, steps: list[Step]) -> None:
+    def _write_run(self, files: StreamFiles, piece: Piece, steps: list[Step]) -> None:
         last = files.segments[-1]
         assert files.cipher is not None
         newest = piece.max_timestamp
@@ -142,10 +142,10 @@ class FileWriter:
             size_bytes=end,
             max_timestamp=max(last.max_timestamp, newest),
         )
-        files.touched.add(last.file_seq)
+        files.touched[last.file_seq] = None
         files.unsynced[file] = None
 
-    def close(self, files: PartitionFiles, steps: list[Step]) -> None:
+    def close(self, files: StreamFiles, steps: list[Step]) -> None:
         """Let the next run start a new file; write down where things are in this one."""
         if files.index is not None:
             seq = files.segments[-1].file_seq

@@ -12,13 +12,13 @@ from clustor.log.cipher import TAG_BYTES
 from clustor.log.errors import ChecksumMismatch
 from clustor.log.keys import KeyRing
 from clustor.log.steps import Storage
-from clustor.segmented.config import SegmentedConfig
-from clustor.segmented.errors import ViewExpired
-from clustor.segmented.flush import file_header, partition_key
-from clustor.segmented.index import SparseIndex, decode_index
-from clustor.segmented.metadata import SegmentMeta
-from clustor.segmented.piece import Piece
-from clustor.segmented.runs import (
+from clustor.streams.config import StreamConfig
+from clustor.streams.errors import ViewExpired
+from clustor.streams.flush import file_header, partition_key
+from clustor.streams.index import SparseIndex, decode_index
+from clustor.streams.metadata import SegmentMeta
+from clustor.streams.piece import Piece
+from clustor.streams.runs import (
     FILE_HEADER_BYTES,
     ROW_BYTES,
     RUN_HEAD_BYTES,
@@ -28,18 +28,18 @@ from clustor.segmented.runs import (
     index_file,
     part_file,
 )
-from clustor.segmented.types import PartitionLogIndex
-from clustor.segmented.view import Chunk, PartitionView
+from clustor.streams.types import StreamIndex
+from clustor.streams.view import StreamChunk, StreamView
 
 _HEADS_WINDOW_BYTES: Final = 4096
 _SLACK_BYTES: Final = 1024
 
 
-class PartitionReader:
+class StreamFileReader:
     """Reads the partitions of a store. One thread at a time; make one for each."""
 
     def __init__(
-        self, storage: Storage, keys: KeyRing, config: SegmentedConfig, *, files_max: int = 1024
+        self, storage: Storage, keys: KeyRing, config: StreamConfig, *, files_max: int = 1024
     ) -> None:
         self._storage = storage
         self._keys = keys
@@ -47,14 +47,14 @@ class PartitionReader:
         self._files_max = files_max
         self._files: OrderedDict[tuple[int, int], _OpenFile] = OrderedDict()
 
-    def read(self, view: PartitionView, from_index: int, bytes_max: int) -> list[Chunk]:
+    def read(self, view: StreamView, from_index: int, bytes_max: int) -> list[StreamChunk]:
         """Return whole batches from the one that holds `from_index`, in about `bytes_max` bytes.
 
         At least one batch comes back if there is one, and at most one run more than asked for.
-        Raises IndexOutOfRange, ViewExpired, or CorruptLog where bytes are not what was written.
+        Raises StreamOutOfRange, ViewExpired, or CorruptLog where bytes are not what was written.
         """
         view.check(from_index)
-        chunks: list[Chunk] = []
+        chunks: list[StreamChunk] = []
         room = bytes_max
         for chunk in self.chunks(view, from_index, bytes_max):
             chunks.append(chunk)
@@ -63,7 +63,7 @@ class PartitionReader:
                 break
         return chunks
 
-    def chunks(self, view: PartitionView, from_index: int, window_bytes: int) -> Iterator[Chunk]:
+    def chunks(self, view: StreamView, from_index: int, window_bytes: int) -> Iterator[StreamChunk]:
         """Yield everything readable from `from_index`: a run, or about a window, at a time."""
         for segment in view.segments:
             if segment.next_index > from_index:
@@ -75,12 +75,12 @@ class PartitionReader:
         for piece in view.pieces:
             index = max(from_index, written)
             while (joined := piece.part(index, window_bytes)) is not None:
-                part = Chunk.of_piece(joined).between(from_index, view.readable_next)
+                part = StreamChunk.of_piece(joined).between(from_index, view.readable_next)
                 if part is not None:
                     yield part
                 index = joined.next_index
 
-    def find_time(self, view: PartitionView, timestamp: int) -> PartitionLogIndex | None:
+    def find_time(self, view: StreamView, timestamp: int) -> StreamIndex | None:
         """Return the first index whose batch is as new as `timestamp`; None where none is."""
         for segment in view.segments:
             if segment.max_timestamp >= timestamp:
@@ -93,17 +93,17 @@ class PartitionReader:
         found = _newer(iter(view.pieces), timestamp)
         return None if found is None else self._readable(view, found)
 
-    def segment_chunks(self, view: PartitionView, segment: SegmentMeta) -> Iterator[Chunk]:
+    def segment_chunks(self, view: StreamView, segment: SegmentMeta) -> Iterator[StreamChunk]:
         """Yield all runs of one file of a view, readable or not."""
         return self._open(view, segment).runs(segment, FILE_HEADER_BYTES, self._config.run_bytes)
 
-    def _readable(self, view: PartitionView, index: int) -> PartitionLogIndex | None:
+    def _readable(self, view: StreamView, index: int) -> StreamIndex | None:
         index = max(index, view.start_index)
-        return PartitionLogIndex(index) if index < view.readable_next else None
+        return StreamIndex(index) if index < view.readable_next else None
 
     def _segment_chunks(
-        self, view: PartitionView, segment: SegmentMeta, from_index: int, window_bytes: int
-    ) -> Iterator[Chunk]:
+        self, view: StreamView, segment: SegmentMeta, from_index: int, window_bytes: int
+    ) -> Iterator[StreamChunk]:
         file = self._open(view, segment)
         offset = FILE_HEADER_BYTES
         if from_index > segment.first_index:
@@ -114,7 +114,7 @@ class PartitionReader:
             if chunk.next_index > from_index:
                 yield chunk
 
-    def _open(self, view: PartitionView, segment: SegmentMeta) -> _OpenFile:
+    def _open(self, view: StreamView, segment: SegmentMeta) -> _OpenFile:
         key = (view.partition, segment.file_seq)
         file = self._files.get(key)
         if file is None:
@@ -126,13 +126,13 @@ class PartitionReader:
         file.segment = segment
         return file
 
-    def _index_of(self, view: PartitionView, file: _OpenFile) -> SparseIndex:
+    def _index_of(self, view: StreamView, file: _OpenFile) -> SparseIndex:
         if view.open_index is not None and file.segment is view.segments[-1]:
             return view.open_index
         return file.index(self._config.index_interval_bytes)
 
 
-def _newer(batches: Iterator[Chunk] | Iterator[Piece], timestamp: int) -> int | None:
+def _newer(batches: Iterator[StreamChunk] | Iterator[Piece], timestamp: int) -> int | None:
     for some in batches:
         for first, _, _, at in some.rows():
             if at >= timestamp:
@@ -144,7 +144,7 @@ class _OpenFile:
     """One partition file: its cipher, and its index once somebody asked."""
 
     def __init__(
-        self, storage: Storage, keys: KeyRing, view: PartitionView, segment: SegmentMeta
+        self, storage: Storage, keys: KeyRing, view: StreamView, segment: SegmentMeta
     ) -> None:
         header = file_header(view.group, view.store_id, view.partition, segment)
         self._storage = storage
@@ -154,7 +154,7 @@ class _OpenFile:
         self._index: SparseIndex | None = None
         self.segment = segment
 
-    def runs(self, segment: SegmentMeta, offset: int, window_bytes: int) -> Iterator[Chunk]:
+    def runs(self, segment: SegmentMeta, offset: int, window_bytes: int) -> Iterator[StreamChunk]:
         """Yield the runs from `offset`, which must be the start of one."""
         end = segment.size_bytes
         budget = window_bytes
@@ -185,11 +185,11 @@ class _OpenFile:
             raise ChecksumMismatch("a run is cut short", file=self._name, offset=offset)
         return window
 
-    def _chunk(self, head: RunHead, run: memoryview, offset: int, room: memoryview) -> Chunk:
+    def _chunk(self, head: RunHead, run: memoryview, offset: int, room: memoryview) -> StreamChunk:
         plaintext = room[: head.sealed_bytes - TAG_BYTES]
         self._cipher.open_into(head, run, offset, plaintext)
         split = head.batch_count * ROW_BYTES
-        return Chunk(head.first_index, head.next_index, plaintext[:split], plaintext[split:])
+        return StreamChunk(head.first_index, head.next_index, plaintext[:split], plaintext[split:])
 
     def index(self, interval_bytes: int) -> SparseIndex:
         """Return the sparse index of the file, as far as the segment reaches."""

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
-from clustor.segmented.errors import SegmentedMisuse, UnknownPolicy
-from clustor.segmented.types import ReplicaId
+from clustor.raft.types import ReplicaId
+from clustor.streams.errors import StreamMisuse, UnknownPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Threshold:
 
     def __post_init__(self) -> None:
         if self.acks < 1:
-            raise SegmentedMisuse("a threshold is at least 1", acks=self.acks)
+            raise StreamMisuse("a threshold is at least 1", acks=self.acks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class FixedSet:
 
     def __post_init__(self) -> None:
         if not self.replicas:
-            raise SegmentedMisuse("a fixed quorum names at least one replica")
+            raise StreamMisuse("a fixed quorum names at least one replica")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class PolicyRegistry:
     def register(self, name: str, rule: CustomRule) -> None:
         """Make `rule` known; a name is given once."""
         if name in self._rules:
-            raise SegmentedMisuse("a policy of this name is registered", name=name)
+            raise StreamMisuse("a policy of this name is registered", name=name)
         self._rules[name] = rule
 
     def rule(self, name: str) -> CustomRule:

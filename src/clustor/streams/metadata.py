@@ -1,21 +1,21 @@
 """What the store knows durably of its partitions: a log of changes, and one small record.
 
-`segmented/store` is 64 bytes and replaced whole, by a rename:
+`streams/store` is 64 bytes and replaced whole, by a rename:
 
     magic:8 "SEGSTORE" version:u16 zero:u16 zero:u32 group:u64 incarnation:u64 store_id:16
     zero:12 crc32c:u32
 
-`segmented/metadata.log` is a row of batches, each written and synced on its own:
+`streams/metadata.log` is a row of batches, each written and synced on its own:
 
     magic:4 "SMET" version:u16 flags:u16 batch_seq:u64 durable_raft_index:u64 body_bytes:u32
     body_crc32c:u32 head_crc32c:u32                                                = 36 bytes
     body         a msgpack list of `PartitionChange`, each a list in the order of its fields
 
-A batch is the commit point of whatever it tells: a checkpoint, a retention, a compaction. Files
+A batch is the commit point of whatever it tells: a checkpoint, a trim, a removal. Files
 that no batch names are void. `durable_raft_index` vouches that every log entry through it stands
-durably in the partitions, which is what lets the log be cut; `recovery` refuses a log that was
-cut further. Its head says a batch whole, so that a tail torn by a crash is told from damage: a
-torn one has nothing authentic behind it.
+durably in the partitions, which is what lets the log be cut; a replica refuses to start on a log
+that was cut further. Its head says a batch whole, so that a tail torn by a crash is told from
+damage: a torn one has nothing authentic behind it.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ from crc32c import crc32c
 from clustor.log.errors import ChecksumMismatch, UnsupportedFormat
 from clustor.log.steps import FileName
 from clustor.log.types import PartitionId
-from clustor.segmented.errors import SegmentedMisuse
-from clustor.segmented.master import Automatic, Disabled, Fixed, MasterPolicy
-from clustor.segmented.quorum import Custom, FixedSet, Majority, QuorumPolicy, Threshold
-from clustor.segmented.types import ReplicaId, StoreId
+from clustor.raft.types import ReplicaId
+from clustor.streams.errors import StreamMisuse
+from clustor.streams.master import Automatic, Disabled, Fixed, MasterPolicy
+from clustor.streams.quorum import Custom, FixedSet, Majority, QuorumPolicy, Threshold
+from clustor.streams.types import StoreId
 
-SEGMENTED_DIRECTORY: Final = "segmented"
-STORE_FILE: Final = FileName(f"{SEGMENTED_DIRECTORY}/store")
-METADATA_FILE: Final = FileName(f"{SEGMENTED_DIRECTORY}/metadata.log")
+STREAMS_DIRECTORY: Final = "streams"
+STORE_FILE: Final = FileName(f"{STREAMS_DIRECTORY}/store")
+METADATA_FILE: Final = FileName(f"{STREAMS_DIRECTORY}/metadata.log")
 STORE_BYTES: Final = 64
 ROWS_PER_BATCH: Final = 100_000  # changes and the files in them; a few MiB
 BODY_BYTES_MAX: Final = 64 << 20
@@ -146,14 +147,15 @@ class PartitionChange(msgspec.Struct, frozen=True, array_like=True, forbid_unkno
     """What is true of a partition from now on; its other files stay as they were."""
 
     partition: int
-    start_index: int  # the lowest index that is still there
-    next_index: int  # `highest_durable_partition_index` + 1
-    quorum_next: int  # every index below is known to be on a quorum
-    clean_next: int  # key compaction has gone through every index below
+    start_index: int = 0  # the lowest index that is still there
+    next_index: int = 0  # `highest_durable_partition_index` + 1
+    defined_at: int = 0  # the raft index of its definition, or a later one
+    digest: int = 0  # the chained CRC32C of its batches, rows included, from `digest_from` on
+    digest_from: int = 0
     segments: tuple[SegmentMeta, ...] = ()  # new, or longer than they were
     removed: tuple[int, ...] = ()  # file numbers
     definition: Definition | None = None  # None: as it was
-    gone: bool = False  # the partition itself was removed
+    gone_at: int = 0  # the raft index at which the partition itself was removed; 0: it is there
 
 
 @dataclass(slots=True)
@@ -163,8 +165,9 @@ class PartitionMeta:
     partition: int
     start_index: int = 0
     next_index: int = 0
-    quorum_next: int = 0
-    clean_next: int = 0
+    defined_at: int = 0
+    digest: int = 0
+    digest_from: int = 0
     segments: dict[int, SegmentMeta] = field(default_factory=dict)
     definition: Definition | None = None
 
@@ -177,7 +180,7 @@ class MetadataImage:
     """What a metadata log proves. `good_bytes` of it could be believed."""
 
     partitions: dict[int, PartitionMeta] = field(default_factory=dict)
-    gone: set[int] = field(default_factory=set)  # their ids are never used again
+    gone: dict[int, int] = field(default_factory=dict)  # removed partitions, and at which entry
     durable_raft_index: int = 0
     next_batch_seq: int = 0
     good_bytes: int = 0
@@ -191,7 +194,7 @@ _DECODER: Final = msgspec.msgpack.Decoder(list[PartitionChange])
 def encode_batch(seq: int, durable_raft_index: int, changes: list[PartitionChange]) -> bytes:
     body = _ENCODER.encode(changes)
     if len(body) > BODY_BYTES_MAX:  # what no start would read must not be written
-        raise SegmentedMisuse("a metadata batch too large", given_bytes=len(body))
+        raise StreamMisuse("a metadata batch too large", given_bytes=len(body))
     head = _HEAD.pack(_BATCH_MAGIC, _VERSION, 0, seq, durable_raft_index, len(body), crc32c(body))
     return head + _CRC.pack(crc32c(head)) + body
 
@@ -276,15 +279,15 @@ def _refuse_damage(data: bytes, image: MetadataImage) -> None:
 
 def fold(image: MetadataImage, change: PartitionChange) -> None:
     """Take one change into the picture."""
-    if change.gone:
+    if change.gone_at:
         image.partitions.pop(change.partition, None)
-        image.gone.add(change.partition)
+        image.gone[change.partition] = change.gone_at
         return
     known = image.partitions.setdefault(change.partition, PartitionMeta(change.partition))
     known.start_index = change.start_index
     known.next_index = change.next_index
-    known.quorum_next = change.quorum_next
-    known.clean_next = change.clean_next
+    known.defined_at = change.defined_at
+    known.digest, known.digest_from = change.digest, change.digest_from
     for file_seq in change.removed:
         known.segments.pop(file_seq, None)
     for segment in change.segments:
@@ -300,10 +303,11 @@ def snapshot_changes(image: MetadataImage) -> Iterator[PartitionChange]:
             partition=known.partition,
             start_index=known.start_index,
             next_index=known.next_index,
-            quorum_next=known.quorum_next,
-            clean_next=known.clean_next,
+            defined_at=known.defined_at,
+            digest=known.digest,
+            digest_from=known.digest_from,
             segments=tuple(known.ordered()),
             definition=known.definition,
         )
-    for partition in sorted(image.gone):
-        yield PartitionChange(partition, 0, 0, 0, 0, gone=True)
+    for partition, gone_at in sorted(image.gone.items()):
+        yield PartitionChange(partition, gone_at=gone_at)

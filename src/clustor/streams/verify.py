@@ -8,21 +8,21 @@ from clustor.log.errors import AuthenticationFailed, ChecksumMismatch, LogError,
 from clustor.log.keys import KeyRing
 from clustor.log.steps import Storage
 from clustor.log.types import LogState
-from clustor.segmented.config import SegmentedConfig
-from clustor.segmented.errors import ViewExpired
-from clustor.segmented.flush import file_header
-from clustor.segmented.metadata import SegmentMeta
-from clustor.segmented.reader import PartitionReader
-from clustor.segmented.runs import FILE_HEADER_BYTES, decode_file_header, part_file
-from clustor.segmented.types import TopicPartitionId
-from clustor.segmented.view import PartitionView
+from clustor.streams.config import StreamConfig
+from clustor.streams.errors import ViewExpired
+from clustor.streams.flush import file_header
+from clustor.streams.metadata import SegmentMeta
+from clustor.streams.reader import StreamFileReader
+from clustor.streams.runs import FILE_HEADER_BYTES, decode_file_header, part_file
+from clustor.streams.types import StreamPartitionId
+from clustor.streams.view import StreamView
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class StreamDamage:
     """Where a partition stops being what was written."""
 
-    partition: TopicPartitionId
+    partition: StreamPartitionId
     first_index: int  # everything below could be read
     problem: LogError
 
@@ -34,14 +34,14 @@ class Damage:
         return LogState.QUARANTINED
 
 
-def verify_partition(
-    storage: Storage, keys: KeyRing, config: SegmentedConfig, view: PartitionView
-) -> Damage | None:
+def verify_stream(
+    storage: Storage, keys: KeyRing, config: StreamConfig, view: StreamView
+) -> StreamDamage | None:
     """Read all files of a view; return the first damage, None where there is none.
 
     Raises KeyUnavailable and UnsupportedFormat, which are no damage.
     """
-    reader = PartitionReader(storage, keys, config)
+    reader = StreamFileReader(storage, keys, config)
     good_next = view.start_index
     for segment in view.segments:
         good_next = max(good_next, segment.first_index)
@@ -55,14 +55,14 @@ def verify_partition(
                 good_next = chunk.next_index
         except ViewExpired as problem:
             missing = MissingFile("a partition file is gone", **problem.facts)
-            return Damage(view.partition, good_next, missing)
+            return StreamDamage(view.partition, good_next, missing)
         except (ChecksumMismatch, AuthenticationFailed) as problem:
-            return Damage(view.partition, good_next, problem)
+            return StreamDamage(view.partition, good_next, problem)
         good_next = segment.next_index
     return None
 
 
-def _check_header(storage: Storage, view: PartitionView, segment: SegmentMeta) -> None:
+def _check_header(storage: Storage, view: StreamView, segment: SegmentMeta) -> None:
     name = part_file(view.partition, segment.file_seq)
     try:
         header = decode_file_header(storage.read(name, 0, FILE_HEADER_BYTES))

@@ -14,7 +14,8 @@ from typing import Final, TypeAlias, assert_never
 
 from xxhash import xxh3_64_intdigest
 
-from clustor.segmented.types import ReplicaId, TopicPartitionId
+from clustor.raft.types import ReplicaId
+from clustor.streams.types import StreamPartitionId
 
 _DRAW: Final = struct.Struct("<QQ")
 
@@ -40,7 +41,7 @@ MasterPolicy: TypeAlias = Automatic | Fixed | Disabled
 
 
 def choose_master(
-    policy: MasterPolicy, partition: TopicPartitionId, members: Iterable[ReplicaId]
+    policy: MasterPolicy, partition: StreamPartitionId, members: Iterable[ReplicaId]
 ) -> ReplicaId | None:
     """Return the partition's master, or None without one."""
     match policy:

@@ -1,6 +1,6 @@
-"""Read a partition: from an index or a time, in bounded chunks, off the loop.
+"""What a reader is given of a partition: from an index or a time, in bounded chunks, off the loop.
 
-The loop takes a `PartitionView`, which nothing changes any more; a reader in any thread reads
+The loop takes a `StreamView`, which nothing changes any more; a reader in any thread reads
 from it. What comes back are the very bytes that were appended: a chunk's `payloads` is a window
 on the decrypted run, not copied and not looked at.
 """
@@ -11,44 +11,47 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from clustor.log.types import PartitionId
-from clustor.segmented.errors import IndexOutOfRange
-from clustor.segmented.files import PartitionFiles
-from clustor.segmented.index import SparseIndex
-from clustor.segmented.metadata import SegmentMeta
-from clustor.segmented.piece import Piece
-from clustor.segmented.runs import ROW, ROW_BYTES
-from clustor.segmented.store import Store
-from clustor.segmented.types import (
-    PartitionLogIndex,
+from clustor.streams.errors import StreamOutOfRange
+from clustor.streams.files import StreamFiles
+from clustor.streams.index import SparseIndex
+from clustor.streams.metadata import SegmentMeta
+from clustor.streams.piece import Piece
+from clustor.streams.runs import ROW, ROW_BYTES
+from clustor.streams.store import StreamStore
+from clustor.streams.types import (
     StoredBatch,
     StoreId,
+    StreamIndex,
+    StreamPartitionId,
     TimestampMs,
-    TopicPartitionId,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionView:
-    """A partition at one moment. Files may be removed later; reading then raises ViewExpired."""
+class StreamView:
+    """A partition at one moment. Files may be removed later; reading then raises ViewExpired.
+
+    Where all that is asked for is in memory, `segments` is empty: nothing is read from the disk.
+    """
 
     group: PartitionId
     store_id: StoreId
-    partition: TopicPartitionId
+    partition: StreamPartitionId
     start_index: int
-    readable_next: int  # what stands behind is not on a quorum yet
+    readable_next: int  # what stands behind may not be read yet
     segments: tuple[SegmentMeta, ...]
-    pieces: tuple[Piece, ...]  # still in memory, in order, behind the segments; never changed
+    pieces: tuple[Piece, ...]  # in memory, in order, behind the segments; never changed
     open_index: SparseIndex | None  # of the last segment, where the writer has it
 
     def check(self, index: int) -> None:
-        """Raise IndexOutOfRange unless `index` can be read, now or as the next one to come."""
+        """Raise StreamOutOfRange unless `index` can be read, now or as the next one to come."""
         if not self.start_index <= index <= self.readable_next:
-            raise IndexOutOfRange(
+            raise StreamOutOfRange(
                 "no such index", index=index, start=self.start_index, next=self.readable_next
             )
 
 
-class Chunk:
+class StreamChunk:
     """Consecutive batches: their table, and their bytes back to back."""
 
     __slots__ = ("first_index", "next_index", "payloads", "table")
@@ -62,7 +65,7 @@ class Chunk:
         self.payloads = payloads
 
     @classmethod
-    def of_piece(cls, piece: Piece) -> Chunk:
+    def of_piece(cls, piece: Piece) -> StreamChunk:
         """Join what a piece holds."""
         plaintext, split = memoryview(piece.plaintext()), piece.table_bytes
         return cls(piece.first_index, piece.next_index, plaintext[:split], plaintext[split:])
@@ -81,10 +84,10 @@ class Chunk:
         position = 0
         for first, count, length, timestamp in self.rows():
             payload = bytes(self.payloads[position : position + length])
-            yield StoredBatch(PartitionLogIndex(first), count, TimestampMs(timestamp), payload)
+            yield StoredBatch(StreamIndex(first), count, TimestampMs(timestamp), payload)
             position += length
 
-    def between(self, from_index: int, next_index: int) -> Chunk | None:
+    def between(self, from_index: int, next_index: int) -> StreamChunk | None:
         """Return what reaches over `from_index` and ends by `next_index`, in whole batches."""
         if from_index <= self.first_index and self.next_index <= next_index:
             return self
@@ -102,40 +105,48 @@ class Chunk:
         if not keep_rows:
             return None
         table = self.table[skip_rows * ROW_BYTES : (skip_rows + keep_rows) * ROW_BYTES]
-        return Chunk(first, last, table, self.payloads[skip_bytes : skip_bytes + keep_bytes])
+        return StreamChunk(first, last, table, self.payloads[skip_bytes : skip_bytes + keep_bytes])
 
 
 def take_view(
-    store: Store,
-    partition: TopicPartitionId,
-    readable_next: int,
+    store: StreamStore,
+    partition: int,
     from_index: int = 0,
     bytes_max: int | None = None,
-) -> PartitionView:
-    """Take a view of what may be read. Raises UnknownPartition.
+    readable_next: int | None = None,
+) -> StreamView:
+    """Take a view of what may be read, all of it or up to `readable_next`. Raises UnknownStream.
 
     Nothing is copied here, but a list of all blocks in memory unless `bytes_max` says how many.
     """
     files = store.files(partition)
-    return PartitionView(
+    first = _first_in_memory(files)
+    is_in_memory = first is not None and first <= from_index
+    newest = (*files.in_flight, *((files.tail,) if files.tail is not None else ()))
+    pieces = (*files.window, *newest) if is_in_memory else newest
+    end = files.next_index if readable_next is None else min(readable_next, files.next_index)
+    return StreamView(
         group=store.record.group,
         store_id=store.record.store_id,
         partition=files.partition,
         start_index=files.start_index,
-        readable_next=min(readable_next, files.next_index),
-        segments=_present(files),
-        pieces=tuple(_in_memory(files, from_index, bytes_max)),
-        open_index=_open_index(files),
+        readable_next=end,
+        segments=() if is_in_memory else _present(files),
+        pieces=tuple(_parts(pieces, from_index, bytes_max)),
+        open_index=None if is_in_memory else _open_index(files),
     )
 
 
-def _in_memory(files: PartitionFiles, from_index: int, bytes_max: int | None) -> Iterator[Piece]:
+def _first_in_memory(files: StreamFiles) -> int | None:
+    for piece in (*files.window, *files.in_flight):
+        return piece.first_index
+    return files.tail.first_index if files.tail is not None else None
+
+
+def _parts(pieces: tuple[Piece, ...], from_index: int, bytes_max: int | None) -> Iterator[Piece]:
     left = bytes_max
-    for piece in (*files.in_flight, files.tail):
-        if left is None:
-            part = piece.frozen() if piece else None
-        else:
-            part = piece.part(from_index, left)
+    for piece in pieces:
+        part = piece.frozen() if left is None else piece.part(from_index, left)
         if part is None:
             continue
         yield part
@@ -145,12 +156,13 @@ def _in_memory(files: PartitionFiles, from_index: int, bytes_max: int | None) ->
                 return
 
 
-def _present(files: PartitionFiles) -> tuple[SegmentMeta, ...]:
+def _present(files: StreamFiles) -> tuple[SegmentMeta, ...]:
     return tuple(at for at in files.readable if at.next_index > files.start_index)
 
 
-def _open_index(files: PartitionFiles) -> SparseIndex | None:
+def _open_index(files: StreamFiles) -> SparseIndex | None:
     """Return the writer's index if it is that of the last file that can be read."""
-    if not files.readable or files.readable[-1].file_seq != files.segments[-1].file_seq:
+    if not files.readable or not files.segments:
         return None
-    return files.index
+    is_open = files.readable[-1].file_seq == files.segments[-1].file_seq
+    return files.index if is_open else None

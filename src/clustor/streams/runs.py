@@ -1,4 +1,4 @@
-"""The bytes of a partition file (`segmented/parts/<partition>-<file_seq>.seg`).
+"""The bytes of a partition file (`streams/parts/<partition>-<file_seq>.seg`).
 
     header   magic:8 "SEGPART1" version:u16 zero:u16 dek_epoch:u32 group:u64 partition:u64
              file_seq:u64 first_index:u64 store_id:16 zero:4 crc32c:u32            = 72 bytes
@@ -33,9 +33,9 @@ from clustor.log.errors import AuthenticationFailed, ChecksumMismatch, Unsupport
 from clustor.log.frame import FRAME_BODY_BYTES_MAX
 from clustor.log.steps import FileName
 from clustor.log.types import DekEpoch, PartitionId
-from clustor.segmented.types import FileSeq, StoreId, TopicPartitionId, WriterSeq
+from clustor.streams.types import FileSeq, StoreId, StreamPartitionId, WriterSeq
 
-PARTS_DIRECTORY: Final = "segmented/parts"
+PARTS_DIRECTORY: Final = "streams/parts"
 FILE_HEADER_BYTES: Final = 72
 RUN_HEAD_BYTES: Final = 56
 ROW_BYTES: Final = 24
@@ -65,7 +65,7 @@ class FileHeader:
 
     group: PartitionId
     store_id: StoreId
-    partition: TopicPartitionId
+    partition: StreamPartitionId
     file_seq: FileSeq
     dek_epoch: DekEpoch
     first_index: int
@@ -101,7 +101,7 @@ def decode_file_header(data: bytes) -> FileHeader:
     return FileHeader(
         group=PartitionId(group),
         store_id=StoreId(store_id),
-        partition=TopicPartitionId(partition),
+        partition=StreamPartitionId(partition),
         file_seq=FileSeq(file_seq),
         dek_epoch=DekEpoch(epoch),
         first_index=first,

@@ -19,8 +19,8 @@ from __future__ import annotations
 from itertools import count
 from typing import Final
 
-from clustor.segmented.errors import SegmentedMisuse
-from clustor.segmented.types import FileSeq, WriterSeq
+from clustor.streams.errors import StreamMisuse
+from clustor.streams.types import FileSeq, WriterSeq
 
 INCARNATION_MAX: Final = 2**32 - 1
 _PER_INCARNATION: Final = 2**32
@@ -31,7 +31,7 @@ class Sequences:
 
     def __init__(self, incarnation: int) -> None:
         if not 0 < incarnation <= INCARNATION_MAX:
-            raise SegmentedMisuse("no such incarnation", incarnation=incarnation)
+            raise StreamMisuse("no such incarnation", incarnation=incarnation)
         self._base = incarnation << 32
         # A counter of the interpreter's own: no two threads are ever given the same number.
         self._numbers = count()
@@ -39,7 +39,7 @@ class Sequences:
     def _draw(self) -> int:
         number = next(self._numbers)
         if number >= _PER_INCARNATION:
-            raise SegmentedMisuse("this start has used up its numbers: start anew")
+            raise StreamMisuse("this start has used up its numbers: start anew")
         return self._base | number
 
     def file_seq(self) -> FileSeq:

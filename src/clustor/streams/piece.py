@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from clustor.segmented.runs import ROW, ROW_BYTES
+from clustor.streams.runs import ROW, ROW_BYTES
 
 FRESH_MAX: Final = 32  # two for each batch
 BLOCK_BYTES_MIN: Final = 16 << 10  # a batch of this length is a block, with what was before it
@@ -28,8 +28,7 @@ class Piece:
 
     def __init__(self) -> None:
         self.fresh: list[bytes] = []
-        """The newest batches: a row, its bytes, a row, its bytes. Whoever adds calls `settle`
-        when there are `FRESH_MAX`, or a batch has `BLOCK_BYTES_MIN`."""
+        """The newest batches: a row, its bytes, a row, its bytes; few, and none is long."""
         self._firsts: list[int] = []  # of each block its first index, its table and its bytes
         self._tables: list[bytes] = []
         self._data: list[bytes] = []
@@ -37,9 +36,9 @@ class Piece:
     def __bool__(self) -> bool:
         return bool(self.fresh or self._tables)
 
-    def add(self, first: int, count: int, timestamp: int, payload: bytes) -> None:
-        """Add a batch behind the others."""
-        self.fresh += (ROW.pack(first, count, len(payload), timestamp), payload)
+    def add_row(self, row: bytes, payload: bytes) -> None:
+        """Add a batch behind the others, by its row of the table."""
+        self.fresh += (row, payload)
         if len(self.fresh) >= FRESH_MAX or len(payload) >= BLOCK_BYTES_MIN:
             self.settle()
 
@@ -140,6 +139,21 @@ class Piece:
             room -= len(block[0]) + len(block[1])
             found.add_block(*block)
         return found
+
+    def newest(self, bytes_max: int) -> Piece:
+        """Return the newest whole blocks within `bytes_max`: all of this, or less, or none."""
+        self.settle()
+        if self.size_bytes <= bytes_max:
+            return self
+        twin, room, first = Piece(), bytes_max, len(self._tables)
+        while (
+            first
+            and (room := room - len(self._tables[first - 1]) - len(self._data[first - 1])) >= 0
+        ):
+            first -= 1
+        twin._firsts, twin._tables = self._firsts[first:], self._tables[first:]
+        twin._data = self._data[first:]
+        return twin
 
     def _table(self) -> bytes:
         return b"".join((*self._tables, *self.fresh[0::2]))
