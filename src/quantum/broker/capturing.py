@@ -78,8 +78,11 @@ def _awaited(state: State) -> list[tuple[int, int]]:
 
 
 def begin_stream(state: State, spec: StreamSpec) -> None:
-    """Let a stream begin in this partition; the second time does nothing."""
-    if state.streams.get(spec.number) is not None:
+    """Let a stream begin in this partition; the second time does nothing.
+
+    Nor does a name that another stream has: the catalogue never says that, and names stay unique.
+    """
+    if state.streams.get(spec.number) is not None or state.streams.named(spec.name) is not None:
         return
     stream = Stream(spec, state.settings.prg)
     state.streams.put(stream)

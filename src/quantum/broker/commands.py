@@ -7,7 +7,7 @@ else is a small record. Time is in them: the leader stamps `now_ms`, and nobody 
 from __future__ import annotations
 
 import struct
-from typing import Annotated, Final, NamedTuple, TypeAlias
+from typing import Annotated, Final, NamedTuple, TypeAlias, get_args
 
 import msgspec
 from msgspec import Meta
@@ -294,6 +294,26 @@ Command: TypeAlias = (
 PUBACK: Final = 4
 PUBREC: Final = 5
 PUBCOMP: Final = 7
+
+RECORD_TAGS: Final = frozenset(int(each.__struct_config__.tag) for each in get_args(Command))
+"""The families of commands that this build knows, beside packed publishes."""
+_FAMILY_BYTES: Final = range(1, 0x80)
+_SHORT_ARRAYS: Final = range(0x91, 0xA0)
+
+
+def unknown_family(data: bytes) -> int | None:
+    """Name the family of a command that a later build wrote; None for any other bytes.
+
+    A replica that skipped such a command would not be what the others are from then on, so it
+    stops. Bytes that no build writes are no command for anybody: they are answered with nothing.
+    """
+    if len(data) < 2:
+        return None
+    if data[0] in _FAMILY_BYTES:
+        return data[0]
+    is_record = data[0] in _SHORT_ARRAYS and data[1] in _FAMILY_BYTES
+    return data[1] if is_record and data[1] not in RECORD_TAGS else None
+
 
 _decoder: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
 _encoder = msgspec.msgpack.Encoder()

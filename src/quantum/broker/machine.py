@@ -1,7 +1,8 @@
 """The session processor of one partition: committed commands in, effects out (quantumqtt §6).
 
 It is the replicated machine of a Clustor group. No clock, no chance, no I/O; no bytes make it
-raise. A leader asks for the effects of an index once the group allows its acknowledgement.
+raise, but for a command that only a later release knows: then the group stops. A leader asks for
+the effects of an index once the group allows its acknowledgement.
 """
 
 from __future__ import annotations
@@ -53,11 +54,12 @@ from quantum.broker.commands import (
     TrimStreams,
     Unsubscribe,
     decode_command,
+    unknown_family,
 )
 from quantum.broker.congestion import RETAINING, lift_congestion
 from quantum.broker.delta import Contents, delta_frames, plan_delta, restore_delta
 from quantum.broker.effects import Effect
-from quantum.broker.errors import BrokerMisuse
+from quantum.broker.errors import BrokerMisuse, UnknownCommand
 from quantum.broker.frames import decode_frames, encode_frames, encode_frames_later
 from quantum.broker.holdings import SESSION_BYTES
 from quantum.broker.limiting import apply_set_full_queues, apply_set_policy, check_store
@@ -146,6 +148,9 @@ class Broker:
         try:
             command = decode_command(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            family = unknown_family(data)
+            if family is not None:
+                raise UnknownCommand("a command of a later release", family=family) from None
             return b""
         return self._execute(command)
 

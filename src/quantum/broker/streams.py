@@ -100,7 +100,7 @@ class StreamTable:
 
     def drop(self, number: int) -> Stream | None:
         stream = self._by_number.pop(number, None)
-        if stream is not None and self._by_name.get(stream.spec.name) is stream:
+        if stream is not None:
             del self._by_name[stream.spec.name]
         return stream
 

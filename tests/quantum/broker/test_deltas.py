@@ -151,6 +151,7 @@ TABLES = (
     "told_places",
     "retained",
     "interests",
+    "streams",
 )
 
 
@@ -159,7 +160,7 @@ def test_a_table_that_is_left_out_is_noticed(table: str, monkeypatch: Patch) -> 
     """A bug, planted on purpose: nobody says what changes in one of the tables."""
     logs: list[tuple[BrokerSettings, Log]]
     logs = [(each.settings, each.log) for each in lived(1, WORLDS["short queues"]).partitions]
-    logs += [(STRANGE_SETTINGS, strange_log(seed)) for seed in range(10)]
+    logs += [(STRANGE_SETTINGS, strange_log(seed)) for seed in range(40)]
     since = Marks.since
 
     def deaf(marks: Marks, base_index: int) -> tuple[Mark, Changes] | None:
