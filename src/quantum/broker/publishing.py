@@ -278,13 +278,14 @@ def publish_anywhere(state: State, message: Message) -> None:
         send_item(state, owner, Forward(message.record))
 
 
-def publish_forward(state: State, origin: int, message: Message) -> None:
+def publish_forward(state: State, origin: int, record: bytes) -> None:
     """Publish what came through another partition's channel: its publisher has its word."""
+    message, _ = decode_record(record)
     if message.qos and is_without_room(state, message.topic):
         note_congestion(state, origin, message.topic)
     if message.retain and message.qos and judge_retained(state, message.topic, message.weight):
         note_congestion(state, origin, RETAINING)
-    publish(state, message, force=True)
+    publish(state, message, force=True, record=record)
 
 
 def apply_publish_once(state: State, command: PublishOnce) -> bytes:
@@ -301,13 +302,14 @@ def apply_publish_once(state: State, command: PublishOnce) -> bytes:
         except ValueError:
             refused.append((number, SESSION_GONE))
             continue
-        reason = _publish_once(state, message, flags_of(record))
+        reason = _publish_once(state, message, record)
         if reason:
             refused.append((number, reason))
     return encode_refusals(refused)
 
 
-def _publish_once(state: State, message: Message, flags: int) -> int:
+def _publish_once(state: State, message: Message, record: bytes) -> int:
+    flags = flags_of(record)
     session = state.sessions.get(message.client_id)
     if session is None or session.epoch != message.epoch or message.client_id in state.leaving:
         return SESSION_GONE
@@ -324,13 +326,13 @@ def _publish_once(state: State, message: Message, flags: int) -> int:
         return SUCCESS
     if is_behind:
         return QUOTA_EXCEEDED
-    reason = _take_once(state, session, message)
+    reason = _take_once(state, session, message, record)
     if reason:
         turned_away.note(message.client_id, message.qos, flags, state.now_ms)
     return reason
 
 
-def _take_once(state: State, session: Session, message: Message) -> int:
+def _take_once(state: State, session: Session, message: Message, record: bytes) -> int:
     if len(session.received) >= state.settings.received_max:
         _forget_past(state, session)
         if len(session.received) >= state.settings.received_max:
@@ -338,7 +340,7 @@ def _take_once(state: State, session: Session, message: Message) -> int:
     owner = state.owner(message.topic)
     if owner != state.settings.prg:
         return _forward_once(state, session, owner, message)
-    reason = publish(state, message)
+    reason = publish(state, message, record=record)
     if reason == SUCCESS:
         session.received[message.packet_id] = (owner, accepted_at(state.now_ms))
         state.emit(SendPubrec(session.client_id, message.packet_id))

@@ -104,7 +104,7 @@ def _on_item(state: State, origin: int, item: Item) -> None:
             else:
                 _on_deliver(state, origin, decode_record(record)[0])
         case Forward(record):
-            publish_forward(state, origin, decode_record(record)[0])
+            publish_forward(state, origin, record)
         case Interest():
             _on_interest(state, origin & (TRANSFER - 1), item)
         case WantRetained():
