@@ -16,7 +16,7 @@ from clustor.replica.errors import (
     ReplicaExists,
     ReplicaMisuse,
 )
-from clustor.replica.machine import DefinableMachine, NewMachine, StateMachine
+from clustor.replica.machine import DefinableMachine, NewMachine, StateMachine, StreamMachine
 from clustor.replica.quarantined import is_checksum_fault, quarantined_replica
 from clustor.replica.readmission import (
     ReadmissionStep,
@@ -33,6 +33,8 @@ from clustor.replica.transfer import (
     ChunkWanted,
     ManifestSent,
     ManifestWanted,
+    StreamsSent,
+    StreamsWanted,
     Transfer,
     decode_transfer,
     encode_transfer,
@@ -98,6 +100,9 @@ __all__ = [
     "ShadowState",
     "Standing",
     "StateMachine",
+    "StreamMachine",
+    "StreamsSent",
+    "StreamsWanted",
     "Transfer",
     "Unknown",
     "apply_entry",

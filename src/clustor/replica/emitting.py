@@ -15,7 +15,7 @@ from itertools import chain
 from typing import cast
 
 from clustor.log.steps import Plan
-from clustor.log.types import PartitionId, Term
+from clustor.log.types import LogIndex, PartitionId, Term
 from clustor.replica.chain import mark
 from clustor.replica.disk_queue import DiskQueue
 from clustor.replica.header import SnapshotHeader, encode_header
@@ -23,6 +23,7 @@ from clustor.replica.jobs import NextChunk, Relist
 from clustor.replica.machine import DeltaMachine, DigestsDeltas, DigestsLater, StateMachine
 from clustor.replica.reading import Reader
 from clustor.replica.settings import ReplicaSettings
+from clustor.replica.streams import ReplicaStreams
 from clustor.snapshot.catalog import Catalog, Relisted, plan_acknowledge, plan_authorize
 from clustor.snapshot.emission import Emission, SnapshotRequest, plan_snapshot
 from clustor.snapshot.errors import SnapshotError
@@ -46,7 +47,17 @@ class Shelf:
     catalog: Catalog
     disk: DiskQueue
     reader: Reader
+    streams: ReplicaStreams | None = None
     busy: bool = False
+
+    def when_streams_durable(self, index: LogIndex, then: Callable[[], None]) -> None:
+        """Go on when the files of the streams are durable through `index`: a snapshot holds none
+        of their bytes, and the log may go behind it.
+        """
+        if self.streams is None:
+            then()
+        else:
+            self.streams.when_durable(index, then)
 
 
 def state_digest(machine: StateMachine, kind: SnapshotKind) -> HexDigest:
@@ -147,6 +158,8 @@ class Emitting:
         if frozen is None:
             return False
         self._digest = frozen.digest
+        if self._shelf.streams is not None:
+            self._shelf.streams.want_durable(header.base_index)  # while the chunks are written
         mark(machine, header.base_index)
         settings = self._shelf.settings
         self._now_ms = now_ms
@@ -193,6 +206,11 @@ class Emitting:
         self._shelf.disk.submit(last, self._written)
 
     def _written(self) -> None:
+        emission = self._emission
+        assert emission is not None and emission.manifest is not None
+        self._shelf.when_streams_durable(emission.manifest.base_index, self._authorize)
+
+    def _authorize(self) -> None:
         emission = self._emission
         assert emission is not None and emission.manifest is not None
         authorizing = Authorizing(self._shelf, self._authorized, self._failed)

@@ -1,6 +1,7 @@
 """Installation: a peer's snapshot becomes this replica's own, or nothing changes.
 
-    manifest → chunks → restored into a new machine and compared → authorised → the log moves
+    manifest → chunks → restored into a new machine and compared → streams that lack here fetched
+             → authorised → the log moves
 
 A delta comes with its chain, down to the full snapshot. What that gives is emitted anew as one
 full snapshot of our own, which is then authorised like any other.
@@ -21,8 +22,17 @@ from clustor.replica.chain import mark, restore_contents
 from clustor.replica.emitting import Authorizing, Emitting, Shelf, state_digest
 from clustor.replica.header import SnapshotHeader
 from clustor.replica.jobs import LoadChain, Relist
-from clustor.replica.machine import StateMachine
-from clustor.replica.transfer import ChunkSent, ChunkWanted, ManifestSent, ManifestWanted, Transfer
+from clustor.replica.machine import StateMachine, StreamMachine
+from clustor.replica.stream_fetch import StreamFetch
+from clustor.replica.transfer import (
+    ChunkSent,
+    ChunkWanted,
+    ManifestSent,
+    ManifestWanted,
+    StreamsSent,
+    StreamsWanted,
+    Transfer,
+)
 from clustor.snapshot.errors import SnapshotError
 from clustor.snapshot.importer import (
     ChunkOutcome,
@@ -63,6 +73,7 @@ class Installing:
         self._import: SnapshotImport | None = None  # whose chunks are asked for now
         self._chain: list[SnapshotImport] = []
         self._machine: StateMachine | None = None
+        self._fetch: StreamFetch | None = None
         self._asked: dict[ChunkId, tuple[int, int]] = {}  # when last, and how often
         self._manifest_asked_ms: int | None = None
         self._manifest_asks = 0
@@ -102,6 +113,17 @@ class Installing:
             else:
                 self._lost(chunk_id)
         self._ask_chunks()
+        if self._fetch is not None:
+            self._fetch.tick(now_ms)
+
+    def advance(self) -> None:
+        """Ask for more of the streams, where the disk has taken what came."""
+        if self._fetch is not None:
+            self._fetch.advance(self._now_ms)
+
+    def on_streams(self, message: StreamsSent) -> None:
+        if self._fetch is not None:
+            self._fetch.on_sent(message, self._now_ms)
 
     def on_manifest(self, message: ManifestSent) -> None:
         install = self.install
@@ -218,13 +240,36 @@ class Installing:
             assert header is not None
             mark(machine, head.manifest.base_index)
             self._machine = machine
-            if len(self._chain) > 1:
-                self._emit_anew(machine, header)
-            else:
-                plan = head.plan_install(self._shelf.catalog)
-                self._shelf.disk.submit(plan, self._written)
+            self._fetch_streams(machine, header)
         except Exception as error:  # noqa: BLE001  # the machine's own errors are its own
             self._failed(error)
+
+    def _fetch_streams(self, machine: StateMachine, header: SnapshotHeader) -> None:
+        """Make the files durable that the state speaks of: from here on a start may rely on it."""
+        streams = self._shelf.streams
+        if streams is None:
+            self._restored(machine, header)
+            return
+        assert isinstance(machine, StreamMachine)
+        self._fetch = StreamFetch(
+            streams,
+            self.install.base_index,
+            self._ask_streams,
+            lambda: self._restored(machine, header),
+            self._give_up,
+        )
+        self._fetch.begin(machine.stream_extents(), self._now_ms)
+
+    def _ask_streams(self, wanted: StreamsWanted) -> None:
+        self.wants.append((self.install.source, wanted))
+
+    def _restored(self, machine: StateMachine, header: SnapshotHeader) -> None:
+        self._fetch = None
+        if len(self._chain) > 1:
+            self._emit_anew(machine, header)
+            return
+        plan = self._chain[-1].plan_install(self._shelf.catalog)
+        self._shelf.disk.submit(plan, self._written)
 
     def _emit_anew(self, machine: StateMachine, header: SnapshotHeader) -> None:
         """Make a full snapshot of our own out of a peer's chain: ours would not continue it."""
@@ -268,6 +313,7 @@ class Installing:
         if self._over:
             return
         self._over = True
+        self._fetch = None
         if self._import is None:
             self._ended(self.install, None)
         else:

@@ -49,7 +49,7 @@ from clustor.replica.documents import (
 )
 from clustor.replica.errors import NoReplica, ReplicaDamaged, ReplicaExists
 from clustor.replica.header import SnapshotHeader, adopt
-from clustor.replica.machine import StateMachine
+from clustor.replica.machine import StateMachine, StreamMachine
 from clustor.replica.settings import ReplicaSettings
 from clustor.snapshot.authorization import AuthorizationLog, root_hash
 from clustor.snapshot.catalog import Catalog, open_catalog, settle_catalog
@@ -63,6 +63,10 @@ from clustor.snapshot.layout import (
     SNAPSHOT_DIRECTORY,
     is_manifest_directory,
 )
+from clustor.streams.metadata import STREAMS_DIRECTORY
+from clustor.streams.opening import OpenedStore, StreamFinding, create_store, open_store
+from clustor.streams.runs import PARTS_DIRECTORY
+from clustor.streams.types import StoreId
 
 SET_ASIDE_DIRECTORY = "set-aside"
 
@@ -79,8 +83,9 @@ class Opened:
     machine: StateMachine
     plan: Plan
     writes_identity: bool  # the identity's file follows the plan
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Finding | StreamFinding, ...] = ()
     truncated_bytes: int = 0  # of a torn write, cut off
+    streams: OpenedStore | None = None  # None: the machine has none; its plan is part of `plan`
 
 
 def prepare_new(
@@ -120,16 +125,39 @@ def _empty(
         settings.log_config,
         settings.io_writer_mode,
     )
+    machine = settings.new_machine()
+    streams = _new_streams(settings, identity.partition_id, machine, NO_INDEX)
     return Opened(
         identity,
         hard,
         log,
         MemoryLog(),
         _no_snapshots(identity.partition_id),
-        settings.new_machine(),
-        (*plan_hard_state(hard), *before, *create),
+        machine,
+        (*plan_hard_state(hard), *before, *create, *_plan_of(streams)),
         writes_identity=True,
+        streams=streams,
     )
+
+
+def _new_streams(
+    settings: ReplicaSettings, group: PartitionId, machine: StateMachine, base_index: LogIndex
+) -> OpenedStore | None:
+    """Plan the empty store of a machine that has streams."""
+    if not isinstance(machine, StreamMachine):
+        return None
+    return create_store(
+        group,
+        StoreId(settings.entropy(16)),
+        settings.keys,
+        settings.stream_config,
+        raft_index=base_index,
+        memory=settings.stream_memory,
+    )
+
+
+def _plan_of(streams: OpenedStore | None) -> Plan:
+    return () if streams is None else streams.plan
 
 
 def prepare_fenced(settings: ReplicaSettings, identity: ReplicaIdentity) -> Opened:
@@ -188,11 +216,14 @@ def _files(partition: Storage) -> Iterator[FileName]:
     top = set(partition.names(""))
     for file in (METADATA_FILE, BOOT_RECORD_FILE):
         yield from (FileName(name) for name in (file, file + ".tmp") if name in top)
-    below = [WAL_DIRECTORY, CHUNKS_DIRECTORY, INCOMING_DIRECTORY]
+    below = [WAL_DIRECTORY, CHUNKS_DIRECTORY, INCOMING_DIRECTORY, PARTS_DIRECTORY]
     names = partition.names(SNAPSHOT_DIRECTORY)
     below += [f"{SNAPSHOT_DIRECTORY}/{name}" for name in names if is_manifest_directory(name)]
     for directory in below:
         yield from (FileName(f"{directory}/{name}") for name in partition.names(directory))
+    for name in partition.names(STREAMS_DIRECTORY):
+        if not PARTS_DIRECTORY.endswith(f"/{name}"):
+            yield FileName(f"{STREAMS_DIRECTORY}/{name}")
     authorization = AUTHORIZATION_LOG.rpartition("/")[2]
     for name in (authorization, authorization + ".tmp"):
         if name in names:
@@ -224,6 +255,7 @@ def prepare_open(settings: ReplicaSettings, partition: Storage, node: Storage) -
     hard = hard if header is None else adopt(header, hard)
     settled = settle_catalog(catalog)
     install = _plan_base(recovery.log, base_index, base_term)
+    streams = _open_streams(settings, partition, identity.partition_id, machine, base_index)
     view = MemoryLog(base_index, base_term)
     view.append(_entries_above(settings, partition, recovery.log, base_index))
     return Opened(
@@ -233,11 +265,61 @@ def prepare_open(settings: ReplicaSettings, partition: Storage, node: Storage) -
         view,
         settled.after,
         machine,
-        (*plan_hard_state(hard), *recovery.plan, *settled.plan, *install, *_plan_tidy(partition)),
+        (
+            *plan_hard_state(hard),
+            *recovery.plan,
+            *settled.plan,
+            *install,
+            *_plan_tidy(partition),
+            *_plan_of(streams),
+        ),
         writes_identity=identity != known,
-        findings=tuple(recovery.findings),
+        findings=(*recovery.findings, *(streams.findings if streams is not None else ())),
         truncated_bytes=recovery.truncated_bytes,
+        streams=streams,
     )
+
+
+def _open_streams(
+    settings: ReplicaSettings,
+    partition: Storage,
+    group: PartitionId,
+    machine: StateMachine,
+    base_index: LogIndex,
+) -> OpenedStore | None:
+    """Open the files that the snapshot at `base_index` speaks of: all of them, or none is used.
+
+    A replica that has never had streams, of an earlier release, begins with an empty store.
+    """
+    if not isinstance(machine, StreamMachine):
+        return None
+    try:
+        opened = open_store(
+            partition, settings.keys, settings.stream_config, settings.stream_memory
+        )
+    except (KeyUnavailable, UnsupportedFormat):
+        raise
+    except LogError as error:
+        raise ReplicaDamaged("the streams cannot be read", cause=str(error)) from error
+    extents = list(machine.stream_extents())
+    if opened is None:
+        if extents:
+            raise ReplicaDamaged("the streams are gone", partitions=len(extents))
+        return _new_streams(settings, group, machine, base_index)
+    store = opened.store
+    for damage in opened.damaged.values():
+        raise ReplicaDamaged("a stream is damaged", cause=str(damage.problem))
+    lacking = store.lacking(extents)
+    if lacking or store.durable_raft_index < base_index:
+        raise ReplicaDamaged(
+            "the streams end before the newest snapshot",
+            durable_raft_index=store.durable_raft_index,
+            snapshot_base_index=base_index,
+            partitions=len(lacking),
+        )
+    store.reconcile(extents, base_index)
+    store.forget_removed(base_index)
+    return opened
 
 
 def _identity(node: Storage) -> ReplicaIdentity:

@@ -8,7 +8,7 @@ when the whole plan is durable, a reply leaves when the group allows it and the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Self
+from typing import Self, cast
 
 from clustor.log.log import Log
 from clustor.log.steps import FileName, Storage, plan_replace
@@ -44,7 +44,7 @@ from clustor.replica.documents import plan_hard_state, plan_identity
 from clustor.replica.emission_clock import EmissionClock
 from clustor.replica.emitting import Shelf
 from clustor.replica.fetching import Fetching
-from clustor.replica.machine import DefinableMachine, StateMachine
+from clustor.replica.machine import DefinableMachine, StateMachine, StreamMachine
 from clustor.replica.opening import Opened, prepare_new, prepare_open, prepare_rejoin
 from clustor.replica.proposals import Proposals
 from clustor.replica.read_gate import ReadGate
@@ -52,6 +52,7 @@ from clustor.replica.reading import Reader
 from clustor.replica.settings import ReplicaSettings
 from clustor.replica.shadow import Shadow, copy_under
 from clustor.replica.snapshots import EmissionClause, Snapshots
+from clustor.replica.streams import ReplicaStreams
 from clustor.replica.transfer import Transfer
 from clustor.replica.types import (
     DiskToken,
@@ -65,6 +66,8 @@ from clustor.replica.types import (
 )
 from clustor.replica.writing import Writing
 from clustor.snapshot.catalog import Catalog
+from clustor.streams.errors import UnknownStream
+from clustor.streams.view import StreamView
 
 PROBE_FILE = FileName("device.probe")
 
@@ -99,6 +102,10 @@ class Replica:
         self._mending = True
         self._disk = DiskQueue()
         self._reader = Reader()
+        self.streams: ReplicaStreams | None = None
+        """The streams of a machine that has some."""
+        if opened.streams is not None:
+            self.streams = ReplicaStreams(opened.streams.store)
         self._snapshots = Snapshots(
             Shelf(
                 settings,
@@ -106,6 +113,7 @@ class Replica:
                 opened.catalog,
                 self._disk,
                 self._reader,
+                self.streams,
             ),
             self.group,
             self.log,
@@ -203,7 +211,10 @@ class Replica:
         """Return how many requests are under way here, and how many bytes they take."""
         core, proposals = self.group.core, self._proposals
         safe = core.log.bytes_through(max(core.wal_committed_index, self.applied_index))
-        return proposals.unanswered, proposals.waiting_bytes + core.log.bytes_total - safe
+        waiting = proposals.waiting_bytes + core.log.bytes_total - safe
+        if self.streams is not None:
+            waiting += self.streams.overdue_bytes  # who writes faster than the files must wait
+        return proposals.unanswered, waiting
 
     # Inputs.
 
@@ -219,6 +230,8 @@ class Replica:
                 self.group.device_age(device_age_ms)
             self.group.tick(now_ms, missed_ms=missed_ms)
             self._snapshots.tick(now_ms, self.machine)
+            if self.streams is not None:
+                self.streams.tick(now_ms)
             self._probe_device()
 
     def lateness(self, measured_ms: int) -> None:
@@ -363,6 +376,22 @@ class Replica:
         """The authorised snapshots."""
         return self._snapshots.catalog
 
+    def stream_view(
+        self, partition: int, from_index: int, bytes_max: int | None = None
+    ) -> StreamView:
+        """Take a view of a stream's partition, for a `StreamFileReader` in any thread.
+
+        It reaches over all that was applied here: that is committed, and never taken back. Raises
+        UnknownStream, and StreamOutOfRange with the start and the next index there are.
+        """
+        if self.streams is None:
+            raise UnknownStream("this group has no streams", partition=partition)
+        return self.streams.view(partition, from_index, bytes_max)
+
+    def take_stream_news(self) -> set[int]:
+        """Return the partitions of streams that changed since this or `take` was last asked."""
+        return set() if self.streams is None else self.streams.take_news()
+
     def install_progress(self) -> tuple[int, int]:
         """Return how many chunks an installation lacks, and how many it has; 0 where none runs."""
         return self._snapshots.install_progress()
@@ -378,6 +407,16 @@ class Replica:
         if self.failed is None:
             self._disk.finish(token)
             self.group.fsync_sample(sync_ms)
+
+    def stream_disk_done(self, token: DiskToken) -> None:
+        """Take the receipt of a whole plan of the streams' lane."""
+        if self.failed is None:
+            assert self.streams is not None
+            self.streams.disk.finish(token)
+
+    def stream_disk_failed(self, token: DiskToken, error: Exception) -> None:
+        """Stop for good, as for a plan of the log: what the files hold is not known any more."""
+        self._fail(f"the disk failed at plan {token} of the streams: {error}")
 
     def write_delayed(self, number: int, waited_ms: float) -> None:
         """Take the end of an output's `delay`: what waited is written now.
@@ -416,6 +455,10 @@ class Replica:
         """Stop for good: a start would not find the snapshot that the log begins behind."""
         self._damaged(f"a snapshot is damaged: {detail}")
 
+    def stream_damaged(self, detail: str) -> None:
+        """Stop for good: bytes of a stream are not what was written; peers have them."""
+        self._damaged(f"a stream is damaged: {detail}")
+
     def _damaged(self, reason: str) -> None:
         self.is_damaged = self.is_damaged or self.failed is None
         self._fail(reason)
@@ -433,6 +476,8 @@ class Replica:
         self._disk.abandon()
         self._writing.abandon()
         self._reader.abandon()
+        if self.streams is not None:
+            self.streams.fail(reason)
         self._proposals.lose(None, None)
         self._read_gate.deny_all()
         if was_leading:
@@ -458,6 +503,10 @@ class Replica:
             output.delay = self._writing.write_due()
             self._snapshots.advance(self.machine, self.applied_index)
             output.transfers, self._snapshots.transfers = self._snapshots.transfers, []
+            if self.streams is not None:
+                self.streams.advance()
+                output.stream_disk = self.streams.disk.take()
+                output.stream_news = self.streams.take_news()
         output.disk = self._disk.take()
         output.disk_reads = self._reader.take()
         output.replies = self._proposals.take()
@@ -560,6 +609,9 @@ class Replica:
     def _apply_entries(self, entries: list[Entry]) -> None:
         for entry in entries:
             replies = apply_entry(self.machine, entry)
+            if self.streams is not None:
+                machine = cast("StreamMachine", self.machine)  # to ask costs more than to apply
+                self.streams.feed(entry.index, machine.take_stream_changes())
             if entry.kind is EntryKind.DATA:
                 self._proposals.applied(entry, replies)
                 if self.shadow is not None:
@@ -576,6 +628,8 @@ class Replica:
         if install.base_index > self.applied_index:
             self.machine = machine
             self.applied_index = install.base_index
+            if self.streams is not None:
+                self.streams.installed(machine, install.base_index)
             self.shadow = None  # it has not seen what the snapshot brought
 
     def _role_changed(self, change: RoleChange) -> None:

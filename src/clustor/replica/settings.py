@@ -17,6 +17,8 @@ from clustor.replica.delaying import NodeInflight
 from clustor.replica.machine import NewMachine
 from clustor.snapshot.cadence import CadenceProfile
 from clustor.snapshot.chunks import CHUNK_BYTES_DEFAULT
+from clustor.streams.config import StreamConfig
+from clustor.streams.window import StreamMemory
 
 Entropy: TypeAlias = Callable[[int], bytes]
 """Return so many random bytes. They keep IVs apart: in production `os.urandom`."""
@@ -41,6 +43,8 @@ class ReplicaSettings:
     chunk_bytes: int = CHUNK_BYTES_DEFAULT
     chunks_in_flight_max: int = 4
     node_inflight: NodeInflight = field(default_factory=NodeInflight)  # shared by a node's replicas
+    stream_config: StreamConfig = StreamConfig()
+    stream_memory: StreamMemory = field(default_factory=StreamMemory)  # shared, as the one above
     version_id: int = 1  # of the machine's snapshot format
     producer_version: str = "1"
     cadence: CadenceProfile | None = None  # None: no snapshot is emitted because its time has come

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import cast
 
 from clustor.log.log import Log
 from clustor.log.steps import Plan
@@ -19,7 +20,17 @@ from clustor.replica.header import header_of
 from clustor.replica.installing import Installing
 from clustor.replica.jobs import FindGarbage, ReadChunk
 from clustor.replica.machine import DeltaMachine, StateMachine
-from clustor.replica.transfer import ChunkSent, ChunkWanted, ManifestSent, ManifestWanted, Transfer
+from clustor.replica.stream_fetch import ReadStreams, parts_of
+from clustor.replica.transfer import (
+    ChunkSent,
+    ChunkWanted,
+    ManifestSent,
+    ManifestWanted,
+    StreamPiece,
+    StreamsSent,
+    StreamsWanted,
+    Transfer,
+)
 from clustor.snapshot.cadence import invalidation
 from clustor.snapshot.catalog import Catalog
 from clustor.snapshot.errors import CorruptSnapshot
@@ -147,6 +158,11 @@ class Snapshots:
                 self._send_manifest(sender, message)
             case ChunkWanted():
                 self._send_chunk(sender, message)
+            case StreamsWanted():
+                self._send_streams(sender, message)
+            case StreamsSent():
+                if self._expects(sender):
+                    self._expected.on_streams(message)
             case ManifestSent():
                 if self._expects(sender):
                     self._expected.on_manifest(message)
@@ -190,6 +206,25 @@ class Snapshots:
                         return
         answer(b"")
 
+    def _send_streams(self, to: ReplicaId, wanted: StreamsWanted) -> None:
+        """Read for a peer what its files lack; who reads keeps the files from being deleted."""
+        streams = self._shelf.streams
+        if streams is None:
+            return
+        self._sent_ms = self._group.core.now_ms
+        parts = parts_of(streams.store, wanted)
+        pins = [streams.pin(part.view) for part in parts if part.view is not None]
+
+        def answer(pieces: object) -> None:
+            for pin in pins:
+                streams.unpin(pin)
+            sent = cast("tuple[StreamPiece, ...]", pieces)
+            self.transfers.append((to, StreamsSent(wanted.base_index, sent)))
+
+        settings = self._shelf.settings
+        job = ReadStreams(parts, settings.keys, settings.stream_config, wanted.bytes_max)
+        self._shelf.reader.submit(job, answer, lambda _: answer(()))
+
     # Work, one at a time; an installation before an emission.
 
     def advance(self, machine: StateMachine, applied_index: LogIndex) -> None:
@@ -198,6 +233,8 @@ class Snapshots:
             self._begin_install()
         elif not self._shelf.busy and self._emit_waits is not None:
             self._begin_emission(self._emit_waits, machine, applied_index)
+        if self._installing is not None:
+            self._installing.advance()
         if self._installing is not None and self._installing.wants:
             self.transfers += self._installing.wants
             self._installing.wants = []
@@ -240,6 +277,8 @@ class Snapshots:
         if manifest is not None:
             compacts = wanted is None or wanted.compacts
             self._group.snapshot_emitted(manifest.base_index, compacts=compacts)
+            if self._shelf.streams is not None:
+                self._shelf.streams.emitted(manifest.base_index)
             if self.clock is not None:
                 self.clock.emitted(manifest)
         else:

@@ -10,6 +10,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from clustor.streams.metadata import Definition
+
 
 class ManifestWanted(msgspec.Struct, frozen=True, tag="manifest?", array_like=True):
     """Send me the manifest of your snapshot at `base_index`."""
@@ -40,7 +42,40 @@ class ChunkSent(msgspec.Struct, frozen=True, tag="chunk", array_like=True):
     sealed: bytes
 
 
-Transfer: TypeAlias = ManifestWanted | ManifestSent | ChunkWanted | ChunkSent
+class StreamsWanted(msgspec.Struct, frozen=True, tag="streams?", array_like=True):
+    """Send me batches of streams, of each partition from one index until another, about so much."""
+
+    base_index: int  # of the snapshot whose state speaks of them
+    wants: tuple[tuple[int, int, int], ...]  # partition, from, until
+    bytes_max: int
+
+
+class StreamPiece(msgspec.Struct, frozen=True, array_like=True):
+    """Batches of one partition from `start` on; what was asked for before that is gone."""
+
+    partition: int
+    start: int
+    floor: int  # the lowest index that may still be read
+    table: bytes  # `clustor.streams.runs.ROW` of each batch
+    data: bytes
+    crc: int  # CRC32C of both
+    definition: Definition | None
+
+
+class StreamsSent(msgspec.Struct, frozen=True, tag="streams", array_like=True):
+    """Pieces of some of the partitions that were asked for, in that order; none: come again."""
+
+    base_index: int
+    pieces: tuple[StreamPiece, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(len(piece.table) + len(piece.data) for piece in self.pieces)
+
+
+Transfer: TypeAlias = (
+    ManifestWanted | ManifestSent | ChunkWanted | ChunkSent | StreamsWanted | StreamsSent
+)
 
 _DECODER = msgspec.msgpack.Decoder(Transfer)
 

@@ -129,6 +129,7 @@ class ReplicaOutput:
     """
 
     disk: list[DiskWork] = field(default_factory=list)
+    stream_disk: list[DiskWork] = field(default_factory=list)  # a lane, tokens and order of its own
     messages: list[Outbound] = field(default_factory=list)
     transfers: list[tuple[ReplicaId, Transfer]] = field(default_factory=list)
     snapshot_sends: list[SnapshotSend] = field(default_factory=list)  # how fast chunks may leave
@@ -141,4 +142,5 @@ class ReplicaOutput:
     role: RoleChange | None = None
     notes: list[Note] = field(default_factory=list)
     failed: str | None = None
+    stream_news: set[int] = field(default_factory=set)  # partitions of streams that changed
     more: bool = False  # commands wait that would have made this output too large: ask again

@@ -76,6 +76,8 @@ class HostedGroup:
         self._waiting: deque[DiskWork] = deque()
         self._under_way: deque[DiskToken] = deque()
         self._home = Home.PARTITION  # of the plans under way
+        self.stream_tokens: deque[DiskToken] = deque()
+        """The plans of its streams that their lane has."""
         self.syncs = 0
         """How many syncs its plans have done."""
         self.meters: NodeMeters | None = None
@@ -269,7 +271,7 @@ class HostedGroup:
     @property
     def idle(self) -> bool:
         """Whether no plan is waiting or under way."""
-        return not self._waiting and not self._under_way
+        return not self._waiting and not self._under_way and not self.stream_tokens
 
     def close(self) -> None:
         """Close the files; no plan may be under way."""

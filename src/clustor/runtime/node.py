@@ -36,6 +36,7 @@ from clustor.replica import (
     NodeInflight,
     ReplicaOutput,
     ReplicaSettings,
+    StreamsSent,
     Transfer,
     decode_transfer,
     encode_transfer,
@@ -49,6 +50,7 @@ from clustor.runtime.data_directory import DataDirectory, read_room
 from clustor.runtime.disk import Disk
 from clustor.runtime.disk.checks import DiskChecked
 from clustor.runtime.disk.policy import DiskRoom
+from clustor.runtime.disk.stream_lane import StreamGroup, StreamLane
 from clustor.runtime.group import HostedGroup
 from clustor.runtime.members import record_membership
 from clustor.runtime.peers.raft_wire import from_packet, to_packet
@@ -60,6 +62,7 @@ from clustor.runtime.repair.quarantine import QuarantineRecords
 from clustor.runtime.service import GroupWatcher, NodeWatch, Service
 from clustor.runtime.telemetry.loop_watch import LoopWatch
 from clustor.snapshot import CadenceProfile
+from clustor.streams import StreamConfig, StreamMemory
 
 if TYPE_CHECKING:
     from clustor.runtime.control.duties import NodeDuties
@@ -97,6 +100,7 @@ class NodeSettings:
     signer: Ed25519PrivateKey
     profile: Profile = CONSISTENCY_PROFILE
     log_config: LogConfig = LogConfig()
+    stream_config: StreamConfig = StreamConfig()
     flow: FlowNumbers = FlowNumbers()
     cadence: CadenceProfile | None = None
     registered_keys: tuple[str, ...] = ()  # SnapshotManifestKeys, beside the cluster's own
@@ -162,6 +166,8 @@ class Node:
         self._trusted: list[Ed25519PublicKey] = []
         self._registered_keys: tuple[str, ...] = settings.registered_keys
         self._inflight = NodeInflight()
+        self._stream_memory = StreamMemory()
+        self._stream_lane = StreamLane(self._loop, self._settle_streams)
         self.disk_checked: DiskChecked | None = None
         """What is known of the disk that everything here lies on."""
         self.disk_room = DiskRoom(settings.flow.disk, settings.log_config.segment_bytes)
@@ -277,6 +283,7 @@ class Node:
         """Let another replica take the place of a failed one: a repair, while others serve."""
         for number in group.numbers():
             del self._by_number[number]
+        self._stream_lane.forget(group)
         group.adopt(replica)
         self._by_number |= dict.fromkeys(group.numbers(), group)
         self.touch(group)
@@ -302,6 +309,8 @@ class Node:
             log_config=self.settings.log_config,
             io_writer_mode=self.disk.mode,
             node_inflight=self._inflight,
+            stream_config=self.settings.stream_config,
+            stream_memory=self._stream_memory,
             cadence=self.settings.cadence,
             wall_ms=_wall_ms,
             measuring_clock=time.perf_counter,
@@ -345,6 +354,7 @@ class Node:
         for group in self.groups.values():
             if group.idle:
                 group.close()
+        self._stream_lane.close()
         self._data.close()
 
     async def _hand_over(self, deadline_ms: int) -> None:
@@ -544,6 +554,11 @@ class Node:
                 group.use_mode(self.disk.mode)
         self.loop_watch.ran("disk", began_ns)
 
+    def _settle_streams(self, group: StreamGroup, call: Callable[[], None]) -> None:
+        assert isinstance(group, HostedGroup)
+        group.answer_for(call)
+        self.touch(group)
+
     # Outputs.
 
     def _turn(self) -> None:
@@ -568,7 +583,8 @@ class Node:
         for group in behind:
             if group.replica.catch_up(bytes_max=TURN_BYTES_MAX):
                 service = self._hosted_by[group.partition_id]
-                group.answer_for(partial(service.on_output, group, ReplicaOutput()))
+                news = ReplicaOutput(stream_news=group.replica.take_stream_news())
+                group.answer_for(partial(service.on_output, group, news))
             if group.replica.is_behind:
                 self._behind[group] = None
 
@@ -611,12 +627,14 @@ class Node:
             self._touched[group] = None
 
     def _carry_out(self, group: HostedGroup, output: ReplicaOutput) -> None:
+        if output.stream_disk:
+            self._stream_lane.submit(group, output.stream_disk)
         if output.messages:
             self._send(group, output)
         for send in output.snapshot_sends:
             self._pace.allow(group.partition_id, send.replica_id, send.bytes_per_second_max)
         for target, transfer in output.transfers:
-            if isinstance(transfer, ChunkSent):
+            if isinstance(transfer, ChunkSent | StreamsSent):
                 self._pace.add(group.partition_id, target, transfer)
             else:
                 self._send_transfer(group, target, transfer)

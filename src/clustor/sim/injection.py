@@ -19,6 +19,7 @@ from clustor.sim.network import Link, NodeId
 from clustor.sim.scenario import DAMAGE, MS, Fault, FaultKind, Scenario
 from clustor.sim.timeline import Microseconds
 from clustor.snapshot.layout import CHUNKS_DIRECTORY, SNAPSHOT_DIRECTORY, is_manifest_directory
+from clustor.streams.metadata import STREAMS_DIRECTORY
 
 if TYPE_CHECKING:
     from clustor.sim.cluster import SimCluster, SimNode
@@ -218,6 +219,8 @@ class Injection:
             case FaultKind.FLIP_IN_METADATA:
                 present = disk.names("")
                 files = [f for f in (HARD_STATE_FILE, METADATA_FILE) if f in present]
+                streams = set(disk.names(STREAMS_DIRECTORY)) & {"store", "metadata.log"}
+                files += [f"{STREAMS_DIRECTORY}/{name}" for name in sorted(streams)]
             case _:
                 files = []
         return FileName(rng.choice(files)) if files else None

@@ -29,6 +29,7 @@ from clustor.replica import (
     ReplicaOutput,
     ReplicaSettings,
     StateMachine,
+    StreamsSent,
     apply_entry,
     read_identity,
 )
@@ -40,6 +41,7 @@ from clustor.sim.nonces import NonceWitness
 from clustor.sim.scenario import MS, FaultKind
 from clustor.sim.timeline import Microseconds
 from clustor.snapshot.cadence import CadenceProfile
+from clustor.streams import StreamConfig, StreamMemory
 
 if TYPE_CHECKING:
     from clustor.sim.cluster import SimCluster, SimNode
@@ -51,6 +53,21 @@ LOG_CONFIG = LogConfig(
     fs_block_bytes=512,
     ledger_zero_ahead_bytes=256,
     ledger_rewrite_bytes=2048,
+)
+
+STREAM_CONFIG = StreamConfig(
+    segment_bytes=900,
+    run_bytes=200,
+    index_interval_bytes=300,
+    metadata_rewrite_bytes=1_500,
+    flush_bytes=400,
+    checkpoint_bytes=1_500,
+    checkpoint_ms=300,
+    checkpoint_partitions=3,
+    writers_max=2,
+    window_partition_bytes=300,
+    fetch_bytes=300,
+    fetch_partitions=2,
 )
 
 
@@ -79,7 +96,9 @@ class Seat:
     stalled_until: Microseconds = Microseconds(0)
     fails_next_sync: bool = False
     _works: deque[DiskWork] = field(default_factory=deque)
+    _stream_works: deque[DiskWork] = field(default_factory=deque)  # a lane of their own
     _busy: bool = False
+    _streams_busy: bool = False
     _busy_since: int = 0
     _opened: LogView = field(default_factory=LogView)  # durable once the replica is ready
     _planned: LogView = field(default_factory=LogView)
@@ -120,6 +139,8 @@ class Seat:
             trusted_keys=(cluster.signer.public_key(),),
             log_config=LOG_CONFIG,
             chunk_bytes=512,
+            stream_config=STREAM_CONFIG,
+            stream_memory=StreamMemory(window_bytes_max=1_000),
             cadence=_cadence(cluster.scenario.delta_ms),
         )
 
@@ -182,14 +203,18 @@ class Seat:
         if self._busy and self._works:
             work = self._works[0]
             self._execute(work, work.plan[: self.rng.randint(0, len(work.plan))])
+        if self._streams_busy and self._stream_works:
+            work = self._stream_works[0]
+            self._execute(work, work.plan[: self.rng.randint(0, len(work.plan))])
         if power_lost:
             self.disk = self.disk.random_crash(self.rng)
             self.home = self.home.random_crash(self.rng)
         self.replica = None
         self.life += 1
         self._works.clear()
+        self._stream_works.clear()
         self._views.clear()
-        self._busy = False
+        self._busy = self._streams_busy = False
 
     def _execute(self, work: DiskWork, plan: Plan) -> OSError | None:
         disk = self.disk if work.home is Home.PARTITION else self.home
@@ -216,10 +241,14 @@ class Seat:
             self.members_before.append(self.running.group.core.config)
         output.disk += self.running.take_disk()
         self._submit(output)
+        self._stream_works += output.stream_disk
+        self._work_streams()
         cluster = self.cluster
         for to, message in output.messages:
             cluster.send(self, to, message)
         for to, transfer in output.transfers:
+            if isinstance(transfer, StreamsSent):
+                cluster.count("streams sent" if transfer.pieces else "no streams sent")
             cluster.send(self, to, transfer)
         for read in output.disk_reads:
             self._later(self.rng.randint(50, 2 * MS), partial(self._read, read))
@@ -305,6 +334,29 @@ class Seat:
                 self.view = self._opened
                 self.damaged_by = None  # all that counts was read and is good, or is new
             self._work()
+        self.turn()
+
+    def _work_streams(self) -> None:
+        """Let the lane of the streams go on: it shares the disk, and waits for nobody."""
+        if self._streams_busy or not self._stream_works:
+            return
+        self._streams_busy = True
+        now = self.cluster.timeline.now
+        took = self.rng.randint(100, 4 * self.cluster.scenario.disk_latency_max)
+        self._later(took + max(0, self.stalled_until - now), self._streams_done)
+
+    def _streams_done(self) -> None:
+        self._streams_busy = False
+        work = self._stream_works.popleft()
+        self._arm_sync_failure(work)
+        error = self._execute(work, work.plan)
+        self.cluster.trace("streams", self.node.id, self.group, work.token, error is None)
+        self.cluster.count("stream plan")
+        if error is not None:
+            self._stream_works.clear()
+            self.running.stream_disk_failed(work.token, error)
+        else:
+            self.running.stream_disk_done(work.token)
         self.turn()
 
     def _durable(self, work: DiskWork) -> None:

@@ -44,6 +44,7 @@ from clustor.streams.config import StreamConfig
 from clustor.streams.errors import StreamFenced, StreamMisuse, StreamOutOfOrder, UnknownStream
 from clustor.streams.files import StreamFiles
 from clustor.streams.flush import FileWriter
+from clustor.streams.master import Disabled
 from clustor.streams.metadata import (
     METADATA_FILE,
     Definition,
@@ -58,6 +59,7 @@ from clustor.streams.metadata import (
 from clustor.streams.nonces import Sequences
 from clustor.streams.piece import Piece
 from clustor.streams.pins import Pins
+from clustor.streams.quorum import Majority
 from clustor.streams.runs import PARTS_DIRECTORY, ROW, ROW_BYTES, index_file, part_file
 from clustor.streams.types import StreamPartitionId
 from clustor.streams.window import StreamMemory, StreamWindow
@@ -264,6 +266,17 @@ class StreamStore:
 
     # What a peer's snapshot brings
 
+    def define_as(
+        self, raft_index: int, partition: int, definition: Definition | None, defined_at: int
+    ) -> None:
+        """Make a partition that a peer has; `defined_at` is no earlier than it was defined."""
+        if partition not in self.partitions and partition not in self._image.gone:
+            known = definition or Definition.of(Majority(), Disabled(), None)
+            self.partitions[partition] = StreamFiles(
+                StreamPartitionId(partition), 0, 0, [], known, defined_at=defined_at
+            )
+            self._dirty.setdefault(partition, raft_index)
+
     def skip_to(self, raft_index: int, partition: int, start: int) -> None:
         """Go on from `start` with nothing before it: whoever has the rest has trimmed the gap."""
         files = self.files(partition)
@@ -312,16 +325,6 @@ class StreamStore:
     @property
     def dirty_partitions(self) -> int:
         return len(self._dirty)
-
-    @property
-    def waiting_bytes(self) -> int:
-        """What is in memory only: neither flushed nor in a plan that was carried out."""
-        return self.tail_bytes + sum(
-            piece.size_bytes
-            for receipt in self._out
-            for files, _, _ in receipt.readable
-            for piece in files.in_flight
-        )
 
     def plan_flush(self) -> StreamPlan:
         """Plan to write everything that waits in memory; nothing becomes durable by it."""

@@ -44,7 +44,7 @@ def verify_stream(
     reader = StreamFileReader(storage, keys, config)
     good_next = view.start_index
     for segment in view.segments:
-        good_next = max(good_next, segment.first_index)
+        good_next = segment.first_index  # below the start there may be more, if it is in a file
         try:
             _check_header(storage, view, segment)
             for chunk in reader.segment_chunks(view, segment):

@@ -14,25 +14,23 @@ from hypothesis import strategies as st
 from clustor.log.cipher import TAG_BYTES, wal_block_iv
 from clustor.log.errors import AuthenticationFailed, ChecksumMismatch, LogError, UnsupportedFormat
 from clustor.log.types import DekEpoch, PartitionId
-from clustor.segmented import (
+from clustor.raft.types import ReplicaId
+from clustor.streams import (
     Automatic,
     Custom,
     Disabled,
     Fixed,
     FixedSet,
     Majority,
-    MalformedEnvelope,
     MasterPolicy,
     QuorumPolicy,
-    ReplicaId,
-    SegmentedMisuse,
     StoreId,
+    StreamMisuse,
+    StreamPartitionId,
     Threshold,
-    TopicPartitionId,
 )
-from clustor.segmented.envelope import ENVELOPE_BYTES_MAX, decode_table, encode_envelope
-from clustor.segmented.index import SparseIndex, decode_index
-from clustor.segmented.metadata import (
+from clustor.streams.index import SparseIndex, decode_index
+from clustor.streams.metadata import (
     Definition,
     PartitionChange,
     SegmentMeta,
@@ -42,8 +40,8 @@ from clustor.segmented.metadata import (
     encode_store_record,
     read_metadata,
 )
-from clustor.segmented.nonces import Sequences
-from clustor.segmented.runs import (
+from clustor.streams.nonces import Sequences
+from clustor.streams.runs import (
     FILE_HEADER_BYTES,
     RUN_HEAD_BYTES,
     FileCipher,
@@ -54,14 +52,13 @@ from clustor.segmented.runs import (
     encode_file_header,
     encode_run_head,
 )
-from clustor.segmented.types import FileSeq, WriterSeq
-from tests.clustor.segmented.golden import GOLDEN
-from tests.clustor.segmented.harness import batch
+from clustor.streams.types import FileSeq, WriterSeq
+from tests.clustor.streams.golden import GOLDEN
 
 HEADER = FileHeader(
     group=PartitionId(9),
     store_id=StoreId(bytes(range(16))),
-    partition=TopicPartitionId(0x1122334455667788),
+    partition=StreamPartitionId(0x1122334455667788),
     file_seq=FileSeq((1 << 32) | 2),
     dek_epoch=DekEpoch(3),
     first_index=40,
@@ -80,8 +77,9 @@ CHANGE = PartitionChange(
     partition=2**64 - 1,
     start_index=1,
     next_index=9,
-    quorum_next=8,
-    clean_next=3,
+    defined_at=8,
+    digest=3,
+    digest_from=2,
     segments=(SegmentMeta(1 << 32, 1, 9, 500, 77, 3),),
     removed=(7,),
     definition=Definition.of(Threshold(2), Fixed(ReplicaId(5)), ReplicaId(5)),
@@ -94,7 +92,6 @@ def made() -> dict[str, bytes]:
     index.add(42, 9, 150, 300)
     index.add(50, 3, 300, 333)
     return {
-        "envelope": encode_envelope([batch(1, b"abc", 2, -5), batch(2**63, b"")], [10, 0]),
         "file header": encode_file_header(HEADER),
         "run head": encode_run_head(HEAD),
         "run": FileCipher(b"k" * 32, HEADER).seal(HEAD, ROW + b"hello", 72),
@@ -124,8 +121,6 @@ def test_the_bytes_are_those_that_older_releases_wrote(name: str) -> None:
 
 def test_golden_bytes_are_read_back() -> None:
     golden = {name: bytes.fromhex(data) for name, data in GOLDEN.items()}
-    assert decode_table(golden["envelope"]) == [(1, 10, 2, 3, -5), (2**63, 0, 1, 0, 0)]
-    assert golden["envelope"].endswith(b"abc")
     assert decode_file_header(golden["file header"]) == HEADER
     assert decode_run_head(golden["run"]) == HEAD
     assert opened(FileCipher(b"k" * 32, HEADER), golden["run"], 72) == ROW + b"hello"
@@ -204,14 +199,14 @@ def test_a_later_releases_files_are_not_taken_for_damaged_ones() -> None:
 def test_policies_survive_the_metadata(quorum: QuorumPolicy, master: MasterPolicy) -> None:
     chosen = ReplicaId(1) if isinstance(master, Fixed) else None
     definition = Definition.of(quorum, master, chosen)
-    change = PartitionChange(1, 0, 0, 0, 0, definition=definition)
+    change = PartitionChange(1, definition=definition)
     found = read_metadata(encode_batch(0, 0, [change])).partitions[1].definition
     assert found is not None
     assert (found.quorum_policy(), found.master_policy()) == (quorum, master)
 
 
 def test_a_torn_tail_of_the_metadata_is_cut_and_damage_is_refused() -> None:
-    batches = [encode_batch(at, at, [PartitionChange(at, 0, at, 0, 0)]) for at in range(4)]
+    batches = [encode_batch(at, at, [PartitionChange(at, 0, at)]) for at in range(4)]
     whole = b"".join(batches)
     for cut in range(len(whole)):
         image = read_metadata(whole[:cut])
@@ -228,25 +223,6 @@ def test_a_torn_tail_of_the_metadata_is_cut_and_damage_is_refused() -> None:
                 read_metadata(bytes(bad))
 
 
-def test_envelopes_that_nobody_may_write_are_refused() -> None:
-    for bad in ([], [batch(1, b"x", 0)], [batch(-1, b"x")], [batch(1, bytes(ENVELOPE_BYTES_MAX))]):
-        with pytest.raises(SegmentedMisuse):
-            encode_envelope(bad, [0] * len(bad))
-    good = encode_envelope([batch(1, b"abc")], [2**64 - 2])
-    decode_table(good)
-    for bad_bytes in (
-        b"",
-        good[:-1],
-        good + b"x",
-        b"SGE1" + bytes(4),
-        encode_envelope([batch(1, b"abc")], [2**64 - 1]),
-        good[:24] + bytes(4) + good[28:],
-        b"SGE1\xff\xff\xff\xff",
-    ):
-        with pytest.raises(MalformedEnvelope):
-            decode_table(bad_bytes)
-
-
 def test_numbers_of_two_starts_never_meet() -> None:
     first, second = Sequences(1), Sequences(2)
     drawn = [first.file_seq(), first.writer().writer_seq, first.file_seq()]
@@ -255,7 +231,7 @@ def test_numbers_of_two_starts_never_meet() -> None:
     writer = first.writer()
     assert [writer.take_counter() for _ in range(3)] == [0, 1, 2]
     for bad in (0, 2**32):
-        with pytest.raises(SegmentedMisuse):
+        with pytest.raises(StreamMisuse):
             Sequences(bad)
 
 
@@ -271,13 +247,12 @@ def _tampered(name: str) -> st.SearchStrategy[bytes]:
     )
 
 
-@given(_tampered("envelope"), _tampered("run"), _tampered("index"), _tampered("metadata"))
-@example(b"", b"", b"", b"")
+@given(_tampered("run"), _tampered("index"), _tampered("metadata"))
+@example(b"", b"", b"")
 def test_any_bytes_are_decoded_or_refused_by_a_typed_error(
-    envelope: bytes, run: bytes, index: bytes, metadata: bytes
+    run: bytes, index: bytes, metadata: bytes
 ) -> None:
     for decode in (
-        lambda: decode_table(envelope),
         lambda: opened(FileCipher(b"k" * 32, HEADER), run, 72),
         lambda: decode_file_header(run),
         lambda: decode_index(index, 6, 333, 100),
@@ -286,24 +261,3 @@ def test_any_bytes_are_decoded_or_refused_by_a_typed_error(
     ):
         with suppress(LogError):
             decode()
-
-
-@pytest.mark.parametrize("rows", [1, 31, 32, 200])
-def test_long_and_short_envelopes_are_checked_alike(rows: int) -> None:
-    """Many rows are checked by columns, few row by row: neither lets more through."""
-    batches = [batch(at, b"x" * at) for at in range(rows)]
-    good = encode_envelope(batches, list(range(rows)))
-    assert len(decode_table(good)) == rows
-    last = 8 + (rows - 1) * 32
-    for offset, width, value in (
-        (last + 16, 4, 0),  # takes no index
-        (last + 8, 8, 2**64 - 1),  # takes an index that no u64 holds
-        (last + 20, 4, rows),  # is longer than the bytes that are there
-    ):
-        bad = bytearray(good)
-        bad[offset : offset + width] = value.to_bytes(width, "little")
-        with pytest.raises(MalformedEnvelope):
-            decode_table(bytes(bad))
-    high = bytearray(good)
-    high[last + 8 : last + 16] = (2**64 - 2).to_bytes(8, "little")
-    assert decode_table(bytes(high))[-1][1] == 2**64 - 2

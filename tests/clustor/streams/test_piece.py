@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clustor.segmented.piece import BLOCK_BYTES_MIN, Piece
-from clustor.segmented.runs import ROW, ROW_BYTES
+from clustor.streams.piece import BLOCK_BYTES_MIN, Piece
+from clustor.streams.runs import ROW, ROW_BYTES
 
 Batch = tuple[int, int, int, bytes]
 
@@ -19,7 +19,7 @@ def built(rows: list[tuple[int, int, int]]) -> tuple[Piece, list[Batch]]:
     piece, batches, first = Piece(), [], 7
     for nth, (count, size, timestamp) in enumerate(rows):
         payload = bytes([nth % 256]) * size
-        piece.add(first, count, timestamp, payload)
+        piece.add_row(ROW.pack(first, count, size, timestamp), payload)
         batches.append((first, count, timestamp, payload))
         first += count
     return piece, batches
@@ -88,7 +88,7 @@ def test_what_is_frozen_does_not_follow(rows: list[tuple[int, int, int]]) -> Non
     piece, batches = built(rows)
     frozen = piece.frozen()
     for _ in range(40):
-        piece.add(piece.next_index, 1, 0, b"later")
+        piece.add_row(ROW.pack(piece.next_index, 1, 5, 0), b"later")
     assert listed(frozen) == batches
     assert len(listed(piece)) == len(batches) + 40
 

@@ -69,6 +69,7 @@ from clustor.security import (
 )
 from clustor.security.key_rotation import activated, staged, with_mac, zeroized, zeroizing
 from clustor.snapshot import SnapshotError, decode_manifest
+from clustor.streams.runs import FILE_HEADER_BYTES, PARTS_DIRECTORY, decode_file_header
 
 REGISTRY_FILE: Final = "key-registry.json"
 HOLDS_FILE: Final = "key-holds.json"
@@ -386,7 +387,7 @@ def keep_keys(keeper: KeyKeeper) -> None:
 
 
 def epochs_in_use(state: Path) -> InUse:
-    """Say which DEK epochs the segments and snapshots below a node's `state/` are sealed with.
+    """Say which DEK epochs segments, snapshots and streams below a node's `state/` are sealed with.
 
     A file that cannot be read counts as needing every key: raises RotationRefused.
     """
@@ -397,6 +398,10 @@ def epochs_in_use(state: Path) -> InUse:
                 found.setdefault(_segment_epoch(file), []).append(str(file.relative_to(state)))
         for file in sorted(group.glob("snapshot/*/manifest.json")):
             found.setdefault(_snapshot_epoch(file), []).append(str(file.relative_to(state)))
+        for file in sorted(group.glob(f"**/{PARTS_DIRECTORY}/*.seg")):
+            epoch = _stream_epoch(file)
+            if epoch is not None:
+                found.setdefault(epoch, []).append(str(file.relative_to(state)))
     return {epoch: tuple(files) for epoch, files in found.items()}
 
 
@@ -431,6 +436,18 @@ def _segment_header(file: Path) -> SegmentHeader:
             return decode_segment_header(segment.read(SEGMENT_HEADER_BYTES))
     except (OSError, LogError) as error:
         raise RotationRefused("a segment's key cannot be told", file=str(file)) from error
+
+
+def _stream_epoch(file: Path) -> int | None:
+    """Return the key of a stream's file; None where it was trimmed just now."""
+    try:
+        with file.open("rb") as part:
+            header = part.read(FILE_HEADER_BYTES)
+        return int(decode_file_header(header).dek_epoch) if header else None
+    except FileNotFoundError:
+        return None
+    except (OSError, LogError) as error:
+        raise RotationRefused("a stream's key cannot be told", file=str(file)) from error
 
 
 def _snapshot_epoch(file: Path) -> int:

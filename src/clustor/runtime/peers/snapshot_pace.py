@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from clustor.log.types import PartitionId
 from clustor.raft.types import ReplicaId
-from clustor.replica import ChunkSent
+from clustor.replica import ChunkSent, StreamsSent
 from clustor.snapshot import Budget, node_bytes_per_second
 
 NIC_BYTES_PER_SECOND: Final = 1_250_000_000
@@ -21,11 +21,11 @@ NIC_BYTES_PER_SECOND: Final = 1_250_000_000
 
 
 class PacedChunk(NamedTuple):
-    """A chunk that may leave now."""
+    """A chunk of a snapshot, or pieces of its streams, that may leave now."""
 
     partition_id: PartitionId
     target: ReplicaId
-    chunk: ChunkSent
+    chunk: ChunkSent | StreamsSent
 
 
 @dataclass(slots=True)
@@ -57,7 +57,9 @@ class SnapshotPace:
         elif key not in self._observers:
             self._observers[key] = _Way(Budget(max(1, bytes_per_second)))
 
-    def add(self, partition: PartitionId, target: ReplicaId, chunk: ChunkSent) -> None:
+    def add(
+        self, partition: PartitionId, target: ReplicaId, chunk: ChunkSent | StreamsSent
+    ) -> None:
         """Let a chunk wait its turn, unless the very same one already does."""
         way = self._observers.get((partition, target)) or self._peer(target)
         paced = PacedChunk(partition, target, chunk)
@@ -84,7 +86,7 @@ class SnapshotPace:
 
         A chunk that is larger than a whole second's worth takes all of an untouched one.
         """
-        size = len(way.waiting[0].chunk.sealed)
+        size = _size(way.waiting[0].chunk)
         budgets = (way.budget, self._node)
         if any(b.available(now_ms) < min(size, b.bytes_per_second) for b in budgets):
             return False
@@ -93,5 +95,13 @@ class SnapshotPace:
         return True
 
 
+def _size(chunk: ChunkSent | StreamsSent) -> int:
+    return len(chunk.sealed) if isinstance(chunk, ChunkSent) else chunk.size_bytes
+
+
 def _name(paced: PacedChunk) -> tuple[PartitionId, str, str]:
-    return paced.partition_id, paced.chunk.manifest_id, paced.chunk.chunk_id
+    """Name what is queued once; of its streams a receiver has one question open at a time."""
+    chunk = paced.chunk
+    if isinstance(chunk, StreamsSent):
+        return paced.partition_id, "streams", str(chunk.base_index)
+    return paced.partition_id, chunk.manifest_id, chunk.chunk_id

@@ -58,6 +58,7 @@ class FencedReplica(Replica):
     emit_snapshot = _fences(Replica.emit_snapshot, None)
     seal_segment = _fences(Replica.seal_segment, None)
     disk_done = _fences(Replica.disk_done, None)
+    stream_disk_done = _fences(Replica.stream_disk_done, None)
     disk_read = _fences(Replica.disk_read, None)
     disk_read_failed = _fences(Replica.disk_read_failed, None)
     write_delayed = _fences(Replica.write_delayed, None)

@@ -1,0 +1,134 @@
+"""The streams of a replica: fed at apply, on a lane of their own, durable before the log goes.
+
+The machine decides what is appended, the store plans the files; this is the clock between them.
+One plan is out at a time, so that all that waits meanwhile becomes the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from clustor.replica.disk_queue import DiskQueue
+from clustor.replica.machine import StateMachine, StreamMachine
+from clustor.streams.changes import StreamChange
+from clustor.streams.store import StreamPlan, StreamReceipt, StreamStore
+from clustor.streams.view import StreamView, take_view
+
+
+class ReplicaStreams:
+    """Feeds the store, and says when its files are durable through an entry."""
+
+    def __init__(self, store: StreamStore) -> None:
+        self.store = store
+        self.disk = DiskQueue()
+        """The plans of the streams: their own tokens, their own order."""
+        self.news: set[int] = set()
+        """The partitions to which something happened since this was last emptied."""
+        self._goal = 0  # checkpoints go on until the files are durable through this entry
+        self._waiting: list[tuple[int, Callable[[], None]]] = []
+        self._checkpoint_due_ms: int | None = None
+
+    # Inputs.
+
+    def feed(self, raft_index: int, changes: Iterable[StreamChange]) -> None:
+        """Take what the machine decided when it applied an entry."""
+        for change in changes:
+            self.store.take(raft_index, change)
+            self.news.add(change.partition)
+        self.store.applied(raft_index)
+
+    def tick(self, now_ms: int) -> None:
+        """Make durable what has waited long enough, however little it is."""
+        store = self.store
+        if not store.is_dirty:
+            self._checkpoint_due_ms = None
+        elif self._checkpoint_due_ms is None:
+            self._checkpoint_due_ms = now_ms + store.config.checkpoint_ms
+        elif now_ms >= self._checkpoint_due_ms:
+            self._checkpoint_due_ms = None
+            self.want_durable(store.applied_index)
+
+    def installed(self, machine: StateMachine, raft_index: int) -> None:
+        """Let go of the partitions that a snapshot's state has no more; it is in force now."""
+        assert isinstance(machine, StreamMachine)
+        self.news.update(self.store.reconcile(machine.stream_extents(), raft_index))
+
+    def emitted(self, raft_index: int) -> None:
+        """Take in that a start begins at this entry or a later one from now on."""
+        self.store.forget_removed(raft_index)
+
+    @property
+    def overdue_bytes(self) -> int:
+        """What waits in memory beyond a flush under way and the one that fills meanwhile."""
+        return max(0, self.store.tail_bytes - 2 * self.store.config.flush_bytes)
+
+    # Durability.
+
+    def want_durable(self, raft_index: int) -> None:
+        """Make the files durable through an entry that was applied, soon."""
+        self._goal = max(self._goal, raft_index)
+
+    def when_durable(self, raft_index: int, then: Callable[[], None]) -> None:
+        """Call `then` once the files are durable through an applied entry: now, or soon."""
+        assert raft_index <= self.store.applied_index, "only what was applied becomes durable"
+        if self.store.durable_raft_index >= raft_index:
+            then()
+            return
+        self.want_durable(raft_index)
+        self._waiting.append((raft_index, then))
+
+    def advance(self) -> None:
+        """Begin the plan that is due, if any, and no other is out."""
+        store = self.store
+        if len(self.disk):
+            return
+        config = store.config
+        full = store.tail_bytes >= config.flush_bytes
+        many = full and store.dirty_partitions > config.checkpoint_partitions
+        if many or store.uncovered_bytes >= config.checkpoint_bytes:
+            self.want_durable(store.applied_index)
+        if store.durable_raft_index < self._goal or (store.pins.has_due and full):
+            self._submit(store.plan_checkpoint(config.checkpoint_partitions))
+        elif full:
+            self._submit(store.plan_flush())
+
+    def _submit(self, plan: StreamPlan) -> None:
+        self.disk.submit(plan.steps, partial(self._stored, plan.receipt))
+
+    def _stored(self, receipt: StreamReceipt) -> None:
+        self.store.stored(receipt)
+        durable = self.store.durable_raft_index
+        ready = [then for index, then in self._waiting if index <= durable]
+        self._waiting = [each for each in self._waiting if each[0] > durable]
+        for then in ready:
+            then()
+
+    def fail(self, reason: str) -> None:
+        """Plan nothing any more, and conclude nothing: the replica has stopped."""
+        self.store.fence(reason)
+        self.disk.abandon()
+        self._waiting.clear()
+
+    # Reading.
+
+    def view(self, partition: int, from_index: int, bytes_max: int | None) -> StreamView:
+        """Take a view for a reader in any thread. Raises UnknownStream, StreamOutOfRange."""
+        view = take_view(self.store, partition, from_index, bytes_max)
+        view.check(from_index)
+        return view
+
+    def whole_view(self, partition: int) -> StreamView:
+        """Take a view of all that there is. Raises UnknownStream."""
+        return take_view(self.store, partition)
+
+    def pin(self, view: StreamView) -> int:
+        """Keep the files of a view until `unpin`."""
+        return self.store.pins.pin(frozenset(at.dek_epoch for at in view.segments))
+
+    def unpin(self, number: int) -> None:
+        self.store.pins.unpin(number)
+
+    def take_news(self) -> set[int]:
+        news, self.news = self.news, set()
+        return news
