@@ -12,6 +12,8 @@ from quantum.broker.commands import (
     ChannelAcked,
     ChannelItems,
     Command,
+    CreateStream,
+    DeleteStream,
     Detach,
     Elapse,
     LeaderStarted,
@@ -24,6 +26,7 @@ from quantum.broker.commands import (
     SetPolicy,
     Subscribe,
     SubscriptionSpec,
+    TrimStreams,
     Unsubscribe,
     WillSpec,
     decode_command,
@@ -49,6 +52,7 @@ from quantum.broker.rebalancing import Rebalanced, has_more_to_send, waits_for
 from quantum.broker.refusals import NOT_COUNTED, decode_refusals
 from quantum.broker.routes import Route, Target
 from quantum.broker.settings import BrokerSettings
+from quantum.broker.streams import StreamReply
 from quantum.broker.subscribing import Subscribed
 
 __all__ = [
@@ -68,6 +72,8 @@ __all__ = [
     "ChannelAcked",
     "ChannelItems",
     "Command",
+    "CreateStream",
+    "DeleteStream",
     "Delivery",
     "Detach",
     "Effect",
@@ -92,10 +98,12 @@ __all__ = [
     "SetFullQueues",
     "SetPolicy",
     "SnapshotUnusable",
+    "StreamReply",
     "Subscribe",
     "Subscribed",
     "SubscriptionSpec",
     "Target",
+    "TrimStreams",
     "Unsubscribe",
     "WillSpec",
     "decode_command",

@@ -2,7 +2,7 @@
 
 Whoever changes a session, a group, a filter that others were told of, another partition's interest
 or a retained message says so here: a key into a set, nothing more, for it is done with every
-publish that is kept. Everything else is small, or grows at one end (streams), and is no key's.
+publish that is kept. Everything else is small, or grows at one end (channels), and is no key's.
 
 A mark is a moment that a delta can begin at. What changes goes to the newest mark; a delta from an
 older one (an emission between them failed) is of all marks since.
@@ -45,19 +45,21 @@ class Changes:
     told_places: dict[bytes, None] = field(default_factory=dict)
     retained: set[bytes] = field(default_factory=set)
     interests: set[Interest] = field(default_factory=set)
+    streams: set[int] = field(default_factory=set)
     is_lost: bool = False
     """Whether there were too many: what changed since the mark is not known."""
 
     def __len__(self) -> int:
         """How many keys are held here, some of them twice."""
         places = len(self.session_places) + len(self.group_places) + len(self.told_places)
-        kept = len(self.sessions) + len(self.retained) + len(self.interests)
+        kept = len(self.sessions) + len(self.retained) + len(self.interests) + len(self.streams)
         return places + kept + len(self.groups) + len(self.told)
 
     def lose(self) -> None:
         """Forget everything: there were too many."""
         for each in (self.sessions, self.groups, self.told, self.retained, self.interests):
             each.clear()
+        self.streams.clear()
         for places in (self.session_places, self.group_places, self.told_places):
             places.clear()
         self.is_lost = True
@@ -90,6 +92,7 @@ class Changes:
         self.told |= later.told
         self.retained |= later.retained
         self.interests |= later.interests
+        self.streams |= later.streams
         for client_id in later.session_places:
             self.session_came(client_id)
         for key in later.group_places:
@@ -119,6 +122,7 @@ UNHEARD: Final = Changes(
     _DeafDict(),
     _DeafSet(),
     _DeafDict(),
+    _DeafSet(),
     _DeafSet(),
     _DeafSet(),
 )
@@ -152,6 +156,7 @@ def totals(state: State) -> Totals:
         len(state.routes.trie),
         len(state.retained),
         state.retained_bytes,
+        len(state.streams),
     )
 
 
@@ -162,8 +167,8 @@ class Mark:
     base_index: int  # what the caller calls it
     applied_index: int
     totals: Totals
-    streams: dict[int, int]
-    """The last place of the stream to each partition."""
+    channels: dict[int, int]
+    """The last place of the channel to each partition."""
     is_calm: bool
     changes: Changes
 
@@ -179,12 +184,12 @@ class Marks:
     def mark(self, state: State, base_index: int) -> None:
         """Remember this moment; the oldest of a few is forgotten."""
         state.changes = Changes()
-        streams = {prg: int(outbox.last) for prg, outbox in state.channels.outboxes().items()}
+        channels = {prg: int(outbox.last) for prg, outbox in state.channels.outboxes().items()}
         made = Mark(
             base_index,
             state.applied_index,
             totals(state),
-            streams,
+            channels,
             is_calm(state),
             state.changes,
         )

@@ -1,10 +1,10 @@
-"""Streams between partitions: everything arrives, in order, and counts once.
+"""Channels between partitions: everything arrives, in order, and counts once.
 
 The sender's log makes the items, so every replica has them; they stay until the receiver's log
 has them too. A leader sends what is there, a new leader sends it again, and the receiver drops
 what it already counted. Nothing else is durable between two partitions.
 
-Beside the streams, a leader passes publishes on with numbers of its term (`Forwarded`): they are
+Beside the channels, a leader passes publishes on with numbers of its term (`Forwarded`): they are
 kept only by the publisher until they are answered, so an answer that was lost must come out the
 same when the publish is sent again.
 """
@@ -127,7 +127,7 @@ class Forwarded:
 
 
 class Channels:
-    """All streams of one partition, by the other partition's number."""
+    """All channels of one partition, by the other partition's number."""
 
     __slots__ = ("_bytes_max", "_items_max", "_outboxes", "counted", "forwarded")
 
@@ -136,11 +136,11 @@ class Channels:
         self._bytes_max = bytes_max
         self._outboxes: dict[int, Outbox] = {}
         self.counted: dict[int, int] = {}
-        """The last place of each stream to here that counted."""
+        """The last place of each channel to here that counted."""
         self.forwarded: dict[int, Forwarded] = {}
 
     def to(self, prg: int) -> Outbox:
-        """Return the stream to a partition."""
+        """Return the channel to a partition."""
         outbox = self._outboxes.get(prg)
         if outbox is None:
             outbox = self._outboxes[prg] = Outbox(self._items_max, self._bytes_max)
@@ -150,7 +150,7 @@ class Channels:
         return self._outboxes
 
     def full(self) -> frozenset[int]:
-        """Name the partitions whose streams hold too much."""
+        """Name the partitions whose channels hold too much."""
         return frozenset(prg for prg, outbox in self._outboxes.items() if outbox.is_full)
 
     def count(self, origin: int, sequence: int) -> bool:

@@ -7,7 +7,7 @@ else is a small record. Time is in them: the leader stamps `now_ms`, and nobody 
 from __future__ import annotations
 
 import struct
-from typing import Annotated, Final, NamedTuple, TypeAlias
+from typing import Annotated, Final, NamedTuple, TypeAlias, get_args
 
 import msgspec
 from msgspec import Meta
@@ -237,6 +237,36 @@ class SetFullQueues(_Command, tag=17):
     policy: Count
 
 
+class CreateStream(_Command, tag=18):
+    """An operator wants a stream; with filters it captures what is published there (`streams`).
+
+    Only the PRG that keeps the catalogue takes it.
+    """
+
+    now_ms: Stamp
+    name: bytes
+    filters: list[bytes]
+    retention_ms: Stamp = 0  # 0: for ever
+    retention_bytes: Amount = 0  # 0: any number
+
+
+class DeleteStream(_Command, tag=19):
+    """An operator ends a stream, and all that it holds."""
+
+    now_ms: Stamp
+    name: bytes
+
+
+class TrimStreams(_Command, tag=20):
+    """What is before these offsets is not wanted any more: (number of the stream, first offset).
+
+    By the log and not by each replica's clock: the start of a stream never goes back.
+    """
+
+    now_ms: Stamp
+    trims: list[tuple[Count, Amount]]
+
+
 Command: TypeAlias = (
     Attach
     | Detach
@@ -254,6 +284,9 @@ Command: TypeAlias = (
     | RoutesFlushed
     | SetPolicy
     | SetFullQueues
+    | CreateStream
+    | DeleteStream
+    | TrimStreams
     | Part
 )
 
@@ -261,6 +294,26 @@ Command: TypeAlias = (
 PUBACK: Final = 4
 PUBREC: Final = 5
 PUBCOMP: Final = 7
+
+RECORD_TAGS: Final = frozenset(int(each.__struct_config__.tag) for each in get_args(Command))
+"""The families of commands that this build knows, beside packed publishes."""
+_FAMILY_BYTES: Final = range(1, 0x80)
+_SHORT_ARRAYS: Final = range(0x91, 0xA0)
+
+
+def unknown_family(data: bytes) -> int | None:
+    """Name the family of a command that a later build wrote; None for any other bytes.
+
+    A replica that skipped such a command would not be what the others are from then on, so it
+    stops. Bytes that no build writes are no command for anybody: they are answered with nothing.
+    """
+    if len(data) < 2:
+        return None
+    if data[0] in _FAMILY_BYTES:
+        return data[0]
+    is_record = data[0] in _SHORT_ARRAYS and data[1] in _FAMILY_BYTES
+    return data[1] if is_record and data[1] not in RECORD_TAGS else None
+
 
 _decoder: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
 _encoder = msgspec.msgpack.Encoder()

@@ -1,6 +1,6 @@
 """QoS 2 publishers elsewhere are stopped before a full queue, not after.
 
-What comes through a stream was accepted by its session's partition: it cannot be refused any
+What comes through a channel was accepted by its session's partition: it cannot be refused any
 more. So the owner of a topic whose subscribers have no room takes it all the same, and tells the
 partition it came from to refuse what follows, until there is room again.
 """

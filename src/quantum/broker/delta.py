@@ -1,7 +1,7 @@
 """What changed in a broker's state since a mark, as frames; and back, into a state like that.
 
 A session that changed is told whole, with its queue. Of groups, filters that others were told of,
-interests of other partitions and retained messages those are told that changed; streams go on
+interests of other partitions and retained messages those are told that changed; channels go on
 where they were; the rest is small and told whole. There is no delta across a change of the ring:
 its steps move everything at once.
 """
@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
+from quantum.broker.capturing import end_stream
 from quantum.broker.changes import Changes, GroupKey, Mark, Totals, is_calm, totals
 from quantum.broker.errors import SnapshotUnusable
 from quantum.broker.frames import (
     DeltaHeader,
     End,
     Frame,
+    FrozenChannel,
     FrozenDeliveries,
     FrozenGone,
     FrozenGroup,
@@ -27,7 +29,7 @@ from quantum.broker.frames import (
     FrozenMove,
     FrozenRetained,
     FrozenSession,
-    FrozenStream,
+    FrozenStreams,
     Header,
 )
 from quantum.broker.full_queues import FullQueue
@@ -49,6 +51,7 @@ from quantum.broker.snapshot import (
     retained_frames,
     session_frames,
     small_frames,
+    stream_frames,
 )
 from quantum.broker.state import State
 
@@ -68,7 +71,8 @@ class Contents:
     told: list[bytes] = field(default_factory=list)
     retained: list[bytes] = field(default_factory=list)
     interests: list[tuple[bytes, int]] = field(default_factory=list)
-    streams: dict[int, int] = field(default_factory=dict)
+    streams: list[int] = field(default_factory=list)
+    channels: dict[int, int] = field(default_factory=dict)
 
 
 def plan_delta(state: State, mark: Mark, changes: Changes) -> Contents | None:
@@ -77,7 +81,7 @@ def plan_delta(state: State, mark: Mark, changes: Changes) -> Contents | None:
         return None
     if mark.totals[ROUTING_EPOCH_AT] != state.routing_epoch:
         return None
-    contents = Contents(mark.applied_index, mark.totals, streams=dict(mark.streams))
+    contents = Contents(mark.applied_index, mark.totals, channels=dict(mark.channels))
     contents.gone = list(_gone(state, changes))
     places = changes.session_places
     contents.sessions = [
@@ -101,6 +105,7 @@ def plan_delta(state: State, mark: Mark, changes: Changes) -> Contents | None:
     contents.retained = sorted(
         topic for topic in changes.retained if state.retained.get(topic) is not None
     )
+    contents.streams = sorted(n for n in changes.streams if state.streams.get(n) is not None)
     trie = state.routes.trie
     contents.interests = sorted(each for each in changes.interests if trie.get(*each) is not None)
     return contents
@@ -125,6 +130,8 @@ def _gone(state: State, changes: Changes) -> Iterator[FrozenGone]:
     lost = sorted(each for each in changes.interests if trie.get(*each) is None)
     for interests in in_pages(lost):
         yield FrozenGone(interests=interests)
+    for numbers in in_pages(sorted(n for n in changes.streams if state.streams.get(n) is None)):
+        yield FrozenGone(streams=numbers)
 
 
 def delta_frames(state: State, contents: Contents) -> Iterator[Frame]:
@@ -148,8 +155,8 @@ def _frames(state: State, contents: Contents) -> Iterator[Frame]:
     yield from retained_frames(message for message in found if message is not None)
     for prg, outbox in sorted(state.channels.outboxes().items()):
         if outbox.last:
-            after = max(contents.streams.get(prg, 0), outbox.acked_through)
-            yield FrozenStream(prg, outbox.acked_through, after)
+            after = max(contents.channels.get(prg, 0), outbox.acked_through)
+            yield FrozenChannel(prg, outbox.acked_through, after)
             new = islice(outbox.items, after - outbox.acked_through, None)
             yield from item_frames(prg, outbox, new)
     yield places_frame(state)
@@ -157,6 +164,8 @@ def _frames(state: State, contents: Contents) -> Iterator[Frame]:
     levels = [(*each, trie.get(*each)) for each in contents.interests]
     remote = [(name, prg, level) for name, prg, level in levels if isinstance(level, int)]
     yield from interest_frames([(each, state.told[each]) for each in contents.told], remote)
+    streams = (state.streams.get(number) for number in contents.streams)
+    yield from stream_frames(state, [stream for stream in streams if stream is not None])
     yield from small_frames(state)
 
 
@@ -203,7 +212,7 @@ class _Restoring:
                 self._session = restore_session(state, frame)
             case FrozenDeliveries():
                 restore_deliveries(self._session, frame)
-            case FrozenStream():
+            case FrozenChannel():
                 self._go_on(frame)
             case FrozenMove() | FrozenHeld():
                 raise SnapshotUnusable("a change of the ring in a delta", number=self._count)
@@ -223,12 +232,12 @@ class _Restoring:
         if (header.since_index, header.since) != (state.applied_index, totals(state)):
             raise SnapshotUnusable("a delta of another state", since_index=header.since_index)
         self._header = header
-        streams = {prg: int(outbox.last) for prg, outbox in state.channels.outboxes().items()}
-        self._contents = Contents(header.since_index, header.since, streams=streams)
+        channels = {prg: int(outbox.last) for prg, outbox in state.channels.outboxes().items()}
+        self._contents = Contents(header.since_index, header.since, channels=channels)
 
-    def _go_on(self, stream: FrozenStream) -> None:
-        if not self._state.channels.to(stream.prg).advance(stream.acked_through, stream.after):
-            raise SnapshotUnusable("a stream does not go on where it was", prg=stream.prg)
+    def _go_on(self, channel: FrozenChannel) -> None:
+        if not self._state.channels.to(channel.prg).advance(channel.acked_through, channel.after):
+            raise SnapshotUnusable("a channel does not go on where it was", prg=channel.prg)
 
     def _note(self, frame: Frame) -> None:
         """Remember what is told of, in its order."""
@@ -238,6 +247,8 @@ class _Restoring:
                 contents.groups.append((frame.name, frame.filter))
             case FrozenRetained():
                 contents.retained += [message.topic for message in frame.messages]
+            case FrozenStreams():
+                contents.streams += [spec.number for spec, _, _ in frame.streams]
             case FrozenInterests():
                 contents.told += [name for name, _ in frame.told]
                 contents.interests += [(name, prg) for name, prg, _ in frame.remote]
@@ -280,6 +291,8 @@ def _take_out(state: State, gone: FrozenGone) -> None:
         state.drop_retained(topic)
     for topic_filter, prg in gone.interests:
         trie.remove(topic_filter, prg)
+    for number in gone.streams:
+        end_stream(state, number)
 
 
 def _forget_session(state: State, client_id: bytes) -> None:

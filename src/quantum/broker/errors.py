@@ -1,5 +1,6 @@
 """BrokerError
 ├── BrokerMisuse     our caller broke a rule of this room
+├── UnknownCommand   the log has a command that a later release wrote
 └── SnapshotUnusable a snapshot that this broker cannot become
 """
 
@@ -16,6 +17,13 @@ class BrokerError(Exception):
 
 class BrokerMisuse(BrokerError):
     """The caller broke a rule: an index twice, a partition to itself."""
+
+
+class UnknownCommand(BrokerError):
+    """A later release wrote this command: who skips it is not what the others are any more.
+
+    The group stops here and says so; the others go on. An upgrade of this node ends it.
+    """
 
 
 class SnapshotUnusable(BrokerError):

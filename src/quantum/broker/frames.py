@@ -16,6 +16,7 @@ from quantum.broker.commands import SubscriptionSpec, WillSpec
 from quantum.broker.errors import SnapshotUnusable
 from quantum.broker.items import FrozenDelivery, Item
 from quantum.broker.message import Message
+from quantum.broker.streams import StreamSpec
 
 CHUNK_BYTES: Final = 1 << 20
 FRAME_BYTES_MAX: Final = 1 << 30
@@ -82,7 +83,7 @@ class FrozenRetained(_Frame, tag=4):
 
 
 class FrozenOutbox(_Frame, tag=5):
-    """Some items of a stream; the first frame of a stream says how far its receiver got."""
+    """Some items of a channel; the first frame of a channel says how far its receiver got."""
 
     prg: int
     acked_through: int
@@ -141,10 +142,11 @@ class FrozenGone(_Frame, tag=15):
     told: list[bytes] = []
     retained: list[bytes] = []
     interests: list[tuple[bytes, int]] = []
+    streams: list[int] = []
 
 
-class FrozenStream(_Frame, tag=16):
-    """A stream goes on: what its receiver has is gone, and items follow behind a place."""
+class FrozenChannel(_Frame, tag=16):
+    """A channel goes on: what its receiver has is gone, and items follow behind a place."""
 
     prg: int
     acked_through: int
@@ -156,6 +158,13 @@ class FrozenFullQueues(_Frame, tag=17):
 
     policy: int
     dropped: list[tuple[int, int]]
+
+
+class FrozenStreams(_Frame, tag=18):
+    """Streams with the offsets at which they start and go on; not there where none ever was."""
+
+    last_number: int
+    streams: list[tuple[StreamSpec, int, int]]
 
 
 class End(_Frame, tag=9):
@@ -201,7 +210,8 @@ Frame: TypeAlias = (
     | FrozenPart
     | DeltaHeader
     | FrozenGone
-    | FrozenStream
+    | FrozenChannel
+    | FrozenStreams
     | End
 )
 

@@ -10,7 +10,7 @@ from quantum.topics import has_wildcard
 
 
 def is_peer(state: State, prg: int) -> bool:
-    """Say whether a number names another partition of the ring, or its transfer stream.
+    """Say whether a number names another partition of the ring, or its transfer channel.
 
     A fresh partition that knows nothing yet believes whoever speaks first.
     """
@@ -21,7 +21,7 @@ def is_peer(state: State, prg: int) -> bool:
 
 
 def takes_items(state: State, origin: int) -> bool:
-    """Say whether items of that stream count now: a fresh partition takes only what moves."""
+    """Say whether items of that channel count now: a fresh partition takes only what moves."""
     return is_peer(state, origin) and (state.is_open or origin >= TRANSFER)
 
 
@@ -35,7 +35,7 @@ def partitions_of(state: State, topic_filter: bytes) -> list[int]:
 
 
 def send_item(state: State, prg: int, item: Item) -> Sequence:
-    """Append an item to the stream to another partition."""
+    """Append an item to the channel to another partition."""
     return state.channels.to(prg).append(item)
 
 

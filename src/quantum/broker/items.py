@@ -1,4 +1,4 @@
-"""What one partition has for another. Items of a stream arrive in order and count once."""
+"""What one partition has for another. Items of a channel arrive in order and count once."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from quantum.broker.commands import PRGS_MAX, Count, QosLevel, Stamp, SubscriptionSpec, WillSpec
 from quantum.broker.message import Message
+from quantum.broker.streams import StreamSpec
 from quantum.broker.types import MACHINE_PACKET_ID_MAX
 
 NOTHING = 0
@@ -207,6 +208,18 @@ class Deliver(_Item, tag=20, gc=False):
     record: bytes
 
 
+class StreamDefined(_Item, tag=21):
+    """The catalogue has a stream: it begins here with this item."""
+
+    spec: StreamSpec
+
+
+class StreamDeleted(_Item, tag=22):
+    """The catalogue has a stream no more."""
+
+    number: Count
+
+
 Item: TypeAlias = (
     Forward
     | Deliver
@@ -227,6 +240,8 @@ Item: TypeAlias = (
     | MovedDeliveries
     | StoreFull
     | MovedTurnedAway
+    | StreamDefined
+    | StreamDeleted
 )
 
 _decoder: msgspec.msgpack.Decoder[Item | OldDeliver] = msgspec.msgpack.Decoder(Item | OldDeliver)

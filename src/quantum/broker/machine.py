@@ -1,7 +1,8 @@
 """The session processor of one partition: committed commands in, effects out (quantumqtt §6).
 
 It is the replicated machine of a Clustor group. No clock, no chance, no I/O; no bytes make it
-raise. A leader asks for the effects of an index once the group allows its acknowledgement.
+raise, but for a command that only a later release knows: then the group stops. A leader asks for
+the effects of an index once the group allows its acknowledgement.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Final, assert_never
 import msgspec
 from xxhash import xxh3_128
 
+from clustor.streams.changes import StreamChange, StreamExtent
 from quantum.broker.attaching import (
     apply_attach,
     apply_detach,
@@ -20,6 +22,12 @@ from quantum.broker.attaching import (
     apply_leader_started,
     apply_remove_session,
     end_overfull,
+)
+from quantum.broker.capturing import (
+    append_captured,
+    apply_create_stream,
+    apply_delete_stream,
+    apply_trim_streams,
 )
 from quantum.broker.changes import Marks, bound_changes
 from quantum.broker.commands import (
@@ -30,6 +38,8 @@ from quantum.broker.commands import (
     ChannelAcked,
     ChannelItems,
     Command,
+    CreateStream,
+    DeleteStream,
     Detach,
     Elapse,
     LeaderStarted,
@@ -41,13 +51,15 @@ from quantum.broker.commands import (
     SetFullQueues,
     SetPolicy,
     Subscribe,
+    TrimStreams,
     Unsubscribe,
     decode_command,
+    unknown_family,
 )
 from quantum.broker.congestion import RETAINING, lift_congestion
 from quantum.broker.delta import Contents, delta_frames, plan_delta, restore_delta
 from quantum.broker.effects import Effect
-from quantum.broker.errors import BrokerMisuse
+from quantum.broker.errors import BrokerMisuse, UnknownCommand
 from quantum.broker.frames import decode_frames, encode_frames, encode_frames_later
 from quantum.broker.holdings import SESSION_BYTES
 from quantum.broker.limiting import apply_set_full_queues, apply_set_policy, check_store
@@ -74,9 +86,11 @@ _BOUND_EVERY: Final = 64
 class Broker:
     """One replica's copy of a partition's sessions, subscriptions, queues and retained messages."""
 
-    def __init__(self, settings: BrokerSettings) -> None:
+    def __init__(self, settings: BrokerSettings, *, keeps_streams: bool = False) -> None:
         self.settings = settings
-        self.state = State(settings)
+        self._keeps_streams = keeps_streams
+        """Whether somebody takes what is appended to streams; it would gather otherwise."""
+        self.state = self._new_state()
         self._effects: dict[int, tuple[list[Effect], list[int]]] = {}
         """Of each entry its effects, and where those of each of its commands end."""
         self._collects = False
@@ -114,6 +128,8 @@ class Broker:
         replies = []
         for command in commands:
             replies.append(self._apply(command))
+            if state.captured:
+                append_captured(state)
             if state.ending:
                 end_overfull(state)
             ends.append(len(effects))
@@ -132,6 +148,9 @@ class Broker:
         try:
             command = decode_command(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            family = unknown_family(data)
+            if family is not None:
+                raise UnknownCommand("a command of a later release", family=family) from None
             return b""
         return self._execute(command)
 
@@ -172,6 +191,12 @@ class Broker:
                 return apply_set_policy(state, command)
             case SetFullQueues():
                 return apply_set_full_queues(state, command)
+            case CreateStream():
+                return apply_create_stream(state, command)
+            case DeleteStream():
+                return apply_delete_stream(state, command)
+            case TrimStreams():
+                return apply_trim_streams(state, command)
             case _:
                 assert_never(command)
 
@@ -201,7 +226,7 @@ class Broker:
 
     def restore(self, chunks: Iterable[bytes]) -> None:
         """Become what a snapshot says, or raise SnapshotUnusable and be unchanged."""
-        self.state = restore_state(self.settings, decode_frames(chunks))
+        self.state = self._kept(restore_state(self.settings, decode_frames(chunks)))
         self._marks, self._delta = Marks(), None
         self._effects.clear()
         self._lifted_at = (-1, -1)
@@ -231,12 +256,19 @@ class Broker:
 
     def restore_delta(self, chunks: Iterable[bytes]) -> None:
         """Go on to what a delta ends with, or raise SnapshotUnusable and be empty."""
-        state, self.state = self.state, State(self.settings)
+        state, self.state = self.state, self._new_state()
         self._marks, self._delta = Marks(), None
         self._effects.clear()
         self._lifted_at = (-1, -1)
         self._delta = restore_delta(state, decode_frames(chunks))
-        self.state = state
+        self.state = self._kept(state)
+
+    def _new_state(self) -> State:
+        return self._kept(State(self.settings))
+
+    def _kept(self, state: State) -> State:
+        state.stream_changes = [] if self._keeps_streams else None
+        return state
 
     def delta_digest(self) -> bytes:
         """Make the delta anew that was restored last, from what it led to, and digest it."""
@@ -247,6 +279,21 @@ class Broker:
     @property
     def applied_index(self) -> int:
         return self.state.applied_index
+
+    # Streams: the replica keeps their files (`clustor.replica.machine.StreamMachine`).
+
+    def take_stream_changes(self) -> list[StreamChange]:
+        """Return what became of streams since the last call, in order."""
+        changes = self.state.stream_changes
+        if not changes:
+            return []
+        self.state.stream_changes = []
+        return changes
+
+    def stream_extents(self) -> Iterator[StreamExtent]:
+        """Say which partitions of streams there are, and how far they reach."""
+        for stream in self.state.streams:
+            yield StreamExtent(stream.file_id, stream.start_offset, stream.next_offset)
 
     # What a leader asks.
 

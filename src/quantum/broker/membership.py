@@ -41,7 +41,7 @@ def member_item(
 def condition_changed(state: State, session: Session) -> None:
     """Tell where a member's turns come from that it is connected or not, has room or not.
 
-    A stream that holds too much is spared: this is advice, and nothing is lost without it.
+    A channel that holds too much is spared: this is advice, and nothing is lost without it.
     """
     if not session.shares:
         return

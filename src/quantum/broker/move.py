@@ -26,7 +26,7 @@ class Move:
     is_handed: bool = False
     """Whether all that moves was sent."""
     places: dict[int, int] = field(default_factory=dict)
-    """How far the old peers must have our streams before the next step."""
+    """How far the old peers must have our channels before the next step."""
     ended: set[int] = field(default_factory=set)
     """Of a fresh partition: whose part is here, whole."""
     held: list[tuple[int, Item]] = field(default_factory=list)

@@ -49,13 +49,13 @@ def hand_over_some(state: State, move: Move) -> bool:
     return not move.topics and not state.leaving
 
 
-def hand_over_turned_away(state: State, stream: int) -> None:
+def hand_over_turned_away(state: State, channel: int) -> None:
     """Tell a fresh partition whom nothing is taken from until they begin anew.
 
     What such a client sent behind a refused publish may be on its way there, by the new ring.
     """
     for page in _pages(state.turned_away.frozen(), _client_weight):
-        send_item(state, stream, MovedTurnedAway(page))
+        send_item(state, channel, MovedTurnedAway(page))
 
 
 def _client_weight(client: tuple[bytes, int, int]) -> int:
@@ -90,7 +90,7 @@ def _hand_over_sessions(state: State) -> None:
         tell(state, topic_filter)
 
 
-def _hand_over(state: State, stream: int, session: Session) -> None:
+def _hand_over(state: State, channel: int, session: Session) -> None:
     assert all(is_accepted(place) for _, place in session.received.values())
     outbound = session.outbound
     image = MovedSession(
@@ -111,11 +111,11 @@ def _hand_over(state: State, stream: int, session: Session) -> None:
         outbound.next_id,
         session.identity,
     )
-    send_item(state, stream, image)
+    send_item(state, channel, image)
     for specs in _pages(session.subscriptions.values(), _spec_weight):
-        send_item(state, stream, MovedSubscriptions(session.client_id, specs))
+        send_item(state, channel, MovedSubscriptions(session.client_id, specs))
     for page in _pages(map(frozen_delivery, outbound.unfinished()), _delivery_weight):
-        send_item(state, stream, MovedDeliveries(session.client_id, page))
+        send_item(state, channel, MovedDeliveries(session.client_id, page))
 
 
 def _forget_subscriptions(state: State, session: Session) -> Iterator[bytes]:

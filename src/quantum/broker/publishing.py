@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+from quantum.broker.capturing import capture
 from quantum.broker.channels import Forwarded
 from quantum.broker.commands import (
     OWN_ORIGIN,
@@ -123,6 +124,8 @@ def _publish_all(state: State, data: bytes, at: int, refused: Refusals, number: 
                     at = following
                     number += 1
                     continue
+            if is_light and route.captures and qos:
+                capture(state, route.captures, data[start:following])
             if not is_light or (effects is not None and route.volatile):
                 message = Message(
                     topic,
@@ -139,7 +142,7 @@ def _publish_all(state: State, data: bytes, at: int, refused: Refusals, number: 
                     if effects is not None and not 0 < expires_at_ms <= now_ms:
                         effects.append(FanOut(route, message))
                 else:
-                    reason = publish(state, message)
+                    reason = publish(state, message, record=data[start:following])
                     if reason:
                         refused.append((number, reason))
                         turned_away.note(message.client_id, qos, flags, state.now_ms)
@@ -171,10 +174,13 @@ def _publish_forwarded(state: State, forwarded: Forwarded, first: int, data: byt
     return known
 
 
-def publish(state: State, message: Message, *, force: bool = False) -> int:
+def publish(
+    state: State, message: Message, *, force: bool = False, record: bytes | None = None
+) -> int:
     """Publish a message whose topic this partition owns; return SUCCESS or QUOTA_EXCEEDED.
 
-    `force` is for what was accepted elsewhere already: it is delivered, room or not.
+    `force` is for what was accepted elsewhere already: it is delivered, room or not. `record` is
+    the message's own, where the caller has it.
     """
     route = state.routes.route(message.topic)
     if route.is_elsewhere:
@@ -183,6 +189,8 @@ def publish(state: State, message: Message, *, force: bool = False) -> int:
         reason = _refuse(state, route, message)
         if reason:
             return reason
+    if route.captures and message.qos:
+        capture(state, route.captures, message.record if record is None else record)
     if message.retain:
         _retain(state, message)
     if route.is_empty:
@@ -204,7 +212,7 @@ def _publish_elsewhere(state: State, message: Message, *, force: bool) -> int:
 
 
 def _refuse(state: State, route: Route, message: Message) -> int:
-    """Say why a message is not taken: no room in a queue or stream, or a quota of its tenant."""
+    """Say why a message is not taken: no room in a queue or channel, or a quota of its tenant."""
     if not _has_room(state, route):
         return QUOTA_EXCEEDED
     if state.full_stores and is_stored_full(state, route):
@@ -215,7 +223,7 @@ def _refuse(state: State, route: Route, message: Message) -> int:
 
 
 def _has_room(state: State, route: Route) -> bool:
-    """Whether every queue and every stream that a message needs takes it."""
+    """Whether every queue and every channel that a message needs takes it."""
     if route.is_blocked:
         return False
     channels = state.channels
@@ -230,7 +238,7 @@ def _has_room(state: State, route: Route) -> bool:
 
 
 def _pass_on(state: State, route: Route, record: bytes, qos: int) -> int:
-    """Put a record into the streams to other partitions, into all of them or none."""
+    """Put a record into the channels to other partitions, into all of them or none."""
     if qos and any(state.channels.to(state.way(prg)).is_full for prg in route.remotes):
         return QUOTA_EXCEEDED
     _deliver_elsewhere(state, route, record, qos)
@@ -270,13 +278,14 @@ def publish_anywhere(state: State, message: Message) -> None:
         send_item(state, owner, Forward(message.record))
 
 
-def publish_forward(state: State, origin: int, message: Message) -> None:
-    """Publish what came through another partition's stream: its publisher has its word."""
+def publish_forward(state: State, origin: int, record: bytes) -> None:
+    """Publish what came through another partition's channel: its publisher has its word."""
+    message, _ = decode_record(record)
     if message.qos and is_without_room(state, message.topic):
         note_congestion(state, origin, message.topic)
     if message.retain and message.qos and judge_retained(state, message.topic, message.weight):
         note_congestion(state, origin, RETAINING)
-    publish(state, message, force=True)
+    publish(state, message, force=True, record=record)
 
 
 def apply_publish_once(state: State, command: PublishOnce) -> bytes:
@@ -293,13 +302,14 @@ def apply_publish_once(state: State, command: PublishOnce) -> bytes:
         except ValueError:
             refused.append((number, SESSION_GONE))
             continue
-        reason = _publish_once(state, message, flags_of(record))
+        reason = _publish_once(state, message, record)
         if reason:
             refused.append((number, reason))
     return encode_refusals(refused)
 
 
-def _publish_once(state: State, message: Message, flags: int) -> int:
+def _publish_once(state: State, message: Message, record: bytes) -> int:
+    flags = flags_of(record)
     session = state.sessions.get(message.client_id)
     if session is None or session.epoch != message.epoch or message.client_id in state.leaving:
         return SESSION_GONE
@@ -316,13 +326,13 @@ def _publish_once(state: State, message: Message, flags: int) -> int:
         return SUCCESS
     if is_behind:
         return QUOTA_EXCEEDED
-    reason = _take_once(state, session, message)
+    reason = _take_once(state, session, message, record)
     if reason:
         turned_away.note(message.client_id, message.qos, flags, state.now_ms)
     return reason
 
 
-def _take_once(state: State, session: Session, message: Message) -> int:
+def _take_once(state: State, session: Session, message: Message, record: bytes) -> int:
     if len(session.received) >= state.settings.received_max:
         _forget_past(state, session)
         if len(session.received) >= state.settings.received_max:
@@ -330,7 +340,7 @@ def _take_once(state: State, session: Session, message: Message) -> int:
     owner = state.owner(message.topic)
     if owner != state.settings.prg:
         return _forward_once(state, session, owner, message)
-    reason = publish(state, message)
+    reason = publish(state, message, record=record)
     if reason == SUCCESS:
         session.received[message.packet_id] = (owner, accepted_at(state.now_ms))
         state.emit(SendPubrec(session.client_id, message.packet_id))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from quantum.broker.attaching import fence_leaving
+from quantum.broker.capturing import tell_fresh_of_streams
 from quantum.broker.commands import PRGS_MAX, BeginRebalance, RoutesFlushed
 from quantum.broker.congestion import drop_congestion
 from quantum.broker.delivering import check_room
@@ -85,6 +86,7 @@ def begin(state: State, began: Began) -> None:
     _tell_fresh(state, old_count)
     for prg in range(old_count, state.prg_count):
         tell_store(state, prg)
+        tell_fresh_of_streams(state, prg + TRANSFER)
     extend_replays(state, old_count)
 
 

@@ -6,6 +6,7 @@ from typing import assert_never
 
 import msgspec
 
+from quantum.broker.capturing import begin_stream, end_stream
 from quantum.broker.commands import PUBACK, PUBREC, Acknowledge, ChannelAcked, ChannelItems
 from quantum.broker.congestion import on_pressure
 from quantum.broker.delivering import deliver_here, deliver_targeted, send_ready
@@ -31,6 +32,8 @@ from quantum.broker.items import (
     Returned,
     Settled,
     StoreFull,
+    StreamDefined,
+    StreamDeleted,
     Targeted,
     WantRetained,
     decode_item,
@@ -66,7 +69,7 @@ REFUSED = 0
 
 
 def apply_channel_items(state: State, command: ChannelItems) -> bytes:
-    """Count the items of another partition's stream, each once."""
+    """Count the items of another partition's channel, each once."""
     state.see_time(command.now_ms)
     if not takes_items(state, command.origin):
         return b""
@@ -101,7 +104,7 @@ def _on_item(state: State, origin: int, item: Item) -> None:
             else:
                 _on_deliver(state, origin, decode_record(record)[0])
         case Forward(record):
-            publish_forward(state, origin, decode_record(record)[0])
+            publish_forward(state, origin, record)
         case Interest():
             _on_interest(state, origin & (TRANSFER - 1), item)
         case WantRetained():
@@ -129,6 +132,10 @@ def _on_item(state: State, origin: int, item: Item) -> None:
             on_handed_over(state, origin, item)
         case Settled():
             on_settled(state, origin, item)
+        case StreamDefined(spec):
+            begin_stream(state, spec)
+        case StreamDeleted(number):
+            end_stream(state, number)
         case MovedTurnedAway():
             if not state.is_open:
                 state.turned_away.take_in(item.clients)

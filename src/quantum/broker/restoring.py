@@ -6,12 +6,14 @@ from collections.abc import Iterable
 from heapq import heapify
 from typing import TypeAlias, assert_never
 
+from quantum.broker.capturing import watch_filters
 from quantum.broker.channels import Forwarded
 from quantum.broker.errors import SnapshotUnusable
 from quantum.broker.frames import (
     DeltaHeader,
     End,
     Frame,
+    FrozenChannel,
     FrozenDeliveries,
     FrozenFullQueues,
     FrozenGone,
@@ -26,7 +28,7 @@ from quantum.broker.frames import (
     FrozenPressure,
     FrozenRetained,
     FrozenSession,
-    FrozenStream,
+    FrozenStreams,
     Header,
 )
 from quantum.broker.full_queues import FullQueue
@@ -39,6 +41,7 @@ from quantum.broker.settings import BrokerSettings
 from quantum.broker.shares import Member, ShareGroup
 from quantum.broker.snapshot import NAME, READABLE
 from quantum.broker.state import State
+from quantum.broker.streams import Stream
 from quantum.broker.types import ClientId, Sequence, SessionEpoch
 
 
@@ -61,7 +64,7 @@ def restore_state(settings: BrokerSettings, frames: Iterable[Frame]) -> State:
                 if expected != count:
                     raise SnapshotUnusable("frames are missing", expected=expected, got=count)
                 ended = True
-            case DeltaHeader() | FrozenGone() | FrozenStream():
+            case DeltaHeader() | FrozenGone() | FrozenChannel():
                 raise SnapshotUnusable("a delta is no snapshot", number=count)
             case _:
                 restore_table(state, frame)
@@ -141,6 +144,7 @@ Table: TypeAlias = (
     | FrozenHeld
     | FrozenHoldings
     | FrozenFullQueues
+    | FrozenStreams
     | FrozenPart
 )
 
@@ -181,11 +185,27 @@ def restore_table(state: State, frame: Table) -> None:
             state.holdings.restore(frame.shares, frame.ceilings, frame.graces)
             state.full_stores.update(frame.full_stores)
             state.hashes_shares = frame.hashes_shares
+        case FrozenStreams():
+            restore_streams(state, frame)
         case FrozenFullQueues():
             state.full_queues = FullQueue(frame.policy)
             state.dropped_full = dict(frame.dropped)
         case _:
             assert_never(frame)
+
+
+def restore_streams(state: State, frozen: FrozenStreams) -> None:
+    """Put streams in, or other offsets in the place of theirs."""
+    state.streams.last_number = frozen.last_number
+    for spec, start_offset, next_offset in frozen.streams:
+        if not start_offset <= next_offset:
+            raise SnapshotUnusable("a stream that ends before it starts", number=spec.number)
+        stream = state.streams.get(spec.number)
+        if stream is None:
+            stream = Stream(spec, state.settings.prg)
+            state.streams.put(stream)
+            watch_filters(state, stream)
+        stream.start_offset, stream.next_offset = start_offset, next_offset
 
 
 def _restore_move(state: State, frozen: FrozenMove) -> None:

@@ -9,12 +9,14 @@ from quantum.broker.commands import SubscriptionSpec
 from quantum.broker.items import BLOCKED
 from quantum.broker.session import Session
 from quantum.broker.shares import ShareGroup
+from quantum.broker.streams import Stream
 from quantum.routing.trie import SubscriptionTrie
 
 CACHED_TOPICS_MAX: Final = 65_536
 
-Subscriber: TypeAlias = "bytes | int | tuple[bytes, bytes]"
-"""A client of this partition, another partition, or a shared subscription's (group, filter)."""
+Subscriber: TypeAlias = "bytes | int | tuple[bytes, bytes] | Stream"
+"""A client of this partition, another partition, a shared subscription's (group, filter), or a
+stream that captures."""
 Wish: TypeAlias = "SubscriptionSpec | int | None"
 """What each of them has at a filter: a client its options, a partition its level of interest."""
 
@@ -42,6 +44,7 @@ class Route:
     """Everyone who wants a topic."""
 
     __slots__ = (
+        "captures",
         "is_blocked",
         "is_elsewhere",
         "is_empty",
@@ -60,6 +63,8 @@ class Route:
         """Sessions whose connections keep their own queues."""
         self.kept: list[Target] = []
         """Sessions whose queues the machine keeps."""
+        self.captures: list[Stream] = []
+        """Streams that keep what is published; whoever else wants it is not concerned."""
         self.remotes: list[int] = []
         self.shares: list[ShareGroup] = []
         self.is_blocked = False
@@ -135,6 +140,10 @@ class Routes:
         route = Route()
         clients: dict[bytes, list[SubscriptionSpec]] = {}
         for subscriber, wish in self.trie.match(topic):
+            if isinstance(subscriber, Stream):
+                if subscriber not in route.captures:
+                    route.captures.append(subscriber)
+                continue
             route.is_empty = False
             if isinstance(subscriber, bytes):
                 assert isinstance(wish, SubscriptionSpec)
@@ -152,8 +161,9 @@ class Routes:
                 route.remotes.append(prg)
         if self.is_elsewhere is not None and self.is_elsewhere(topic):
             route.is_elsewhere, route.is_empty = True, False
-        # In an order that a restored replica finds too: places in streams depend on it.
+        # In an order that a restored replica finds too: places in channels depend on it.
         route.shares.sort(key=_share_key)
+        route.captures.sort(key=_stream_key)
         for client_id, specs in sorted(clients.items(), key=_client_key):
             target = Target(client_id, specs)
             if self._sessions[client_id].keeps_queue:
@@ -169,6 +179,10 @@ class Routes:
 
 def _share_key(group: ShareGroup) -> tuple[bytes, bytes]:
     return group.name, group.filter
+
+
+def _stream_key(stream: Stream) -> int:
+    return stream.number
 
 
 def _client_key(client: tuple[bytes, list[SubscriptionSpec]]) -> bytes:

@@ -16,7 +16,7 @@ from quantum.broker.types import (
 
 ACCEPTED: Final = 0  # its topic's partition has it, nobody knows since when
 """The state of a QoS 2 publish that its topic's partition has; above 0 is the place in the
-stream to that partition, which has not answered yet."""
+channel to that partition, which has not answered yet."""
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class Session:
     received: dict[int, tuple[int, int]] = field(default_factory=dict)
     """QoS 2 publishes that are not released: packet id → (partition, place).
 
-    The place is the one in the stream to the topic's partition; once that has the message it is
+    The place is the one in the channel to the topic's partition; once that has the message it is
     ACCEPTED, or the time of that, negative (`accepted_at`)."""
     will: WillSpec | None = None
     will_due_ms: int = 0  # 0: not waiting

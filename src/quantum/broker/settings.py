@@ -35,9 +35,11 @@ class BrokerSettings:
     """What no session outlives; how long a client may ask for is the listener's policy."""
     retained_page: int = 1_024
     """How many retained messages one command sends to one subscription at most."""
-    stream_items_max: int = 100_000
-    stream_bytes_max: int = 256 << 20
-    """Above either, publishes and subscriptions that need the stream are refused: its receiver
+    channel_items_max: int = 100_000
+    channel_bytes_max: int = 256 << 20
+    """Above either, publishes and subscriptions that need the channel are refused: its receiver
     is gone, or far behind."""
+    streams_max: int = 16_384
+    """Streams of a tenant; each has a partition in every PRG."""
     elapse_sessions_max: int = 1_000
     """How many sessions one `Elapse` looks at; the others stay due."""

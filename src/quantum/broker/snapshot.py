@@ -27,6 +27,7 @@ from quantum.broker.frames import (
     FrozenPressure,
     FrozenRetained,
     FrozenSession,
+    FrozenStreams,
     Header,
 )
 from quantum.broker.items import FrozenDelivery, Item
@@ -35,6 +36,7 @@ from quantum.broker.moving import frozen_delivery
 from quantum.broker.session import Session
 from quantum.broker.shares import ShareGroup
 from quantum.broker.state import State
+from quantum.broker.streams import Stream
 
 NAME: Final = "quantum.broker"
 VERSION: Final = 4
@@ -64,11 +66,12 @@ def _frames(state: State) -> Iterator[Frame]:
         yield frozen_group(group)
     yield from retained_frames(message for _, message in state.retained.items())
     for prg, outbox in sorted(state.channels.outboxes().items()):
-        if outbox.last:  # asking for a stream makes an empty one: that is no state
+        if outbox.last:  # asking for a channel makes an empty one: that is no state
             yield FrozenOutbox(prg, outbox.acked_through, [])
             yield from item_frames(prg, outbox, iter(outbox.items))
     yield places_frame(state)
     yield from interest_frames(list(state.told.items()), _remote_interests(state))
+    yield from stream_frames(state, list(state.streams))
     yield from small_frames(state)
 
 
@@ -178,7 +181,7 @@ def item_frames(prg: int, outbox: Outbox, items: Iterator[Item]) -> Iterator[Fra
 
 
 def places_frame(state: State) -> FrozenPlaces:
-    """Return how far each stream to here has counted."""
+    """Return how far each channel to here has counted."""
     channels = state.channels
     return FrozenPlaces(
         sorted(channels.counted.items()),
@@ -204,6 +207,14 @@ def interest_frames(
         yield FrozenInterests(some, [])
     for others in in_pages(remote):
         yield FrozenInterests([], others)
+
+
+def stream_frames(state: State, streams: list[Stream]) -> Iterator[Frame]:
+    """Walk some streams; the first frame says how many there ever were."""
+    frozen = [(each.spec, each.start_offset, each.next_offset) for each in streams]
+    if state.streams.last_number or frozen:
+        for page in in_pages(frozen) if frozen else ([],):
+            yield FrozenStreams(state.streams.last_number, page)
 
 
 def in_pages(things: list[T]) -> Iterator[list[T]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import Final
 
+from clustor.streams.changes import StreamChange
 from quantum.broker.changes import UNHEARD, Changes
 from quantum.broker.channels import Channels
 from quantum.broker.effects import Effect
@@ -18,6 +19,7 @@ from quantum.broker.routes import Routes
 from quantum.broker.session import Session
 from quantum.broker.settings import BrokerSettings
 from quantum.broker.shares import ShareGroup
+from quantum.broker.streams import Stream, StreamTable
 from quantum.broker.turned_away import TurnedAway
 from quantum.broker.types import TRANSFER
 from quantum.routing.retained import RetainedIndex
@@ -32,6 +34,7 @@ class State:
     __slots__ = (
         "applied_index",
         "attachments",
+        "captured",
         "changes",
         "channels",
         "congested",
@@ -63,6 +66,8 @@ class State:
         "routing_epoch",
         "sessions",
         "settings",
+        "stream_changes",
+        "streams",
         "subscription_count",
         "told",
         "turned_away",
@@ -124,7 +129,7 @@ class State:
         """Clients for whom the next page of what is retained here can be sent."""
         self.turned_away = TurnedAway()
         """Publishers that were refused and cannot be told."""
-        self.channels = Channels(settings.stream_items_max, settings.stream_bytes_max)
+        self.channels = Channels(settings.channel_items_max, settings.channel_bytes_max)
         self.deadlines: list[tuple[int, bytes]] = []
         """A heap of when to look at sessions: one live place for each (its `look_at_ms`)."""
         self.retained_deadlines: list[tuple[int, bytes]] = []
@@ -135,6 +140,12 @@ class State:
         """None where nobody wants to know: this replica does not lead."""
         self.changes: Changes = UNHEARD
         """What changed since the newest mark, by key; of no replica's state (`changes`)."""
+        self.streams = StreamTable()
+        """What is kept by offset here, and how far it reaches."""
+        self.captured: dict[Stream, list[bytes]] = {}
+        """What the command that is being applied brought for streams; empty between two."""
+        self.stream_changes: list[StreamChange] | None = None
+        """What became of streams since somebody asked; None where nobody keeps their files."""
         self.wills: list[tuple[int, Message]] | None = None
         """Wills that were said about topics of this partition, and when: the log has no record
         of them. None where nobody wants to know."""
@@ -154,7 +165,7 @@ class State:
         return not self.is_open or self.home(client_id) != self.settings.prg
 
     def way(self, prg: int) -> int:
-        """Name the stream for a message to a partition's sessions (`REBALANCE.md`)."""
+        """Name the channel for a message to a partition's sessions (`REBALANCE.md`)."""
         move = self.move
         if move is None or move.is_cut or prg < move.old_count:
             return prg
@@ -179,6 +190,10 @@ class State:
     def emit(self, effect: Effect) -> None:
         if self.effects is not None:
             self.effects.append(effect)
+
+    def note_stream(self, change: StreamChange) -> None:
+        if self.stream_changes is not None:
+            self.stream_changes.append(change)
 
     def look_again(self, at_ms: int, session: Session) -> None:
         """Let `Elapse` look at a session when that time has come, or earlier."""

@@ -62,7 +62,7 @@ def apply_subscribe(state: State, command: Subscribe) -> bytes:
 
 
 def _awaited(state: State, filters: list[bytes]) -> list[tuple[int, int]]:
-    """Name the streams to wait for, and the place in each.
+    """Name the channels to wait for, and the place in each.
 
     What a partition has to know may have been said before, for another client or for a
     subscription whose answer was lost: whatever is still on its way there is waited for.

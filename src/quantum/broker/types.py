@@ -13,7 +13,7 @@ PacketId = NewType("PacketId", int)
 TopicFilter = NewType("TopicFilter", bytes)
 Topic = NewType("Topic", bytes)
 Sequence = NewType("Sequence", int)
-"""A place in the stream from one partition to another, from 1."""
+"""A place in the channel from one partition to another, from 1."""
 
 QOS_0: Final = 0
 QOS_1: Final = 1
@@ -27,7 +27,7 @@ TIME_MAX_MS: Final = 1 << 53
 """No stamp is later: sums of times stay far below what 64 bits hold."""
 
 TRANSFER: Final = 1 << 16
-"""Added to a partition's number, it names the stream that carries what moves to a fresh one."""
+"""Added to a partition's number, it names the channel that carries what moves to a fresh one."""
 
 MOVE_GRACE_MS: Final = 10_000
 """How much longer a client whose session moved may stay away before it counts as gone."""

@@ -26,6 +26,8 @@ class Filters:
     index_max: int = INDEX_MAX
     time_min_ms: int = 0
     time_max_ms: int = INDEX_MAX
+    stream: bytes | None = None
+    """Only what this stream captured, with its offsets."""
 
     def wants_partition(self, prg: PrgId) -> bool:
         return (self.tenants is None or prg.tenant in self.tenants) and (
@@ -65,6 +67,9 @@ class Filters:
 
     def with_prefix(self, prefix: bytes) -> Filters:
         return replace(self, topic_prefixes=(*self.topic_prefixes, prefix))
+
+    def with_stream(self, name: bytes) -> Filters:
+        return replace(self, stream=name)
 
     def with_indexes(self, first: int = 0, last: int = INDEX_MAX) -> Filters:
         return replace(

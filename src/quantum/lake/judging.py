@@ -69,10 +69,41 @@ SaidWill = tuple[int, Message]
 """When a will was said, and what it says."""
 
 
+class Captured:
+    """What a stream kept of one command, in its order."""
+
+    __slots__ = ("_first", "_nth", "_records")
+
+    def __init__(self, first: int, records: Sequence[bytes] = ()) -> None:
+        self._first = first
+        self._records = records
+        self._nth = 0
+
+    def place(self, record: bytes) -> int | None:
+        """Return the offset of the next message, None for one that the stream did not keep."""
+        if self._nth < len(self._records) and self._records[self._nth] == record:
+            self._nth += 1
+            return self._first + self._nth - 1
+        return None
+
+
+NOT_CAPTURED: Final = Captured(0)
+
+
 class Judge(Protocol):
     """Sees every entry in order. For each command a verdict, None where it holds no message."""
 
     is_exact: bool
+
+    @property
+    def captured(self) -> Sequence[Captured]:
+        """What the stream that is asked for kept of each command of the last entry."""
+        ...
+
+    @property
+    def will_offsets(self) -> Sequence[int | None]:
+        """Where that stream has each of `wills`."""
+        ...
 
     @property
     def wills(self) -> Sequence[SaidWill]:
@@ -133,12 +164,17 @@ class ReplayJudge(Broker):
         self._verdicts: list[Verdict | None] = []
         self.whole: list[bytes] = []
         self.wills: list[SaidWill] = []
+        self.stream: bytes | None = None
+        """The stream whose offsets are asked for."""
+        self.captured: list[Captured] = []
+        self.will_offsets: list[int | None] = []
 
     def learn(self, index: int, commands: Sequence[bytes]) -> None:
         self.judge(index, commands)
 
     def judge(self, index: int, commands: Sequence[bytes]) -> Sequence[Verdict | None]:
         self._verdicts, self.whole = [], []
+        self.captured, self.will_offsets = [], []
         said: list[SaidWill] = []
         self.state.wills = said
         self.apply_batch(index, commands)
@@ -160,6 +196,18 @@ class ReplayJudge(Broker):
     def _note(self, data: bytes, verdict: Verdict | None) -> None:
         self.whole.append(data)
         self._verdicts.append(verdict)
+        captured = NOT_CAPTURED if self.stream is None else self._captured_of(self.stream)
+        self.captured.append(captured)
+        for _, message in (self.state.wills or ())[len(self.will_offsets) :]:
+            self.will_offsets.append(captured.place(message.record))
+
+    def _captured_of(self, name: bytes) -> Captured:
+        """Look at what the last command brought for a stream; its offsets follow at once."""
+        stream = self.state.streams.named(name)
+        records = None if stream is None else self.state.captured.get(stream)
+        if stream is None or records is None:
+            return NOT_CAPTURED
+        return Captured(stream.next_offset, records)
 
     def _command(self, tag: int, data: bytes) -> tuple[Verdict | None, bytes]:
         command = decode_known(data) if tag in (PUBLISH_ONCE_TAG, CHANNEL_ITEMS_TAG) else None

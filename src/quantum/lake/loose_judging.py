@@ -26,6 +26,7 @@ from quantum.lake.judging import (
     PART_TAG,
     PUBLISH_ONCE_TAG,
     RELEASE_TAG,
+    Captured,
     SaidWill,
     Verdict,
     count_records,
@@ -55,6 +56,8 @@ class LooseJudge:
 
     is_exact = False
     wills: Sequence[SaidWill] = ()
+    will_offsets: Sequence[int | None] = ()
+    captured: Sequence[Captured] = ()
 
     def __init__(
         self,

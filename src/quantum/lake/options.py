@@ -13,6 +13,8 @@ rows             `applied` (messages that the broker took, each once; the defaul
 onGap            `fail` (the default) or `row`, where entries are gone for good
 startingOffsets  `first` (index 1, the default), `earliest` (what is left), `latest`, or JSON
 endingOffsets    `latest` (the default) or JSON; for batches
+stream           only what this stream captured, with `stream_partition` and `stream_offset`; they
+                 follow from the broker's state, so `rows` is `applied`
 tenant, prgs, topicPrefix, indexMin, indexMax, since, until
                  what is wanted at all: the rest is not even read. Both indexes count; `since` and
                  `until` are times with a zone (2026-11-15T20:00:00Z), the first of them counts
@@ -49,7 +51,8 @@ _KNOWN: Final = frozenset(
     name.lower()
     for name in (
         *("path", "cluster", "keys", "broker", "rows", "onGap", "startingOffsets", "endingOffsets"),
-        *("tenant", "prgs", "topicPrefix", "indexMin", "indexMax", "since", "until", "pushdown"),
+        *("tenant", "prgs", "topicPrefix", "stream", "pushdown"),
+        *("indexMin", "indexMax", "since", "until"),
         *("maxRecordsPerTrigger", "maxBytesPerTrigger", "maxFilesPerTrigger"),
         *("partitionBytes", "warmupBytes", "columns", "schemaVersion"),
     )
@@ -95,6 +98,8 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     version = _number(options, "schemaversion") or SCHEMA_VERSION
     check_version(version)
     rows = _one_of(options, "rows", (APPLIED, LOGGED_ROWS))
+    if "stream" in options and rows != APPLIED:
+        raise BadOption("the offsets of a stream follow from the state: option rows is applied")
     where, keys = _where(options), keys_named(options.get("keys", "directory"))
     if keys == "directory" and ("://" in where or where.startswith(CLUSTER)):
         raise BadOption("no keys lie beside this log: say where they are with option keys")
@@ -185,6 +190,8 @@ def _filters(options: Mapping[str, str]) -> Filters:
         filters = filters.with_prgs(frozenset(map(int, prgs.split(","))))
     if prefix := options.get("topicprefix"):
         filters = filters.with_prefix(prefix.encode())
+    if stream := options.get("stream"):
+        filters = filters.with_stream(stream.encode())
     if first := _number(options, "indexmin"):
         filters = filters.with_indexes(first=first)
     if last := _number(options, "indexmax"):

@@ -13,7 +13,8 @@ while it applied the entry have no record: they are numbered from WILLS_FROM on.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import msgspec
@@ -24,6 +25,7 @@ from clustor.log.types import Entry, EntryKind
 from clustor.replica import decode_batch
 from quantum.archive.types import PrgId
 from quantum.broker.commands import OWN_ORIGIN, PUBLISHES_HEAD, ChannelItems, PublishOnce
+from quantum.broker.errors import UnknownCommand
 from quantum.broker.items import Forward, decode_item
 from quantum.broker.message import (
     EXPIRES,
@@ -43,9 +45,17 @@ from quantum.lake.columns import (
     text_array,
 )
 from quantum.lake.filters import NO_FILTERS, Filters
-from quantum.lake.judging import Judge, Verdict, count_records, decode_known, packed_head
+from quantum.lake.judging import (
+    NOT_CAPTURED,
+    Judge,
+    ReplayJudge,
+    Verdict,
+    count_records,
+    decode_known,
+    packed_head,
+)
 from quantum.lake.properties import property_columns
-from quantum.lake.refusals import EntryUnreadable
+from quantum.lake.refusals import BadOption, EntryUnreadable
 from quantum.lake.schema import (
     NAMES,
     SCHEMA_VERSION,
@@ -83,6 +93,12 @@ class RowBuilder:
         self._wants_payload = "payload" in wanted
         self._wants_publisher = "publisher" in wanted
         self._wants_properties = bool(wanted & {"content_type", "user_properties", "protocol"})
+        self._captured = NOT_CAPTURED
+        if isinstance(judge, ReplayJudge):
+            judge.stream = filters.stream
+        elif filters.stream is not None:
+            why = "the offsets of a stream follow from the broker's state, which is gone here"
+            raise BadOption(why, prg=prg)
         self._clear()
 
     def _clear(self) -> None:
@@ -95,6 +111,7 @@ class RowBuilder:
         self._payloads: list[bytes] = []
         self._publishers: list[bytes] = []
         self._properties: list[bytes] = []
+        self._offsets: list[int] = []  # of each row, where a stream is asked for
         self._bytes = 0
 
     @property
@@ -109,7 +126,8 @@ class RowBuilder:
     def learn(self, entry: Entry) -> None:
         """Let an entry before the first wanted one be known to the judge."""
         if entry.kind is EntryKind.DATA:
-            self._judge.learn(entry.index, self._commands(entry))
+            with self._while_applying(entry):
+                self._judge.learn(entry.index, self._commands(entry))
 
     def add(self, entry: Entry) -> None:
         """Take the messages of the next entry.
@@ -120,12 +138,15 @@ class RowBuilder:
         if entry.kind is not EntryKind.DATA:
             return
         commands = self._commands(entry)
-        verdicts = self._judge.judge(entry.index, commands)
+        with self._while_applying(entry):
+            verdicts = self._judge.judge(entry.index, commands)
         if self._judge.is_cut:
             why = "a large message began before what is read: read exactly, or from further back"
             raise EntryUnreadable(why, prg=self._prg, index=entry.index)
         sub_from = 0
-        for data, verdict in zip(self._judge.whole, verdicts, strict=True):
+        for nth, (data, verdict) in enumerate(zip(self._judge.whole, verdicts, strict=True)):
+            if self._filters.stream is not None:
+                self._captured = self._judge.captured[nth]
             if data[:1] == b"\0":
                 sub_from += self._on_packed(entry.index, sub_from, data, verdict)
             elif verdict is not None:
@@ -137,7 +158,19 @@ class RowBuilder:
     def _on_wills(self, index: int) -> None:
         for nth, (now_ms, message) in enumerate(self._judge.wills):
             place = (self._prg.number, NO_SEQUENCE, NO_SEQUENCE, WILLS_FROM + nth, 1)
-            self._add_record(Run(1, index, now_ms, *place), message.record)
+            offset = None
+            if self._filters.stream is not None:
+                offset = self._judge.will_offsets[nth]
+                if offset is None:
+                    continue
+            self._add_record(Run(1, index, now_ms, *place), message.record, offset=offset)
+
+    @contextmanager
+    def _while_applying(self, entry: Entry) -> Iterator[None]:
+        try:
+            yield
+        except UnknownCommand as error:
+            raise EntryUnreadable(str(error), prg=self._prg, index=entry.index) from error
 
     def _commands(self, entry: Entry) -> list[bytes]:
         try:
@@ -152,6 +185,8 @@ class RowBuilder:
             return 0
         if verdict is None or not self._filters.wants_time(head.now_ms):
             return count_records(data)
+        if self._filters.stream is not None:
+            return self._add_packed_captured(index, sub_from, data, verdict)
         before = len(self._numbers)
         records = self._add_packed(data, verdict)
         taken = len(self._numbers) - before
@@ -207,6 +242,33 @@ class RowBuilder:
             pass  # cut short, for the broker at the same byte
         return number
 
+    def _add_packed_captured(self, index: int, sub_from: int, data: bytes, verdict: Verdict) -> int:
+        """Take those packed publishes that the stream kept, one by one."""
+        head = packed_head(data)
+        assert head is not None
+        own = head.origin == OWN_ORIGIN
+        origin = self._prg.number if own else head.origin
+        term = NO_SEQUENCE if own else head.origin_term
+        at, number, records = PUBLISHES_HEAD.size, 0, count_records(data)
+        while number < records:
+            end = at + LENGTH_BYTES + int.from_bytes(data[at : at + LENGTH_BYTES], "little")
+            record, at = data[at:end], end
+            if number >= verdict.first and number not in verdict.refused:
+                sequence = NO_SEQUENCE if own else head.first_sequence + number
+                place = (origin, term, sequence, sub_from + number)
+                self._add_captured(Run(1, index, head.now_ms, *place), record)
+            number += 1
+        return records
+
+    def _add_captured(self, run: Run, record: bytes, *, may_be_will: bool = False) -> None:
+        """Take a record that stands alone; where a stream is asked for, if that kept it."""
+        offset = None
+        if self._filters.stream is not None:
+            offset = self._captured.place(record)
+            if offset is None:
+                return
+        self._add_record(run, record, may_be_will=may_be_will, offset=offset)
+
     def _on_command(self, index: int, sub_from: int, data: bytes, verdict: Verdict) -> int:
         command = decode_known(data)
         if isinstance(command, PublishOnce):
@@ -221,7 +283,7 @@ class RowBuilder:
                         NO_SEQUENCE,
                         sub_from + number,
                     )
-                    self._add_record(run, record)
+                    self._add_captured(run, record)
             return len(command.records)
         if isinstance(command, ChannelItems):
             return self._on_items(index, sub_from, command, verdict)
@@ -245,11 +307,13 @@ class RowBuilder:
                     sequence,
                     sub_from + forwards,
                 )
-                self._add_record(run, record, may_be_will=True)
+                self._add_captured(run, record, may_be_will=True)
             forwards += 1
         return forwards
 
-    def _add_record(self, run: Run, record: bytes, *, may_be_will: bool = False) -> None:
+    def _add_record(
+        self, run: Run, record: bytes, *, may_be_will: bool = False, offset: int | None = None
+    ) -> None:
         """Take a record that stands alone. A forwarded will has no packet id, whatever its QoS."""
         try:
             length, flags, client, topic, properties, packet_id, epoch = unpack_head(record, 0)
@@ -272,6 +336,7 @@ class RowBuilder:
             return
         self._runs.append(run)
         self._numbers.append(0)
+        self._offsets += () if offset is None else (offset,)
         self._flags.append(flags)
         self._epochs.append(epoch)
         self._message_ids.append(packet_id)
@@ -311,6 +376,10 @@ class RowBuilder:
                 return protocols(self._flags, self._properties)
             case "protocol":
                 return guessed_protocols(self._properties)
+            case "stream_offset" if self._filters.stream is not None:
+                return pa.array(self._offsets, pa.int64())
+            case "stream_partition" if self._filters.stream is not None:
+                return pa.repeat(pa.scalar(self._prg.number, pa.int32()), len(self._offsets))
             case _:
                 return columns.array(field)
 

@@ -12,6 +12,7 @@ from clustor.sim.run import SeedReport
 from clustor.sim.scenario import MS, SECOND, FaultKind, Scenario
 from clustor.sim.timeline import Microseconds
 from quantum.protocols.mqtt.codec import ProtocolVersion
+from quantum.sim.captures import judge_captures
 from quantum.sim.clients import SimPublisher, SimSubscriber
 from quantum.sim.world import BrokerWorld
 
@@ -89,6 +90,7 @@ def _fill(report: SeedReport, world: BrokerWorld) -> None:
     report.acknowledged = sum(len(each.acknowledged) for each in world.publishers)
     report.operations = report.acknowledged + sum(len(each.refused) for each in world.publishers)
     report.events["delivered"] = sum(len(each.deliveries) for each in world.subscribers)
+    report.events["captured"] = world.counts["captured"]
     report.events["connects"] = sum(each.connects for each in world.clients)
 
 
@@ -109,6 +111,8 @@ def _what_is_missing(world: BrokerWorld) -> str:
             return f"partition {group} has no leader"
     if world.is_growing and not world.has_grown:
         return "the ring has not grown"
+    if not world.captures.are_everywhere:
+        return "the captures are not everywhere"
     for subscriber in world.subscribers:
         if not subscriber.is_subscribed:
             return f"{subscriber.name} is not subscribed"
@@ -158,6 +162,7 @@ def _judge(world: BrokerWorld) -> None:
         for seat in seats:
             judge.check_acknowledged(seat.view, seat.replica_id)
             seat.check_replay()
+    judge_captures(world)
 
 
 def _judge_counts(subscriber: SimSubscriber, qos: dict[str, int]) -> None:

@@ -25,6 +25,7 @@ from quantum.node.replaying import broker_settings
 from quantum.node.tenant_pages import is_settled
 from quantum.partition.gate import HEALTHY, Standing
 from quantum.protocols.mqtt.codec import ProtocolVersion
+from quantum.sim.captures import Captures
 from quantum.sim.clients import SimClient, SimPublisher, SimSubscriber
 from quantum.sim.links import Links
 from quantum.sim.node import BrokerNode
@@ -48,7 +49,7 @@ class WatchedBroker(Broker):
     """The machine under the judge's eyes."""
 
     def __init__(self, settings: BrokerSettings, judge: GroupJudge) -> None:
-        super().__init__(settings)
+        super().__init__(settings, keeps_streams=True)
         self._judge = judge
 
     def apply_batch(self, index: int, commands: Sequence[bytes]) -> list[bytes]:
@@ -107,6 +108,7 @@ class BrokerWorld(SimCluster):
             )
             for number in range(scenario.clients)
         ]
+        self.captures = Captures(self, self._rng("captures"))
         self.later(400 * MS, self._disturb)
         if is_sickly:
             self._sickness = self._rng("sickness")

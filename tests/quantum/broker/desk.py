@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from clustor.streams.changes import StreamChange
 from quantum.broker import (
     OWN_ORIGIN,
     Acknowledge,
@@ -63,22 +64,29 @@ class Desk:
 
     def __init__(self, **settings: int) -> None:
         self.settings = replace(SETTINGS, **settings)  # type: ignore[arg-type]
-        self.leader, self.follower = Broker(self.settings), Broker(self.settings)
-        self.chained = Broker(self.settings)
+        self.leader, self.follower, self.chained = (self._broker() for _ in range(3))
+        self.appended: list[StreamChange] = []
+        """What became of streams, from the first command on."""
         self.leader.collect(wanted=True)
         self.leader.mark(0)
         self.now_ms = 1_000
         self.effects: list[Effect] = []
         self._sequences = 0
 
+    def _broker(self) -> Broker:
+        return Broker(self.settings, keeps_streams=True)
+
     def apply(self, *commands: bytes) -> list[bytes]:
         index = self.leader.applied_index + 1
-        restored = Broker(self.settings)
+        restored = self._broker()
         restored.restore(self.leader.snapshot())
         replies = self.leader.apply_batch(index, commands)
+        changes = self.leader.take_stream_changes()
+        self.appended += changes
         for replica in (self.follower, restored):
             assert replica.apply_batch(index, commands) == replies
             assert replica.digest() == self.leader.digest()
+            assert replica.take_stream_changes() == changes
         self._go_on(index)
         self.effects = self.leader.take_effects(index)
         return replies
@@ -91,6 +99,7 @@ class Desk:
             self.chained.restore_delta(delta)
         self.leader.mark(index)
         assert self.chained.digest() == self.leader.digest()
+        assert list(self.chained.stream_extents()) == list(self.leader.stream_extents())
 
     def do(self, command: Command) -> bytes:
         return self.apply(encode_command(command))[0]
@@ -177,14 +186,14 @@ class Desk:
         self.do(Elapse(self.now_ms))
 
     def from_there(self, *items: Item, first: int | None = None) -> None:
-        """Take items of the other partition's stream."""
+        """Take items of the other partition's channel."""
         begin = self._sequences + 1 if first is None else first
         self._sequences = max(self._sequences, begin + len(items) - 1)
         places = list(range(begin, begin + len(items)))
         self.do(ChannelItems(self.now_ms, THERE, places, [encode_item(each) for each in items]))
 
     def to_there(self) -> list[Item]:
-        """Return what is new in the stream to the other partition, and let it be taken."""
+        """Return what is new in the channel to the other partition, and let it be taken."""
         outbox = self.leader.state.channels.to(THERE)
         items = list(outbox.items)
         if items:

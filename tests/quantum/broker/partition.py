@@ -1,7 +1,7 @@
 """One partition of the small world: replicas that apply one log, and the leader that drives it.
 
 The leader does what a service does, on a network that loses, repeats and reorders: it moves the
-items of streams, passes publishes on, and carries out effects. Everything it knows beside the
+items of channels, passes publishes on, and carries out effects. Everything it knows beside the
 machine is gone when another replica takes over.
 """
 
@@ -55,7 +55,7 @@ ITEMS_PER_PACKET = 5
 
 @dataclass
 class Items:
-    """A packet of a stream; `base` says what the sender's log knows to be there."""
+    """A packet of a channel; `base` says what the sender's log knows to be there."""
 
     origin: int
     prg: int
@@ -129,7 +129,7 @@ class Partition:
         self.taken: dict[int, int] = {}
         self.carried: dict[int, int] = {}
         self.held: list[tuple[int, int, Message]] = []
-        """QoS 0 that waits behind a place of another partition's stream."""
+        """QoS 0 that waits behind a place of another partition's channel."""
         self.early = self.world.rng.random() < 0.3
         self.flush_at: dict[int, int] = {}
         """Up to which number what was passed on by the old ring must be answered."""
@@ -304,11 +304,11 @@ class Partition:
             self.held.append((origin, place, message))
 
     def through(self, origin: int) -> int:
-        """Up to where a stream was carried out here, or by an older leader."""
+        """Up to where a channel was carried out here, or by an older leader."""
         return max(self.carried.get(origin, 0), self.broker.state.channels.counted.get(origin, 0))
 
     def _carried(self, origin: int, through: int) -> None:
-        """Note how far a stream was carried out; what waits for that comes behind the effects."""
+        """Note how far a channel was carried out; what waits for that comes behind the effects."""
         self.carried[origin] = max(through, self.through(origin))
 
     def _deliver_held(self) -> None:
@@ -316,9 +316,9 @@ class Partition:
         for each_origin, place, message in held:
             self.fan_out_behind(each_origin, place, message)
 
-    # Streams.
+    # Channels.
 
-    def send_streams(self) -> None:
+    def send_channels(self) -> None:
         """Send, again and again, what other partitions have not taken."""
         for prg, outbox in self.broker.state.channels.outboxes().items():
             taken = self.taken.get(prg, 0)
@@ -335,7 +335,7 @@ class Partition:
                 self.world.send(Items(origin, prg % TRANSFER, outbox.acked_through, place, encoded))
 
     def on_items(self, packet: Items) -> None:
-        """Take what is the next part of a stream; what nobody has to remember is not logged."""
+        """Take what is the next part of a channel; what nobody has to remember is not logged."""
         if not self.broker.state.is_open and packet.origin < TRANSFER:
             return
         channels = self.broker.state.channels

@@ -32,7 +32,7 @@ Log: TypeAlias = Sequence[Sequence[bytes]]
 WORLDS = {
     "roomy": Plan(replicas=1, kept_topics=0.3),
     "short queues": Plan(replicas=1, queue_messages_max=8),
-    "short streams": Plan(replicas=1, stream_items_max=6),
+    "short channels": Plan(replicas=1, channel_items_max=6),
     "shares by keys": Plan(replicas=1, hashes_shares=True),
     "little store": Plan(replicas=1, store_bytes_max=4_000),
 }
@@ -151,6 +151,7 @@ TABLES = (
     "told_places",
     "retained",
     "interests",
+    "streams",
 )
 
 
@@ -159,7 +160,7 @@ def test_a_table_that_is_left_out_is_noticed(table: str, monkeypatch: Patch) -> 
     """A bug, planted on purpose: nobody says what changes in one of the tables."""
     logs: list[tuple[BrokerSettings, Log]]
     logs = [(each.settings, each.log) for each in lived(1, WORLDS["short queues"]).partitions]
-    logs += [(STRANGE_SETTINGS, strange_log(seed)) for seed in range(10)]
+    logs += [(STRANGE_SETTINGS, strange_log(seed)) for seed in range(40)]
     since = Marks.since
 
     def deaf(marks: Marks, base_index: int) -> tuple[Mark, Changes] | None:

@@ -18,6 +18,8 @@ from quantum.broker import (
     BrokerSettings,
     ChannelAcked,
     ChannelItems,
+    CreateStream,
+    DeleteStream,
     Detach,
     Elapse,
     LeaderStarted,
@@ -28,15 +30,19 @@ from quantum.broker import (
     SnapshotUnusable,
     Subscribe,
     SubscriptionSpec,
+    TrimStreams,
     Unsubscribe,
     WillSpec,
     encode_command,
     encode_publishes,
     encode_record,
 )
-from quantum.broker import items as stream
+from quantum.broker import items as channel
+from quantum.broker.commands import unknown_family
+from quantum.broker.errors import UnknownCommand
 from quantum.broker.items import encode_item
 from quantum.broker.message import Message
+from quantum.broker.streams import StreamSpec
 from quantum.broker.types import TRANSFER
 from quantum.routing import jump
 from tests.quantum.broker.world import Plan, peopled_world
@@ -129,38 +135,44 @@ class Strange:
     def item(self) -> bytes:
         share, epoch = self._rng.choice((b"", b"g")), self._rng.randrange(6)
         qos = self._rng.randrange(4)
-        drawn: Sequence[stream.Item] = (
-            stream.Forward(self.record()),
-            stream.Deliver(self.record()),
-            stream.Interest(self.name(), self._rng.randrange(4)),
-            stream.WantRetained(self.client(), epoch, self.name(), qos, 0, self.name()),
-            stream.Targeted(
+        drawn: Sequence[channel.Item] = (
+            channel.Forward(self.record()),
+            channel.Deliver(self.record()),
+            channel.Interest(self.name(), self._rng.randrange(4)),
+            channel.WantRetained(self.client(), epoch, self.name(), qos, 0, self.name()),
+            channel.Targeted(
                 self.client(), epoch, self.record(), qos, self.flag(), 0, share, self.name()
             ),
-            stream.Member(
+            channel.Member(
                 share, self.name(), self.client(), epoch, qos - 1, 0, self.flag(), self.flag()
             ),
-            stream.Returned(share, self.name(), self.record()),
-            stream.MoreRetained(self.client(), epoch, self.name(), qos, 0, self.name()),
-            stream.Pressure(self.name(), self.flag()),
+            channel.Returned(share, self.name(), self.record()),
+            channel.MoreRetained(self.client(), epoch, self.name(), qos, 0, self.name()),
+            channel.Pressure(self.name(), self.flag()),
             *self.moving(epoch),
+            channel.StreamDefined(self.stream()),
+            channel.StreamDeleted(self._rng.randrange(4)),
         )
         encoded = encode_item(self._rng.choice(drawn))
         return encoded if self._rng.random() < 0.9 else self.damaged(encoded)
 
-    def moving(self, epoch: int) -> Sequence[stream.Item]:
+    def stream(self) -> StreamSpec:
+        name = self._rng.choice((b"s", b"t", b"", b"\xff"))
+        return StreamSpec(self._rng.randrange(4), name, (self.name(), self.name()), 0, 0, 0)
+
+    def moving(self, epoch: int) -> Sequence[channel.Item]:
         count = self._rng.randrange(6)
         delivery = (self.message(), 2, self.flag(), (), b"", b"", self._rng.randrange(3), 1, 0)
         will = WillSpec(self.record(), 0) if self.flag() else None
         return (
-            stream.Began(1 + epoch % 2, 3, 3 + count % 3),
-            stream.Flushed(1 + epoch % 2),
-            stream.HandedOver(1 + epoch % 2),
-            stream.Settled(1),
-            stream.MovedRetained([self.message()]),
-            stream.MovedSubscriptions(self.client(), [self.spec()]),
-            stream.MovedDeliveries(self.client(), [delivery]),
-            stream.MovedSession(
+            channel.Began(1 + epoch % 2, 3, 3 + count % 3),
+            channel.Flushed(1 + epoch % 2),
+            channel.HandedOver(1 + epoch % 2),
+            channel.Settled(1),
+            channel.MovedRetained([self.message()]),
+            channel.MovedSubscriptions(self.client(), [self.spec()]),
+            channel.MovedDeliveries(self.client(), [delivery]),
+            channel.MovedSession(
                 self.client(),
                 epoch,
                 self.number(),
@@ -178,9 +190,15 @@ class Strange:
         )
 
     def command(self) -> bytes:
+        """Draw a command that this release knows, or no command at all."""
+        while unknown_family(drawn := self._command()) is not None:
+            pass
+        return drawn
+
+    def _command(self) -> bytes:
         rng, now_ms, client = self._rng, self.stamp(), self.client()
         will = WillSpec(self.record(), self.number()) if self.flag() else None
-        draw = rng.randrange(15)
+        draw = rng.randrange(16)
         if draw == 0:
             return rng.randbytes(rng.randrange(40))
         if draw < 3:
@@ -211,6 +229,14 @@ class Strange:
                 (
                     BeginRebalance(now_ms, rng.randrange(3), 3 + number),
                     RoutesFlushed(now_ms, rng.randrange(3)),
+                )
+            ),
+            rng.choice(
+                (
+                    CreateStream(now_ms, rng.choice((b"s", b"t", b"")), [self.name()]),
+                    CreateStream(now_ms, rng.choice((b"s", b"t")), [b"#", b"a/+"], 5, 7),
+                    DeleteStream(now_ms, rng.choice((b"s", b"t"))),
+                    TrimStreams(now_ms, [(rng.randrange(4), self._rng.randrange(9))]),
                 )
             ),
         )[draw - 3]
@@ -253,6 +279,7 @@ def test_damaged_commands_of_a_real_log_keep_replicas_equal(seed: int) -> None:
             commands = [
                 command if rng.random() < 0.7 else strange.damaged(command) for command in entry
             ]
+            commands = [each for each in commands if unknown_family(each) is None]
             assert leader.apply_batch(index, commands) == follower.apply_batch(index, commands)
             leader.take_effects(index)
         assert leader.digest() == follower.digest()
@@ -260,11 +287,28 @@ def test_damaged_commands_of_a_real_log_keep_replicas_equal(seed: int) -> None:
 
 @given(st.binary(max_size=200))
 @settings(max_examples=200, deadline=None)
-def test_any_bytes_are_answered(data: bytes) -> None:
+def test_any_bytes_are_answered_but_those_of_a_later_release(data: bytes) -> None:
     broker = Broker(SETTINGS)
+    if unknown_family(data) is not None:
+        with pytest.raises(UnknownCommand):
+            broker.apply_batch(1, [data])
+        return
     before = broker.digest()
     assert len(broker.apply_batch(1, [data, b"\0" + data])) == 2
     assert before != broker.digest()  # at least the index is another
+
+
+LATER = {
+    "packed": b"\x01anything",
+    "a record": b"\x92\x7f\xc0",
+    "a record like one that is known": b"\x93\x15" + encode_command(Elapse(1))[2:],
+}
+
+
+@pytest.mark.parametrize("data", LATER.values(), ids=LATER.keys())
+def test_a_command_of_a_later_release_stops_the_group_and_is_not_skipped(data: bytes) -> None:
+    with pytest.raises(UnknownCommand, match="later release"):
+        Broker(SETTINGS).apply_batch(1, [encode_command(Elapse(1)), data])
 
 
 def test_deep_nesting_is_no_command() -> None:

@@ -40,13 +40,13 @@ from quantum.broker.session import ACCEPTED, Session
 from quantum.broker.shares import Member, ShareGroup
 from quantum.broker.state import State
 from tests.quantum.broker import (
+    test_channels,
     test_fuzz,
     test_holdings,
     test_parts,
     test_queues,
     test_sessions,
     test_shares,
-    test_streams,
     test_subscriptions,
 )
 from tests.quantum.broker.test_world import PLANS, run
@@ -355,7 +355,7 @@ MUTATIONS = [
 TABLES = (
     test_holdings,
     test_parts,
-    test_streams,
+    test_channels,
     test_shares,
     test_queues,
     test_sessions,

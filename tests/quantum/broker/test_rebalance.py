@@ -26,11 +26,11 @@ GROWTHS = {
         (4,),
     ),
     "short queues": (replace(BASE, queue_messages_max=8), (4, 5)),
-    "short streams": (replace(BASE, stream_items_max=6, partitions=2), (4,)),
+    "short channels": (replace(BASE, channel_items_max=6, partitions=2), (4,)),
 }
 
 
-ROOMY = (BASE.queue_messages_max, BASE.stream_items_max)
+ROOMY = (BASE.queue_messages_max, BASE.channel_items_max)
 
 
 def run_growing(seed: int, plan: Plan, counts: tuple[int, ...], steps: int) -> World:
@@ -42,7 +42,7 @@ def run_growing(seed: int, plan: Plan, counts: tuple[int, ...], steps: int) -> W
         world.run(steps)
     world.settle()
     world.check_all()
-    if (plan.queue_messages_max, plan.stream_items_max) == ROOMY:
+    if (plan.queue_messages_max, plan.channel_items_max) == ROOMY:
         assert not any(client.refused for client in world.clients), "a move refused somebody"
     check_ring(world, counts[-1])
     check_retained(world)

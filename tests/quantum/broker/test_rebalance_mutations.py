@@ -56,9 +56,9 @@ def sessions_that_leave_get_nothing_any_more(patch: Patch) -> None:
 def a_session_is_handed_over_twice(patch: Patch) -> None:
     hand_over = moving._hand_over
 
-    def twice(state: State, stream: int, session: Any) -> None:
-        hand_over(state, stream, session)
-        hand_over(state, stream, session)
+    def twice(state: State, channel: int, session: Any) -> None:
+        hand_over(state, channel, session)
+        hand_over(state, channel, session)
 
     patch.setattr(moving, "_hand_over", twice)
 
@@ -82,7 +82,7 @@ def a_fresh_partition_opens_with_the_first_part(patch: Patch) -> None:
     patch.setattr(receiving, "is_complete", hasty)
 
 
-def a_fresh_partition_takes_ordinary_streams_at_once(patch: Patch) -> None:
+def a_fresh_partition_takes_ordinary_channels_at_once(patch: Patch) -> None:
     begin = rebalancing.begin
 
     def open_minded(state: State, began: Began) -> None:
@@ -187,7 +187,7 @@ MUTATIONS = [
     a_cut_does_not_wait_for_the_answers,
     nobody_waits_until_deliveries_are_taken,
     a_fresh_partition_opens_with_the_first_part,
-    a_fresh_partition_takes_ordinary_streams_at_once,
+    a_fresh_partition_takes_ordinary_channels_at_once,
     fresh_partitions_get_what_they_asked_for_only,
     messages_that_waited_are_forgotten,
     messages_do_not_wait_for_their_sessions,

@@ -19,9 +19,9 @@ class Story(RuleBasedStateMachine):
 
     world: World
 
-    @initialize(queue=st.sampled_from((4, 1_000)), stream=st.sampled_from((4, 1_000)))
-    def people(self, queue: int, stream: int) -> None:
-        plan = Plan(partitions=2, queue_messages_max=queue, stream_items_max=stream, loss=0.0)
+    @initialize(queue=st.sampled_from((4, 1_000)), channel=st.sampled_from((4, 1_000)))
+    def people(self, queue: int, channel: int) -> None:
+        plan = Plan(partitions=2, queue_messages_max=queue, channel_items_max=channel, loss=0.0)
         self.world = peopled_world(0, plan)
 
     def _client(self, nth: int) -> Client:
@@ -73,7 +73,7 @@ class Story(RuleBasedStateMachine):
 
     @rule(nth=PARTITIONS)
     def send(self, nth: int) -> None:
-        self.world.partitions[nth].send_streams()
+        self.world.partitions[nth].send_channels()
         self.world.partitions[nth].send_forwards()
 
     @rule(packets=st.integers(1, 4))

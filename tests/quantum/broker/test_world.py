@@ -10,7 +10,7 @@ PLANS = {
     "one partition": Plan(partitions=1, replicas=3),
     "three partitions": Plan(),
     "short queues": Plan(queue_messages_max=8),
-    "short streams": Plan(stream_items_max=6, partitions=2),
+    "short channels": Plan(channel_items_max=6, partitions=2),
     "shares by key": Plan(hashes_shares=True),
     "small stores": Plan(store_bytes_max=600),
     "a calm network": Plan(loss=0.0, repeats=0.0, partitions=4),

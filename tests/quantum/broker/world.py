@@ -46,7 +46,7 @@ class Plan:
     partitions: int = 3
     replicas: int = 2
     queue_messages_max: int = 1_000
-    stream_items_max: int = 100_000
+    channel_items_max: int = 100_000
     loss: float = 0.1
     repeats: float = 0.1
     retained: bool = True
@@ -93,7 +93,7 @@ class World:
             topic_partition=self.owner,
             session_partition=self.home,
             queue_messages_max=self.plan.queue_messages_max,
-            stream_items_max=self.plan.stream_items_max,
+            channel_items_max=self.plan.channel_items_max,
             retained_page=2,
             elapse_sessions_max=2,
         )
@@ -206,10 +206,10 @@ class World:
             for partition in self.partitions:
                 partition.rebalance()
                 partition.commit()
-                partition.send_streams()
-            streams = [each for each in self.network if isinstance(each, Items | Taken)]
-            self.network = [each for each in self.network if each not in streams]
-            for packet in streams:
+                partition.send_channels()
+            channels = [each for each in self.network if isinstance(each, Items | Taken)]
+            self.network = [each for each in self.network if each not in channels]
+            for packet in channels:
                 self._deliver(packet)
 
     def _publish(self) -> None:
@@ -233,7 +233,7 @@ class World:
 
     def _move(self) -> None:
         partition = self.rng.choice(self.partitions)
-        steps = [partition.send_streams, partition.send_forwards, partition.elapse]
+        steps = [partition.send_channels, partition.send_forwards, partition.elapse]
         if self.rings:
             steps.append(partition.rebalance)
         self.rng.choice(steps)()
@@ -308,7 +308,7 @@ class World:
                 partition.rebalance()
             moved |= bool(partition.pending)
             partition.commit()
-            partition.send_streams()
+            partition.send_channels()
             partition.send_forwards()
         return moved or bool(self.network)
 

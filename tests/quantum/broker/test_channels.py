@@ -35,7 +35,7 @@ def reader(**settings: int) -> Desk:
     return desk
 
 
-# Streams.
+# Channels.
 
 
 def test_an_item_counts_once_however_often_it_comes() -> None:
@@ -98,8 +98,8 @@ def test_an_outbox_is_forgotten_as_far_as_its_receiver_has_it() -> None:
     assert (outbox.acked_through, outbox.last, outbox.weight) == (5, 5, 0)
 
 
-def test_a_stream_that_holds_too_much_refuses_what_needs_it_and_nothing_else() -> None:
-    desk = reader(stream_items_max=3)
+def test_a_channel_that_holds_too_much_refuses_what_needs_it_and_nothing_else() -> None:
+    desk = reader(channel_items_max=3)
     desk.from_there(Interest(b"x", WANTED), Interest(b"q", WANTED))
     for _ in range(3):
         assert desk.publish(b"x") == 0
@@ -112,8 +112,8 @@ def test_a_stream_that_holds_too_much_refuses_what_needs_it_and_nothing_else() -
     assert desk.publish(b"x") == 0 and desk.publish_once(b"c", 1, b"far") == 0
 
 
-def test_a_stream_is_full_by_bytes_too() -> None:
-    desk = Desk(stream_bytes_max=1_000)
+def test_a_channel_is_full_by_bytes_too() -> None:
+    desk = Desk(channel_bytes_max=1_000)
     desk.from_there(Interest(b"x", WANTED))
     assert desk.publish(b"x", bytes(2_000)) == 0
     assert desk.publish(b"x") == 0x97

@@ -1,0 +1,1 @@
+"""What the broker, its protocols, the lake and the simulator say to each other."""
