@@ -34,7 +34,7 @@ from quantum.lake.archive.object_source import ArchiveSource
 from quantum.lake.errors import BadAddress, LogGone, NotPermitted, SourceUnreachable
 from quantum.lake.feed import ClusterSource
 from quantum.lake.opening import open_source
-from quantum.node.broker_file import (
+from quantum.tenants.broker_file import (
     BROKER_FILE,
     ArchiveEntry,
     TenantEntry,

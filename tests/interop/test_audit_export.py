@@ -19,7 +19,7 @@ from clustor.runtime.pki.identity import NodeId, cluster_id, utc_now
 from clustor.security import AuditReader
 from quantum.archive import archived_lines, archived_logs, open_objects
 from quantum.cli import audit
-from quantum.node.broker_file import BROKER_FILE, ArchiveEntry, BrokerFile
+from quantum.tenants.broker_file import BROKER_FILE, ArchiveEntry, BrokerFile
 from tests.interop.cluster_process import PATIENT, ClusterProcess
 from tests.interop.test_telemetry import metrics
 from tests.slipstream.servers import S3Server

@@ -21,7 +21,7 @@ from clustor.control import Feature
 from quantum.cli.admin_client import AdminUnreachable, fetch
 from quantum.cli.app import build
 from quantum.cli.exits import Exit
-from quantum.partition.group_ids import group_of
+from quantum.tenants.group_ids import group_of
 from tests.interop.cluster_process import DEADLINE_SECONDS, UNHURRIED, ClusterProcess
 from tests.interop.control_process import all_healthy, open_gates, prepared
 from tests.interop.test_node_process import node_command

@@ -31,7 +31,7 @@ from quantum.lake.errors import SourceUnreachable
 from quantum.lake.opening import open_source
 from quantum.lake.schema import GAP, LOGGED, MESSAGE
 from quantum.lake.session import spark_session
-from quantum.node.broker_file import (
+from quantum.tenants.broker_file import (
     BROKER_FILE,
     ArchiveEntry,
     TenantEntry,

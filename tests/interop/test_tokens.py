@@ -21,7 +21,6 @@ from quantum.cli.admin_api import AdminApi
 from quantum.cli.admin_client import AdminUnreachable
 from quantum.edge.tls_development import pki_directory, prepare_server
 from quantum.edge.tokens import confirmation_of, encode_key, sign_token
-from quantum.node.broker_file import DEVELOPMENT_TENANT
 from quantum.protocols.mqtt.codec import (
     Auth,
     ClientId,
@@ -38,6 +37,7 @@ from quantum.protocols.mqtt.codec import (
     encode_packet,
 )
 from quantum.protocols.mqtt.session.token_authentication import METHOD
+from quantum.tenants.broker_file import DEVELOPMENT_TENANT
 from tests.interop.broker_process import HOST, BrokerProcess
 from tests.interop.machine import slowness
 from tests.interop.test_rotation import quantum

@@ -17,16 +17,16 @@ from clustor.runtime.pki.identity import cluster_id, utc_now
 from clustor.runtime.telemetry.trace_file import TRACES_DIRECTORY
 from quantum.cli.admin_client import fetch
 from quantum.cli.group_changes import GroupChanges
-from quantum.node.broker_file import (
+from quantum.protocols.mqtt.codec import Properties
+from quantum.protocols.mqtt.session.traces import KEY
+from quantum.routing.ring import HashRing
+from quantum.tenants.broker_file import (
     BROKER_FILE,
     TenantEntry,
     TracesEntry,
     prepare_broker,
     read_broker_file,
 )
-from quantum.node.traces import KEY
-from quantum.protocols.mqtt.codec import Properties
-from quantum.routing.ring import HashRing
 from quantum.types import ClientId, TenantId
 from tests.interop.cluster_process import PATIENT, ClusterProcess
 from tests.interop.mqtt_places import all_listen

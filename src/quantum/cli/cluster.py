@@ -27,7 +27,7 @@ from quantum.cli.node_exits import exit_of_node
 from quantum.cli.status_table import is_led_by, status_lines
 from quantum.cli.supervisor import Supervisor
 from quantum.edge.tls_development import prepare_server
-from quantum.node.broker_file import (
+from quantum.tenants.broker_file import (
     DEVELOPMENT_PRGS,
     PRGS_MAX,
     development_tenant,

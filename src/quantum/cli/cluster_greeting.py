@@ -14,8 +14,8 @@ from clustor.runtime.cluster_file import ADMIN_ROLE, ClusterFile, NodeEntry
 from clustor.runtime.peers.address import Address
 from quantum.cli.admin_client import AdminUnreachable, fetch
 from quantum.cli.naming import own_command
-from quantum.node.broker_file import read_broker_file
 from quantum.node.listening import MQTT_ROLE
+from quantum.tenants.broker_file import read_broker_file
 
 LOOK_SECONDS: Final = 0.5
 

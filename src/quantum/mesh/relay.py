@@ -7,20 +7,41 @@ the relay is a wire like any other, and the same protocol handler sits behind it
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from quantum.edge.ports import Expelling, Handler, Wire
 from quantum.mesh import link
-from quantum.mesh.resuming import MOVED
-
-if TYPE_CHECKING:
-    from quantum.mesh.relay_memory import RelayMemory
-    from quantum.node.service import BrokerService
-    from quantum.partition.leader import Prg
+from quantum.partition.leader import PartitionLeader
 
 PAUSE_BYTES: Final = 256 << 10
 """How much of one connection may be on its way between nodes before its source is paused."""
 TAKEN_BYTES: Final = 32 << 10
+
+
+class RelayHost(Protocol):
+    """The node that a relay begins or ends on."""
+
+    def say(self, node: int, said: link.Said, size: int) -> None: ...
+    def soon(self, call: Callable[[], None]) -> None: ...
+    def forget_entry(self, number: int) -> None: ...
+    def forget_exit(self, node: int, number: int) -> None: ...
+
+
+class Memory(Protocol):
+    """What a protocol remembers of a relayed client, so that it outlives the session's leader."""
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether nothing is lost where another leader goes on with this client."""
+        ...
+
+    @property
+    def farewell(self) -> bytes:
+        """What to tell a client that cannot go on; empty: its protocol has no words for it."""
+        ...
+
+    def client_said(self, data: bytes) -> None: ...
+    def server_said(self, data: bytes) -> None: ...
 
 
 class RelayEntry:
@@ -42,16 +63,22 @@ class RelayEntry:
     )
 
     def __init__(  # noqa: PLR0917  # a relay is all of these
-        self, service: BrokerService, wire: Wire, prg: Prg, node: int, number: int, data: bytes
+        self,
+        service: RelayHost,
+        wire: Wire,
+        prg: PartitionLeader,
+        node: int,
+        number: int,
+        data: bytes,
     ) -> None:
         self._service = service
         self._wire = wire
         self._early: bytearray | None = bytearray(data)
         """All that the client sent, until the first answer: it can be sent elsewhere, too."""
         self.route_again: Callable[[bytes], None] | None = None
-        self.memory: RelayMemory | None = None
+        self.memory: Memory | None = None
         """What lets the client go on under another leader; None: it cannot."""
-        self.resume: Callable[[RelayMemory], None] | None = None
+        self.resume: Callable[[], None] | None = None
         self.prg = prg
         self.node = node
         self.number = number
@@ -116,10 +143,10 @@ class RelayEntry:
                 self._wire.resume_reading()
             route_again(bytes(early))
         elif again and memory is not None and memory.can_resume and self.resume is not None:
-            self.resume(memory)
+            self.resume()
         else:
-            if again and memory is not None and memory.is_v5 and early is None:
-                self._wire.write(MOVED)
+            if again and memory is not None and early is None and memory.farewell:
+                self._wire.write(memory.farewell)
             self._wire.close()
 
 
@@ -135,7 +162,7 @@ class RelayExit:
 
     __slots__ = ("_closed", "_open", "_owed", "_paused", "_service", "handler", "node", "number")
 
-    def __init__(self, service: BrokerService, node: int, number: int) -> None:
+    def __init__(self, service: RelayHost, node: int, number: int) -> None:
         self._service = service
         self.node = node
         self.number = number

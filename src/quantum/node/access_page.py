@@ -6,13 +6,13 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
+from quantum.protocols.mqtt.session.tenant_sessions import TenantSessions
 from quantum.tenancy import AclRule, Action, Decision, Ground, Principal
 from quantum.tenants.policy import TenantGuard
 from quantum.types import ClientId
 
 if TYPE_CHECKING:
     from quantum.node.service import BrokerService
-    from quantum.node.tenant import Tenant
 
 _PREFIX: Final = "/clients/"
 _SUFFIX: Final = "/access"
@@ -107,20 +107,20 @@ class AccessPage:
             return 404, {"error": "no such tenant", "tenant": query.get("tenant", "")}
         return 200, self._page(tenant, client_id, action, topic, query.get("principal"))
 
-    def _tenant(self, name: str | None, client_id: bytes) -> Tenant | None:
-        tenants = self._service.tenants
+    def _tenant(self, name: str | None, client_id: bytes) -> TenantSessions | None:
+        tenants = self._service.mqtt.tenants
         if name is not None:
             return tenants.get(name)
         for tenant in tenants.values():
-            if client_id in tenant.session_prg(client_id).connections:
+            if client_id in tenant.of_client(client_id).connections:
                 return tenant
         return next(iter(tenants.values()), None)
 
     @staticmethod
     def _page(
-        tenant: Tenant, client_id: bytes, action: str, topic: str, principal: str | None
+        tenant: TenantSessions, client_id: bytes, action: str, topic: str, principal: str | None
     ) -> dict[str, object]:
-        connection = tenant.session_prg(client_id).connections.get(client_id)
+        connection = tenant.of_client(client_id).connections.get(client_id)
         if principal is None:
             principal = "" if connection is None else connection.identity or ""
         verdict = explain_access(tenant.guard, principal, client_id, action, topic)

@@ -42,9 +42,9 @@ from quantum.archive import (
 )
 from quantum.node.archive_lane import ArchiveSettings, Lane
 from quantum.node.audit_lane import AuditLane
-from quantum.node.broker_file import ArchiveEntry
 from quantum.node.outflow import facts_of, outflow
-from quantum.partition.leader import Prg
+from quantum.partition.leader import PartitionLeader
+from quantum.tenants.broker_file import ArchiveEntry
 
 if TYPE_CHECKING:
     from clustor.runtime.node import Node
@@ -81,7 +81,7 @@ class Pacer:
 class Archiving:
     """The archiver of one node. Made and closed in the loop's thread."""
 
-    def __init__(self, node: Node, prgs: list[Prg], settings: ArchiveSettings) -> None:
+    def __init__(self, node: Node, prgs: list[PartitionLeader], settings: ArchiveSettings) -> None:
         """Open the store's address; raises ArchiveError. Nothing is read from it yet."""
         self.settings = settings
         self._node = node
@@ -96,11 +96,11 @@ class Archiving:
         """The node's audit log on its way; None: it has none."""
         self._thread = threading.Thread(target=self._run, name="archiver", daemon=True)
 
-    def add(self, prg: Prg) -> None:
+    def add(self, prg: PartitionLeader) -> None:
         """Archive a partition that was added to its tenant's ring; its log is held from now on."""
         self._lanes.append((prg, self._lane(prg)))
 
-    def _lane(self, prg: Prg) -> Lane:
+    def _lane(self, prg: PartitionLeader) -> Lane:
         prg.group.replica.hold_log(LogIndex(0))  # until the archive was read
         archiver = PrgArchiver(
             self._objects,
@@ -191,7 +191,7 @@ class Archiving:
 class _PrgPort:
     """A partition's log for its lane: every touch of the replica happens in the loop's thread."""
 
-    def __init__(self, archiving: Archiving, node: Node, prg: Prg) -> None:
+    def __init__(self, archiving: Archiving, node: Node, prg: PartitionLeader) -> None:
         self._archiving = archiving
         self._node = node
         self._prg = prg

@@ -36,7 +36,7 @@ from quantum.node.feed_page import (
     key_name,
 )
 from quantum.node.outflow import facts_of, outflow
-from quantum.partition.leader import Prg
+from quantum.partition.leader import PartitionLeader
 
 if TYPE_CHECKING:
     from clustor.runtime.node import Node
@@ -57,7 +57,7 @@ class Feeding:
         self._service = service
         peer = node.settings.profile.replication.snapshot_bytes_per_second_max
         self._rate = max(1, observer_bytes_per_second(peer))
-        self._budgets: dict[Prg, Budget] = {}
+        self._budgets: dict[PartitionLeader, Budget] = {}
         self._readers = ThreadPoolExecutor(_READERS, "feed")
         """Threads of its own: those of the node read for its followers."""
         self._open = 0
@@ -83,7 +83,7 @@ class Feeding:
             return 403, _unproven(request, keys, now_ms)
         return self._refusal(prg, request) or self._read(prg, request, keys)
 
-    def _refusal(self, prg: Prg, request: FeedRequest) -> Answer | None:
+    def _refusal(self, prg: PartitionLeader, request: FeedRequest) -> Answer | None:
         row = _row(prg)
         if row["refusal"]:
             return 503, {"error": row["refusal"], "retry_ms": 5 * _RETRY_MS}
@@ -95,14 +95,14 @@ class Feeding:
             return 429, {"error": "the observers' share is used up", "retry_ms": _RETRY_MS}
         return None
 
-    def _budget(self, prg: Prg) -> Budget:
+    def _budget(self, prg: PartitionLeader) -> Budget:
         found = self._budgets.get(prg)
         if found is None:
             found = self._budgets[prg] = Budget(self._rate, updated_ms=self._node.now_ms())
         return found
 
     def _read(
-        self, prg: Prg, request: FeedRequest, keys: KeyRing
+        self, prg: PartitionLeader, request: FeedRequest, keys: KeyRing
     ) -> Answer | asyncio.Future[Answer]:
         row, replica = _row(prg), prg.group.replica
         first, last = LogIndex(request.first), LogIndex(row["last"])
@@ -134,7 +134,7 @@ class Feeding:
         future.add_done_callback(self._closed)
         return future
 
-    def _spent(self, prg: Prg, wanted_bytes: int) -> int:
+    def _spent(self, prg: PartitionLeader, wanted_bytes: int) -> int:
         """Take bytes out of the observers' share; return how many there were."""
         budget = self._budget(prg)
         size = min(wanted_bytes, budget.available(self._node.now_ms()))
@@ -194,7 +194,7 @@ def _make_page(
         storage.close()
 
 
-def _row(prg: Prg) -> dict[str, Any]:
+def _row(prg: PartitionLeader) -> dict[str, Any]:
     replica = prg.group.replica
     flow = outflow(facts_of(replica))
     base = replica.log.entries.base_index

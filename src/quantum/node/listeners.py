@@ -35,15 +35,10 @@ from quantum.edge.ports import NewHandler
 from quantum.edge.tls import ClientAuth, ServerCertificates, TlsPolicy
 from quantum.edge.tls_development import pki_directory, prepare_server
 from quantum.node.service import BrokerService
-from quantum.protocols.mqtt.session.token_authentication import (
-    METHOD,
-    TOKENS_DIRECTORY,
-    ControlledTokenKeys,
-    TokenAuthenticator,
-    TokenKeyFiles,
-)
+from quantum.protocols.mqtt.session.token_authentication import METHOD, TokenAuthenticator
 from quantum.tenants.follower import Changed, TenantKeeper
 from quantum.tenants.passwords import PasswordPolicy
+from quantum.tenants.token_keys import TOKENS_DIRECTORY, ControlledTokenKeys, TokenKeyFiles
 
 _LOCK_FILE: Final = "mqtt-pki.lock"
 _PORT_MAX: Final = 65_535
@@ -224,7 +219,7 @@ class Listeners:
             contained.spawn("listeners", self._follow())
 
         keeper.on_changed = changed
-        self._keeper = self._service.passwords.words = keeper
+        self._keeper = self._service.mqtt.passwords.words = keeper
         if self._token_keys is not None:
             self._token_keys.words = keeper
 
@@ -275,7 +270,7 @@ class Listeners:
             if tenant not in self._tenant_doors:
                 name = f"mqtt of {tenant}"
                 require_loopback(name, door.host, development=True)
-                new = self._service.new_connection
+                new = self._service.mqtt.new_connection
                 await self._open(name, Listener(name, self._lobby, new, tenant=tenant), door)
                 self._tenant_doors[tenant] = door
 
@@ -293,7 +288,7 @@ class Listeners:
     async def start(self) -> None:
         """Open the doors. Raises EdgeError."""
         self._is_started = True
-        new = self._service.new_connection
+        new = self._service.mqtt.new_connection
         doors = self._doors
         if doors.mqtt is not None:
             require_loopback("mqtt", doors.mqtt.host, development=True)
@@ -311,20 +306,20 @@ class Listeners:
 
     async def _start_tls(self) -> None:
         """Open the doors over TLS, under one policy and with one certificate."""
-        doors, new = self._doors, self._service.new_connection
+        doors, new = self._doors, self._service.mqtt.new_connection
         wanted: list[tuple[str, Door, NewHandler]] = []
         if doors.mqtts is not None:
             wanted.append(("mqtts", doors.mqtts, new))
         if doors.wss is not None:
             wanted.append(("wss", doors.wss, over_websocket(new, self._websocket_limits())))
-        self._service.passwords.policy = password_policy(doors)
+        self._service.mqtt.passwords.policy = password_policy(doors)
         if not wanted:
             return
         certificates = self._prepare()
         files = TokenKeyFiles(pki_directory(self._data) / TOKENS_DIRECTORY)
         self._token_keys = ControlledTokenKeys(files)
         self._token_keys.words = self._keeper
-        self._service.authenticators[METHOD] = TokenAuthenticator(
+        self._service.mqtt.authenticators[METHOD] = TokenAuthenticator(
             self._token_keys, os.urandom, self._service.now_ms
         )
         certificates.allow_tokens(self._token_keys.tenants())

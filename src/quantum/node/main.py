@@ -18,15 +18,15 @@ from clustor.runtime.node import Node
 from quantum.edge.ports import Transport
 from quantum.edge.tls import ClientAuth, TlsPolicy
 from quantum.node.archiving import closing, start_archiving
-from quantum.node.broker_file import BROKER_FILE, DEVELOPMENT_TENANT, read_broker_file
 from quantum.node.feeding import Feeding
 from quantum.node.listeners import Door, Doors, Listeners
 from quantum.node.listening import MQTT_ROLE, MQTTS_ROLE, WS_ROLE, WSS_ROLE
 from quantum.node.service import BrokerService
+from quantum.node.tenant_following import keep_tenants
 from quantum.node.trace_starting import start_traces
 from quantum.node.views import BrokerPages
 from quantum.node.why import show_broker
-from quantum.tenants.follower import keep_tenants
+from quantum.tenants.broker_file import BROKER_FILE, DEVELOPMENT_TENANT, read_broker_file
 from quantum.tenants.policy import TenantsFile
 
 _PORTS_PER_NODE: Final = 10

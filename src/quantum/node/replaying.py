@@ -20,9 +20,9 @@ from clustor.runtime.keys.store import KEYS_DIRECTORY, load_keyring
 from clustor.runtime.pki.identity import NodeId
 from clustor.snapshot.catalog import open_catalog
 from quantum.broker import Broker, BrokerSettings
-from quantum.node.broker_file import TenantEntry, read_broker_file
-from quantum.partition.group_ids import group_of
 from quantum.routing.ring import HashRing
+from quantum.tenants.broker_file import TenantEntry, read_broker_file
+from quantum.tenants.group_ids import group_of
 from quantum.types import ClientId, TenantId
 
 _ALL: Final = 1 << 63

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol
@@ -24,37 +23,29 @@ from clustor.runtime.pki.identity import NodeId
 from clustor.security import AuditEvent
 from quantum.broker import Broker
 from quantum.broker.items import decode_item
-from quantum.broker.message import decode_record
 from quantum.edge.lobby import Lobby
 from quantum.edge.ports import Peer, Transport, Wire
 from quantum.mesh import link
 from quantum.mesh.relay import RelayEntry, RelayExit
-from quantum.node.broker_file import BrokerFile, RingsFile, TenantEntry
+from quantum.mesh.tenant import Tenant
 from quantum.node.replaying import broker_settings
-from quantum.node.telemetry import BrokerMeters, Recent
-from quantum.node.tenant import Tenant
-from quantum.node.traces import Traces
 from quantum.partition.backpressure import TurnShare
-from quantum.partition.gate import Standing
-from quantum.partition.group_ids import Seat, grown_seats, seats_of
-from quantum.partition.leader import Prg
-from quantum.protocols.mqtt.codec import PeerFault
-from quantum.protocols.mqtt.session.authentication import Authenticator
-from quantum.protocols.mqtt.session.client_wire import ClientWire
-from quantum.protocols.mqtt.session.connection import Connection
-from quantum.protocols.mqtt.session.large_packets import LargePackets
+from quantum.partition.gate import OperationGate
+from quantum.partition.leader import PartitionLeader
+from quantum.protocols.mqtt.session.adapter import MqttAdapter
 from quantum.protocols.mqtt.session.limits import MqttLimits
-from quantum.protocols.mqtt.session.phase import Phase
+from quantum.protocols.mqtt.session.traces import Traces
+from quantum.protocols.ports import Adapter
 from quantum.routing.ring import HashRing
 from quantum.tenancy import ConnectionAudit, TenantDescription
-from quantum.tenants.passwords import Passwords
+from quantum.tenants.broker_file import BrokerFile, RingsFile, TenantEntry
+from quantum.tenants.group_ids import GroupPlacement, grown_placements, placements_of
 from quantum.tenants.policy import TenantsFile, server_name_owners
+from quantum.tenants.recent import Recent
 
 _SENT_AWAY_AT_ONCE: Final = 16  # in a tick: clients that all come back at once are a storm
-_RESUMED_AT_ONCE: Final = 64
-"""In a tick: so many that all lost the same leader would hold the next one up."""
-_CHECK_SLICES: Final = 50
-"""Each connection's time is looked at once in so many ticks: half a second."""
+_ROUND_TICKS: Final = 50
+"""Half a second: what is not urgent is looked at once in so many ticks."""
 _LINK_BYTES_PER_TURN: Final = 2 << 20
 _WAITING_TICKS: Final = 10
 _REVIEW_TICKS: Final = 5
@@ -84,18 +75,12 @@ class BrokerService:
         entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self._node = node
-        self._entropy = entropy
-        self.limits = limits or MqttLimits()
         self.tenants: dict[str, Tenant] = {}
-        self._by_group: dict[HostedGroup, Prg] = {}
-        self._touched: dict[Prg, None] = {}
-        self._dirty: dict[ClientWire, None] = {}
-        self._slices: list[set[Connection]] = [set() for _ in range(_CHECK_SLICES)]
-        self._next_slice = 0
-        self._leaders: dict[Prg, int | None] = {}
-        self._resuming: deque[Connection] = deque()
-        """Clients that stayed connected, and whose sessions find another leader."""
-        self._moved: dict[Prg, int] = {}
+        self._by_group: dict[HostedGroup, PartitionLeader] = {}
+        self._touched: dict[PartitionLeader, None] = {}
+        self._round = 0  # ticks since the last round
+        self._leaders: dict[PartitionLeader, int | None] = {}
+        self._moved: dict[PartitionLeader, int] = {}
         """Partitions whose leader changed lately: relays to older leaders end after a while."""
         self._links_out: dict[int, link.LinkOut] = {}
         self._links_in: dict[int, link.LinkIn] = {}
@@ -105,51 +90,53 @@ class BrokerService:
         self._next_relay = self._incarnation
         """No other process of this node ever used the numbers that follow."""
         self.tick_ms = self._started_ms = node.now_ms()
-        self.authenticators: dict[str, Authenticator] = {}
-        self.passwords = Passwords()
-        """The methods of enhanced authentication that clients may name, none by default."""
-        self.dropped = 0
-        """QoS 0 messages that a client was too slow for, and what was too large for one."""
-        self.faults: dict[str, int] = {}
         self.audit: AuditDesk | None = None
         """Where to tell what clients may not; None: nowhere."""
-        self.traces: Traces | None = None
-        """Who tells of single messages; None: nobody. See `trace_with`."""
-        self.meters = BrokerMeters(node.now_ms)
         self.recent = Recent(self.now_ms)
         """What happened to clients lately, for who asks why."""
-        self.large = LargePackets()
         self.lobby: Lobby | None = None
         """The door of all listeners, to be asked what came to it."""
-        self.connections = 0
         self.references: dict[int, dict[Transport, str]] = {}
         """Where other nodes serve clients, where that is known."""
         self.server_names: dict[str, str] = {}
         """Which tenant each server name (SNI) leads to."""
         self._tenants_file: TenantsFile | None = None
         self.rings_file: RingsFile | None = None
-        self._seats: dict[str, Sequence[Seat]] = {}
+        self._placements: dict[str, Sequence[GroupPlacement]] = {}
         self._by_life: dict[str, Tenant] = {}
         """Tenants by their names between nodes."""
         self.draining = False
         """An operator wants nobody to be served here."""
-        self.standing: Callable[[Prg], Standing] | None = None
+        self.gate_of: Callable[[PartitionLeader], OperationGate] | None = None
         """Says how a partition stands with the control plane; None where there is none."""
         self.keeper: Follower | None = None
         """What follows the control plane's word on tenants; None: the files are all there is."""
-        self.on_full: Callable[[Prg, str], None] | None = None
+        self.on_full: Callable[[PartitionLeader, str], None] | None = None
         """Told of every session whose full queue holds publishers up."""
-        self.on_hosted: Callable[[Prg], None] | None = None
+        self.on_hosted: Callable[[PartitionLeader], None] | None = None
         """Told of every partition that is hosted from then on."""
         self.distrusted = 0
         """How many tenants have a trust bundle that cannot be used."""
         self.on_described: Callable[[BrokerFile], None] | None = None
         """Told of `broker.json` when it changed, and all its partitions are hosted."""
+        self.mqtt = MqttAdapter(self, limits or MqttLimits(), entropy)
+        self.adapters: tuple[Adapter, ...] = (self.mqtt,)
+        """The protocols that clients speak here."""
+        self._words = {kind: call for each in self.adapters for kind, call in each.words.items()}
         self._number = node.serve(self)
+
+    @property
+    def limits(self) -> MqttLimits:
+        """What new connections may ask for."""
+        return self.mqtt.limits
+
+    @limits.setter
+    def limits(self, limits: MqttLimits) -> None:
+        self.mqtt.limits = limits
 
     def trace_with(self, traces: Traces | None) -> None:
         """Tell of single messages from now on, of connections that begin from now on."""
-        self.traces = traces
+        self.mqtt.traces = traces
         for tenant in self.tenants.values():
             tenant.traces = traces
 
@@ -162,20 +149,22 @@ class BrokerService:
 
     def add_tenant(self, entry: TenantEntry, ordinal: int) -> Tenant:
         """Host the partitions of a tenant of the file; `ordinal` is the same on every node."""
-        return self.add_seated(entry, seats_of(entry, ordinal))
+        return self.add_placed(entry, placements_of(entry, ordinal))
 
-    def add_seated(
-        self, entry: TenantEntry, seats: Sequence[Seat], life: str | None = None
+    def add_placed(
+        self, entry: TenantEntry, placements: Sequence[GroupPlacement], life: str | None = None
     ) -> Tenant:
         """Host the partitions of a tenant in these groups."""
         tenant = Tenant(entry.name, self, HashRing(), life)
-        tenant.traces = self.traces
+        tenant.traces = self.mqtt.traces
         tenant.guard.recent = self.recent
-        self._seats[entry.name] = seats
+        tenant.share = TurnShare(self.soon)
+        for adapter in self.adapters:
+            adapter.host_tenant(tenant)
+        self._placements[entry.name] = placements
         self.host(tenant, entry)
         self.tenants[entry.name] = tenant
         self._by_life[tenant.life] = tenant
-        tenant.share = TurnShare(self.soon)
         self._note_sharing()
         return tenant
 
@@ -192,21 +181,31 @@ class BrokerService:
         tenant = self.tenants.pop(name, None)
         if tenant is not None:
             self._by_life.pop(tenant.life, None)
+            for adapter in self.adapters:
+                adapter.forget_tenant(tenant)
             self._note_sharing()
 
-    def host(self, tenant: Tenant, entry: TenantEntry, seats: Sequence[Seat] | None = None) -> None:
+    def host(
+        self,
+        tenant: Tenant,
+        entry: TenantEntry,
+        placements: Sequence[GroupPlacement] | None = None,
+    ) -> None:
         """Host the partitions of a tenant that are not hosted yet, in groups known by now."""
-        seats = self._seats[tenant.name] = seats or grown_seats(self._seats[tenant.name], entry)
+        placements = placements or grown_placements(self._placements[tenant.name], entry)
+        self._placements[tenant.name] = placements
         for number in range(len(tenant.prgs), entry.prg_count):
             settings = broker_settings(entry, number)
             group = self._node.host(
-                seats[number].partition,
+                placements[number].partition,
                 lambda settings=settings: Broker(settings),  # type: ignore[misc]
                 self,
-                frozenset(map(ReplicaId, seats[number].voters)) or None,
+                frozenset(map(ReplicaId, placements[number].voters)) or None,
             )
-            prg = Prg(tenant, number, group)
+            prg = PartitionLeader(tenant, number, group)
             tenant.prgs.append(prg)
+            for adapter in self.adapters:
+                adapter.host_partition(prg)
             self._by_group[group] = prg
             self._leaders[prg] = None
             if self.on_hosted is not None:
@@ -245,21 +244,14 @@ class BrokerService:
             tenant.obey(described.get(name, TenantDescription()))
         self.server_names = server_name_owners(described)
 
-    def standing_of(self, prg: Prg) -> Standing | None:
+    def gate_for(self, prg: PartitionLeader) -> OperationGate | None:
         """Say how a partition stands; None: nobody says, and nothing is closed."""
-        return None if self.standing is None else self.standing(prg)
+        return None if self.gate_of is None else self.gate_of(prg)
 
     def _review(self) -> None:
         """Look how every partition stands that is led here."""
         for tenant in self.tenants.values():
-            for prg in tenant.prgs:
-                if prg.leading:
-                    tenant.look_at(prg)
-            tenant.review_fenced()
-
-    def new_connection(self) -> Connection:
-        """Make the handler of a new connection."""
-        return Connection(self)
+            tenant.review()
 
     # What the node calls.
 
@@ -282,10 +274,8 @@ class BrokerService:
 
     def flush(self) -> None:
         """Write to every client and to every peer that something is there for, once."""
-        if self._dirty:
-            dirty, self._dirty = self._dirty, {}
-            for connection in dirty:
-                connection.flush()
+        for adapter in self.adapters:
+            adapter.flush()
         for node, out in self._links_out.items():
             if out.has_more and self._node.transport.is_behind(NodeId(node)):
                 continue  # with a later turn: what is too much for the transport, it drops
@@ -300,25 +290,22 @@ class BrokerService:
             prg.group.answer_for(prg.on_tick)
         for tenant in self.tenants.values():
             contained.run("tenant tick", tenant.name, tenant.on_tick)
-        self.large.on_tick(self.tick_ms)
-        self._next_slice = (self._next_slice + 1) % _CHECK_SLICES
-        if self.standing is not None and self._next_slice % _REVIEW_TICKS == 0:
+        for adapter in self.adapters:
+            adapter.on_tick(self.tick_ms)
+        self._round = (self._round + 1) % _ROUND_TICKS
+        if self.gate_of is not None and self._round % _REVIEW_TICKS == 0:
             contained.run("tenant tick", "", self._review)
-        if self._next_slice % _WAITING_TICKS == 0:
+        if self._round % _WAITING_TICKS == 0:
             for tenant in self.tenants.values():
                 contained.run("tenant tick", tenant.name, tenant.ask_again)
             contained.run("tenant words", "broker.json", self._follow_rings)
             if self.keeper is not None:
                 contained.run("tenant words", "control plane", self.keeper.follow)
-        if self._resuming:
-            self._resume_some()
         if self.draining:
             contained.run("drain", "", self._send_relayed_away)
-        if self._moved and self._next_slice == 0:
+        if self._moved and self._round == 0:
             self._end_strays()
-        for connection in list(self._slices[self._next_slice]):
-            connection.check_time(self.tick_ms)
-        if self._next_slice == 0:
+        if self._round == 0:
             contained.run("tenant words", "tenants.json", self._follow_tenants)
 
     def _follow_tenants(self) -> None:
@@ -362,26 +349,7 @@ class BrokerService:
                 self.say(peer, link.RelayEnd(key[1], opened_here=False), 32)
                 relay_exit.node_lost()
         for tenant in self.tenants.values():
-            tenant.slowed.begin_anew(peer)
-            for prg in tenant.prgs:
-                prg.peer_changed(None)
-            for connection in tenant.connected():
-                if connection.slowing is not None:
-                    connection.slowing.begin_anew(peer)
-
-    def resume_later(self, connection: Connection) -> None:
-        """Let a client wait for its session's next leader, and for its turn there."""
-        self._resuming.append(connection)
-
-    def _resume_some(self) -> None:
-        for _ in range(min(_RESUMED_AT_ONCE, len(self._resuming))):
-            connection = self._resuming.popleft()
-            if connection.phase is Phase.CLOSED:
-                continue
-            if connection.is_led(self.tick_ms):
-                connection.resume()
-            else:
-                self._resuming.append(connection)
+            tenant.link_anew(peer)
 
     def set_draining(self, draining: bool) -> None:
         """Serve nobody here any more, or again; leaderships leave by themselves."""
@@ -419,15 +387,13 @@ class BrokerService:
     def uptime_seconds(self) -> int:
         return (self.tick_ms - self._started_ms) // 1000
 
-    def touch(self, prg: Prg) -> None:
+    def touch(self, prg: PartitionLeader) -> None:
         self._touched[prg] = None
         self._node.touch(prg.group)
 
-    def dirty(self, connection: ClientWire) -> None:
-        """Let a connection be written at the end of this turn."""
-        if not self._dirty:
-            self._node.turn_soon()
-        self._dirty[connection] = None
+    def turn_soon(self) -> None:
+        """Let the loop take a turn, at whose end adapters flush."""
+        self._node.turn_soon()
 
     def soon(self, call: Callable[[], None]) -> None:
         asyncio.get_running_loop().call_soon(contained.run, "soon", "", call)
@@ -443,24 +409,6 @@ class BrokerService:
         """Return where another node serves clients, as a Server Reference (MQTT 5, 4.11)."""
         found = None if node is None or self.is_local(node) else self.references.get(node)
         return None if found is None else found.get(transport)
-
-    def draw_client_id(self) -> bytes:
-        """Return an id that no client has."""
-        return b"auto-" + self._entropy(12).hex().encode()
-
-    def joined(self, connection: Connection) -> None:
-        self.connections += 1
-        self.meters.connects += 1
-        self._slices[id(connection) // 16 % _CHECK_SLICES].add(connection)
-
-    def left(self, connection: Connection) -> None:
-        self.connections -= 1
-        self._slices[id(connection) // 16 % _CHECK_SLICES].discard(connection)
-
-    def count_fault(self, fault: PeerFault, who: str, tenant: str) -> None:
-        self.faults[fault.reason] = self.faults.get(fault.reason, 0) + 1
-        self.meters.faults[fault.reason_code] += 1
-        self.note_refused("MalformedPacket", who=who, why=fault.reason, tenant=tenant)
 
     def note_refused(
         self, what: str, *, who: str, why: str, target: str = "", tenant: str = ""
@@ -485,7 +433,7 @@ class BrokerService:
             )
             self.audit.note(event)
 
-    def tell_full(self, prg: Prg, session: bytes) -> None:
+    def tell_full(self, prg: PartitionLeader, session: bytes) -> None:
         """Tell people that publishers wait for a session's full queue (C24)."""
         name = session.decode(errors="replace")
         journal.warning(
@@ -510,7 +458,7 @@ class BrokerService:
         self._node.turn_soon()
 
     def open_relay(  # noqa: PLR0917  # a relay is all of these
-        self, wire: Wire, peer: Peer, prg: Prg, node: int, client_id: bytes, data: bytes
+        self, wire: Wire, peer: Peer, prg: PartitionLeader, node: int, client_id: bytes, data: bytes
     ) -> RelayEntry:
         """Let another node serve a client that came here."""
         self._next_relay += 1
@@ -551,47 +499,22 @@ class BrokerService:
             case link.ForwardsDone():
                 self._on_forwards_done(said)
             case link.ForwardsHeld():
-                prg = self._prg(said.tenant, said.origin)
+                prg = self.find_partition(said.tenant, said.origin)
                 if prg is not None and prg.leading:
-                    prg.note_held(said.owner, said.reason)
-            case link.Unlogged():
-                prg = self._prg(said.tenant, said.owner)
-                if prg is not None and prg.leading:
-                    for record in said.records:
-                        prg.publish_unlogged(decode_record(record)[0])
-            case link.UnloggedDeliver():
-                prg = self._prg(said.tenant, said.prg)
-                if prg is not None and prg.leading:
-                    for record in said.records:
-                        prg.fan_out_behind(said.origin, decode_record(record)[0])
-            case link.UnloggedMember():
-                prg = self._prg(said.tenant, said.prg)
-                if prg is not None and prg.leading:
-                    message, _ = decode_record(said.record)
-                    prg.deliver_to_member(said.client_id, said.epoch, said.identifier, message)
+                    prg.note_blocked(said.owner, said.reason)
             case link.Items():
-                prg = self._prg(said.tenant, said.prg)
+                prg = self.find_partition(said.tenant, said.prg)
                 if prg is not None and prg.leading:
                     items = [decode_item(item) for item in said.items]
                     prg.receive_items(said.origin, said.first, items, said.base)
-            case link.SlowDown():
-                self._on_slow_down(peer, said)
             case link.ItemsTaken():
-                prg = self._prg(said.tenant, said.origin)
+                prg = self.find_partition(said.tenant, said.origin)
                 if prg is not None and prg.leading:
                     prg.items_taken(said.prg, said.through)
+            case _:
+                self._words[type(said)](peer, said)
 
-    def _on_slow_down(self, peer: int, said: link.SlowDown) -> None:
-        prg = self._prg(said.tenant, said.prg)
-        connection = None if prg is None else prg.connections.get(said.publisher)
-        if prg is not None and connection is not None:
-            prg.tenant.slowed.on_word(peer, said.subscriber, connection, slow=said.slow)
-
-    def knows_slow_down(self, node: int) -> bool:
-        """Say whether a node's build knows how to slow its publishers."""
-        return self._knows(node, CommandGate.SLOW_DOWN)
-
-    def knows_full_queues(self, prg: Prg) -> bool:
+    def knows_full_queues(self, prg: PartitionLeader) -> bool:
         """Say whether every replica of a partition can apply another choice for full queues."""
         control = self._node.control
         if control is None:
@@ -600,23 +523,25 @@ class BrokerService:
         members = members_of(store, int(prg.group.partition_id))
         return not lacking_nodes(store, CommandGate.FULL_QUEUES, members)
 
-    def _knows(self, peer: int, gate: CommandGate) -> bool:
+    def knows(self, node: int, gate: CommandGate) -> bool:
         """Say whether a node's build knows a word; without a control plane all are one build."""
         control = self._node.control
-        return control is None or not lacking_nodes(control.state(), gate, (peer,))
+        return control is None or not lacking_nodes(control.state(), gate, (node,))
 
-    def _prg(self, tenant_name: str, number: int) -> Prg | None:
-        tenant = self._by_life.get(tenant_name)
+    def find_partition(self, life: str, number: int) -> PartitionLeader | None:
+        """Return a partition that is hosted here, by its tenant's name between nodes."""
+        tenant = self._by_life.get(life)
         if tenant is None or not 0 <= number < len(tenant.prgs):
             return None
         return tenant.prgs[number]
 
     def _on_forwarded(self, peer: int, said: link.Forwarded) -> None:
-        prg = self._prg(said.tenant, said.owner)
+        prg = self.find_partition(said.tenant, said.owner)
         if prg is None or not prg.leading:
             return  # its sender sends again when it knows who leads
-        if prg.held and self._knows(peer, CommandGate.FORWARDS_HELD):
-            self.say(peer, link.ForwardsHeld(said.tenant, said.origin, said.owner, prg.held), 64)
+        if prg.blocked_reason and self.knows(peer, CommandGate.FORWARDS_HELD):
+            why = prg.blocked_reason
+            self.say(peer, link.ForwardsHeld(said.tenant, said.origin, said.owner, why), 64)
 
         def done(first: int, through: int, refused: list[tuple[int, int]]) -> None:
             answer = link.ForwardsDone(
@@ -627,7 +552,7 @@ class BrokerService:
         prg.publish_passed(said.origin, said.term, said.first, said.records, done)
 
     def _on_forwards_done(self, said: link.ForwardsDone) -> None:
-        prg = self._prg(said.tenant, said.origin)
+        prg = self.find_partition(said.tenant, said.origin)
         if prg is not None and prg.leading and prg.term == said.term:
             forwards = prg.forwards.get(said.owner)
             if forwards is not None:
@@ -674,8 +599,7 @@ class BrokerService:
         )
         relay_exit = RelayExit(self, node, said.relay)
         self._exits[node, said.relay] = relay_exit
-        connection = self.new_connection()
-        relay_exit.handler = connection
-        connection.opened(relay_exit, peer)
-        connection.arrived(said.client_id)
-        connection.received(said.data)
+        handler = self.mqtt.relayed_connection(said.client_id)
+        relay_exit.handler = handler
+        handler.opened(relay_exit, peer)
+        handler.received(said.data)

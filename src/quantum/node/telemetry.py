@@ -1,113 +1,35 @@
 """What the broker counts and shows: publishes, refusals, queues, streams (quantumqtt §13.6).
 
-`BrokerMeters` is what the hot path adds to: ints in lists, read when somebody scrapes. Everything
-else is read from the tables themselves, a thousand sessions at a time.
+What the hot path counts is in ints and lists (`BrokerMeters`), read when somebody scrapes.
+Everything else is read from the tables themselves, a thousand sessions at a time.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from clustor.printable import printable
 from clustor.telemetry import Family, Kind, by_label, counter, gauge, labels
 from clustor.telemetry.exposition import histogram
-from clustor.telemetry.meters import Histogram
 from quantum.broker.full_queues import FullQueue
 from quantum.broker.limiting import is_over_quota
 from quantum.protocols.mqtt.codec import ReasonCode
+from quantum.protocols.mqtt.session.connection import Connection
+from quantum.protocols.mqtt.session.partition_sessions import PartitionSessions
+from quantum.protocols.mqtt.session.tenant_sessions import TenantClient
 from quantum.tenancy import FullQueues
 
 if TYPE_CHECKING:
     from quantum.node.service import BrokerService
-    from quantum.partition.leader import Prg
 
 SESSIONS_PER_STEP: Final = 1_000
 TENANTS_MAX: Final = 100
 """With more tenants than this no series has a tenant's name."""
-RECENT_CLIENTS_MAX: Final = 1_024
-RECENT_EACH_MAX: Final = 8
 _OVERLOAD: Final = frozenset(
     (ReasonCode.QUOTA_EXCEEDED, ReasonCode.SERVER_BUSY, ReasonCode.CONNECTION_RATE_EXCEEDED)
 )
 _SECONDS_PER_TICK: Final = 0.010
-ACK_SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-
-
-class BrokerMeters:
-    """Counts of one node, from its start on. `[qos]` where there is one for each QoS."""
-
-    __slots__ = (
-        "_clock_ms",
-        "connects",
-        "disconnects",
-        "faults",
-        "forwarded",
-        "local",
-        "publish_ack_seconds",
-        "publishes_in",
-        "publishes_out",
-        "refused",
-        "resumed",
-    )
-
-    def __init__(self, clock_ms: Callable[[], int] = lambda: 0) -> None:
-        self._clock_ms = clock_ms
-        self.publish_ack_seconds = Histogram(ACK_SECONDS)
-        """From a publish's arrival to its PUBACK or PUBREC, QoS 1 and 2."""
-        self.faults: Counter[int] = Counter()
-        """What was wrong with packets, by the reason code."""
-        self.publishes_in = [0, 0, 0]
-        self.publishes_out = [0, 0, 0, 0, 0]
-        """By the QoS bits of the first byte as they stand there: 0, 2 and 4."""
-        self.forwarded = 0
-        """Publishes whose topic another partition owns than their session's."""
-        self.local = 0
-        self.connects = 0
-        self.disconnects: Counter[int] = Counter()
-        self.refused: Counter[tuple[str, int]] = Counter()
-        self.resumed = 0
-        """Clients whose session went on under another leader while they were connected."""
-
-    def note_answered(self, began_ms: int, count: int) -> None:
-        """Note that publishes are answered which came together."""
-        self.publish_ack_seconds.observe_many((self._clock_ms() - began_ms) / 1000, count)
-
-    def refuse(self, packet: str, reason: int, count: int = 1) -> None:
-        """Count what was answered with a failure."""
-        self.refused[packet, int(reason)] += count
-
-
-@dataclass(frozen=True, slots=True)
-class Remark:
-    """Something that happened to a client."""
-
-    at_ms: int
-    what: str
-
-
-class Recent:
-    """The last things that happened to clients, for who asks why; bounded, and of this node."""
-
-    __slots__ = ("_now_ms", "_remarks")
-
-    def __init__(self, now_ms: Callable[[], int]) -> None:
-        self._now_ms = now_ms
-        self._remarks: OrderedDict[bytes, deque[Remark]] = OrderedDict()
-
-    def note(self, client_id: bytes, what: str) -> None:
-        """Remember something about a client, and forget who was not heard of for longest."""
-        remarks = self._remarks.pop(client_id, None) or deque(maxlen=RECENT_EACH_MAX)
-        remarks.append(Remark(self._now_ms(), printable(what)))
-        self._remarks[client_id] = remarks
-        if len(self._remarks) > RECENT_CLIENTS_MAX:
-            self._remarks.popitem(last=False)
-
-    def of(self, client_id: bytes) -> list[Remark]:
-        """Return what is remembered, the newest last."""
-        return list(self._remarks.get(client_id, ()))
 
 
 class _PrgTotals:
@@ -123,12 +45,13 @@ class _PrgTotals:
         """Messages in the queues of sessions, sent or not."""
         return self.counts["queued"] + self.counts["in_flight"]
 
-    def add(self, prg: Prg) -> Iterator[None]:
-        state, counts = prg.broker.state, self.counts
+    def add(self, sessions: PartitionSessions[TenantClient]) -> Iterator[None]:
+        prg, counts = sessions.leader, self.counts
+        state = prg.broker.state
         counts["partitions"] += 1
         counts["served"] += prg.leading
         counts["sessions"] += len(state.sessions)
-        counts["connected"] += len(prg.connections)
+        counts["connected"] += len(sessions.connections)
         counts["filters"] += len(state.filters)
         counts["subscriptions"] += state.subscription_count
         counts["retained"] += len(state.retained)
@@ -164,10 +87,10 @@ class BrokerTelemetry:
         """Give all series; None lets others have the loop."""
         yield from self._hot()
         totals, waiting = _PrgTotals(), {}
-        for tenant in self._service.tenants.values():
+        for tenant in self._service.mqtt.tenants.values():
             before = totals.waiting
-            for prg in tenant.prgs:
-                yield from totals.add(prg)
+            for sessions in tenant.sessions:
+                yield from totals.add(sessions)
                 yield None
             waiting[tenant.name] = totals.waiting - before
         yield from self._held(totals.counts)
@@ -176,7 +99,7 @@ class BrokerTelemetry:
 
     def _dropped(self) -> dict[str, int]:
         """Count what was dropped, by its cause; each partition where it is led."""
-        found = {"slow-client": self._service.dropped}
+        found = {"slow-client": self._service.mqtt.dropped}
         found |= {f"queue-{each.value}": 0 for each in FullQueues if each is not FullQueues.BLOCK}
         for tenant in self._service.tenants.values():
             for prg in tenant.prgs:
@@ -185,10 +108,10 @@ class BrokerTelemetry:
         return found
 
     def _hot(self) -> Iterator[Family]:
-        service, meters = self._service, self._service.meters
+        service, meters = self._service, self._service.mqtt.meters
         yield _by_qos("quantum.publishes_received_total", meters.publishes_in, "From clients")
         yield _by_qos("quantum.publishes_sent_total", meters.publishes_out[::2], "To clients")
-        yield gauge("quantum.connections", service.connections, "Connections here")
+        yield gauge("quantum.connections", service.mqtt.connections, "Connections here")
         yield counter("quantum.connects_total", meters.connects, "Connections ever opened")
         text = "Clients that stayed connected while their session found another leader"
         yield counter("quantum.resumed_total", meters.resumed, text)
@@ -220,7 +143,7 @@ class BrokerTelemetry:
             yield gauge("quantum.half_open", lobby.half_open, "Connections without an answer yet")
         text = "Tenants whose trust bundle cannot be used: none of their certificates is believed"
         yield gauge("quantum.tenants_distrusted", service.distrusted, text)
-        large = service.large
+        large = service.mqtt.large
         yield gauge("quantum.large_packet_bytes", large.bytes, "Large packets on their way in")
         yield gauge("quantum.large_packets_waiting", large.waiting, "Clients that wait for room")
 
@@ -243,9 +166,9 @@ class BrokerTelemetry:
         yield gauge("quantum.forward_backpressure_seconds", round(seconds, 3), text)
 
     def _tenants(self, waiting: dict[str, int]) -> Iterator[Family]:
-        tenants = self._service.tenants
+        tenants, mqtt = self._service.tenants, self._service.mqtt.tenants
         for name, attribute, text in _TENANT_COUNTERS:
-            sums = _few({each: getattr(tenant, attribute) for each, tenant in tenants.items()})
+            sums = _few({each: getattr(clients, attribute) for each, clients in mqtt.items()})
             yield by_label(Kind.COUNTER, f"quantum.{name}", "tenant", sums, text)
         text = (
             "Messages that wait for sessions or are not acknowledged, in replicas here, by tenant"
@@ -263,10 +186,9 @@ class BrokerTelemetry:
         yield by_label(Kind.GAUGE, name, "tenant", alerts, text)
         windows = [
             connection.outward.sight().window
-            for tenant in tenants.values()
-            for prg in tenant.prgs
-            for connection in prg.connections.values()
-            if connection.outward is not None
+            for clients in mqtt.values()
+            for connection in clients.connected()
+            if isinstance(connection, Connection) and connection.outward is not None
         ]
         yield gauge("quantum.leader_credit_hint", min(windows, default=0), "Smallest window")
 

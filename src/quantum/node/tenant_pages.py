@@ -8,8 +8,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from clustor.runtime.errors import DataDirectoryRefused
 from quantum.broker import waits_for
-from quantum.node.broker_file import GrowthRefused, grow_tenant, read_broker_file
-from quantum.node.tenant import Tenant
+from quantum.mesh.tenant import Tenant
+from quantum.tenants.broker_file import GrowthRefused, grow_tenant, read_broker_file
 
 if TYPE_CHECKING:
     from quantum.node.service import BrokerService

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -10,8 +12,8 @@ from clustor.runtime.telemetry.node import NodeTelemetry
 from clustor.runtime.telemetry.spans import Spans
 from clustor.runtime.telemetry.trace_file import TRACES_DIRECTORY, TraceFile
 from clustor.telemetry import Family, counter
-from quantum.node.broker_file import TracesEntry
-from quantum.node.traces import Traces
+from quantum.protocols.mqtt.session.traces import Traces
+from quantum.tenants.broker_file import TracesEntry
 
 if TYPE_CHECKING:
     from clustor.runtime.node import Node
@@ -33,7 +35,7 @@ def start_traces(
         raise DataDirectoryRefused(
             "traces cannot be written", directory=TRACES_DIRECTORY, cause=error
         ) from error
-    traces = Traces(file, share=entry.share)
+    traces = Traces(file, time.time_ns, os.urandom, share=entry.share)
     service.trace_with(traces)
     watch = node.watch
     if isinstance(watch, NodeTelemetry):

@@ -29,7 +29,16 @@ from clustor.runtime.pki.identity import NodeId, cluster_id, utc_now
 from quantum.config import ListenAddress, Settings
 from quantum.edge.tls import ClientAuth, TlsPolicy
 from quantum.node.archiving import closing, start_archiving
-from quantum.node.broker_file import (
+from quantum.node.feeding import Feeding
+from quantum.node.listeners import Door, Doors, Listeners
+from quantum.node.listening import note_listening
+from quantum.node.service import BrokerService
+from quantum.node.tenant_following import keep_tenants
+from quantum.node.trace_starting import start_traces
+from quantum.node.views import BrokerPages
+from quantum.node.why import show_broker
+from quantum.protocols.mqtt.session.limits import MqttLimits
+from quantum.tenants.broker_file import (
     DEVELOPMENT_TENANT,
     ArchiveEntry,
     TenantEntry,
@@ -37,15 +46,6 @@ from quantum.node.broker_file import (
     prepare_broker,
     read_broker_file,
 )
-from quantum.node.feeding import Feeding
-from quantum.node.listeners import Door, Doors, Listeners
-from quantum.node.listening import note_listening
-from quantum.node.service import BrokerService
-from quantum.node.trace_starting import start_traces
-from quantum.node.views import BrokerPages
-from quantum.node.why import show_broker
-from quantum.protocols.mqtt.session.limits import MqttLimits
-from quantum.tenants.follower import keep_tenants
 from quantum.tenants.policy import TenantsFile
 
 _ONE: Final = NodeId(1)

@@ -15,7 +15,9 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from quantum.broker import waits_for
 from quantum.broker.session import Session
 from quantum.node.tenant_pages import TenantPages
-from quantum.partition.leader import Prg
+from quantum.partition.leader import PartitionLeader
+from quantum.protocols.mqtt.session.partition_sessions import PartitionSessions
+from quantum.protocols.mqtt.session.tenant_sessions import TenantClient
 from quantum.topics import matches
 
 if TYPE_CHECKING:
@@ -88,26 +90,31 @@ class BrokerPages:
         if not path.startswith(_PREFIX + "sessions/") or not path.endswith("/kick"):
             return None
         client = unquote(path.removeprefix(_PREFIX + "sessions/").removesuffix("/kick"))
-        for prg in self._prgs():
-            if prg.kick(client.encode()):
+        for sessions in self._sessions_here():
+            if sessions.kick(client.encode()):
+                tenant = sessions.leader.tenant.name
                 self._service.note_act(
-                    "SessionEnded", "by an operator", target=client, tenant=prg.tenant.name
+                    "SessionEnded", "by an operator", target=client, tenant=tenant
                 )
                 return 202, {"client_id": client}
         return 404, {"error": "no such session is served by this node", "client_id": client}
 
-    def _prgs(self) -> Iterator[Prg]:
+    def _prgs(self) -> Iterator[PartitionLeader]:
         for tenant in self._service.tenants.values():
             yield from tenant.prgs
+
+    def _sessions_here(self) -> Iterator[PartitionSessions[TenantClient]]:
+        for tenant in self._service.mqtt.tenants.values():
+            yield from tenant.sessions
 
     def _status(self) -> dict[str, Any]:
         service = self._service
         room = service.node.disk_room
         return {
-            "connections": service.connections,
-            "dropped": service.dropped,
-            "faults": service.faults,
-            "partitions": [_partition(prg) for prg in self._prgs()],
+            "connections": service.mqtt.connections,
+            "dropped": service.mqtt.dropped,
+            "faults": service.mqtt.faults,
+            "partitions": [_partition(each) for each in self._sessions_here()],
             "stopped": [
                 {"group": int(group.partition_id), "cause": group.replica.failed}
                 for group in service.node.groups.values()
@@ -118,11 +125,12 @@ class BrokerPages:
         }
 
     def _session(self, client: str) -> Answer:
-        for prg in self._prgs():
+        for sessions in self._sessions_here():
+            prg = sessions.leader
             session = prg.broker.state.sessions.get(client.encode())
             if session is not None:
                 return 200, _session(prg, session, whole=True)
-            if client.encode() in prg.connections:
+            if client.encode() in sessions.connections:
                 return 200, _volatile(prg, client.encode())
         return 404, {"error": "no such session", "client_id": client}
 
@@ -141,11 +149,12 @@ class BrokerPages:
         return {name: found, "after": page[limit - 1][0].decode() if len(page) > limit else None}
 
     def _sessions(self, wanted: bytes) -> Iterable[tuple[bytes, dict[str, Any]]]:
-        for prg in self._prgs():
+        for sessions in self._sessions_here():
+            prg = sessions.leader
             for client_id, session in prg.broker.state.sessions.items():
                 if wanted in client_id:
                     yield client_id, _session(prg, session, whole=False)
-            for client_id in prg.connections:
+            for client_id in sessions.connections:
                 if wanted in client_id and client_id not in prg.broker.state.sessions:
                     yield client_id, _volatile(prg, client_id)
 
@@ -182,7 +191,8 @@ def _number(text: str | None, default: int) -> int:
     return int(text)
 
 
-def _partition(prg: Prg) -> dict[str, Any]:
+def _partition(sessions: PartitionSessions[TenantClient]) -> dict[str, Any]:
+    prg = sessions.leader
     state = prg.broker.state
     return {
         "tenant": prg.tenant.name,
@@ -192,7 +202,7 @@ def _partition(prg: Prg) -> dict[str, Any]:
         "serves": prg.leading and not prg.closed,
         "state": "stopped" if prg.group.replica.failed is not None else "running",
         "sessions": len(state.sessions),
-        "connected": len(prg.connections),
+        "connected": len(sessions.connections),
         "filters": len(state.filters),
         "retained": len(state.retained),
         "queued": sum(len(session.outbound) for session in state.sessions.values()),
@@ -207,7 +217,7 @@ def _partition(prg: Prg) -> dict[str, Any]:
     }
 
 
-def _digest(prg: Prg) -> dict[str, Any]:
+def _digest(prg: PartitionLeader) -> dict[str, Any]:
     """Name the state of a partition at this moment; `quantum log replay` gives the same."""
     broker = prg.broker
     return {
@@ -218,7 +228,7 @@ def _digest(prg: Prg) -> dict[str, Any]:
     }
 
 
-def _session(prg: Prg, session: Session, *, whole: bool) -> dict[str, Any]:
+def _session(prg: PartitionLeader, session: Session, *, whole: bool) -> dict[str, Any]:
     row: dict[str, Any] = {
         "client_id": session.client_id.decode(),
         "partition": prg.number,
@@ -242,7 +252,7 @@ def _session(prg: Prg, session: Session, *, whole: bool) -> dict[str, Any]:
     return row
 
 
-def _volatile(prg: Prg, client_id: bytes) -> dict[str, Any]:
+def _volatile(prg: PartitionLeader, client_id: bytes) -> dict[str, Any]:
     return {
         "client_id": client_id.decode(),
         "partition": prg.number,

@@ -18,15 +18,17 @@ from clustor.runtime.telemetry.node import NodeTelemetry
 from clustor.runtime.telemetry.why import GroupWhy
 from clustor.telemetry import IncidentClass, Question
 from quantum.node.access_page import AccessPage
-from quantum.node.telemetry import BrokerTelemetry, Remark
+from quantum.node.telemetry import BrokerTelemetry
 from quantum.partition.gate import decide_exchange
+from quantum.protocols.mqtt.session.connection import Connection
+from quantum.protocols.mqtt.session.tenant_sessions import TenantSessions
 from quantum.tenancy import Rate
+from quantum.tenants.recent import Remark
 
 if TYPE_CHECKING:
+    from quantum.mesh.tenant import Tenant
     from quantum.node.service import BrokerService
-    from quantum.node.tenant import Tenant
-    from quantum.partition.leader import Prg
-    from quantum.protocols.mqtt.session.connection import Connection
+    from quantum.partition.leader import PartitionLeader
 
 _PREFIX: Final = "/clients/"
 _SUFFIX: Final = "/why"
@@ -342,7 +344,8 @@ class ClientWhy:
             return tenants.get(name)
         for tenant in tenants.values():
             prg = tenant.session_prg(client_id)
-            if client_id in prg.connections or client_id in prg.broker.state.sessions:
+            sessions = self._service.mqtt.tenants[tenant.name].sessions[prg.number]
+            if client_id in sessions.connections or client_id in prg.broker.state.sessions:
                 return tenant
         return next(iter(tenants.values()), None)
 
@@ -381,10 +384,12 @@ class ClientWhy:
         if leader is None:
             facts.group_sentence = self._sentence(prg, Question.NOT_LEADER)
         self._read_session(facts, prg, client_id)
-        connection = prg.connections.get(client_id)
+        home = service.mqtt.tenants[tenant.name]
+        connection = home.sessions[prg.number].connections.get(client_id)
         if connection is not None:
+            assert isinstance(connection, Connection)
             facts.is_connected = True
-            self._read_connection(facts, tenant, prg, connection)
+            self._read_connection(facts, home, prg, connection)
         facts.shut = tenant.shut
         facts.ills = list(self._ills(tenant, prg))
         if prg.leading:
@@ -392,7 +397,7 @@ class ClientWhy:
             self._read_partition(facts, tenant, prg)
         return facts
 
-    def _ills(self, tenant: Tenant, own: Prg) -> Iterator[Ill]:
+    def _ills(self, tenant: Tenant, own: PartitionLeader) -> Iterator[Ill]:
         """Ask the groups of its tenant's partitions themselves, its own first."""
         for prg in sorted(tenant.prgs, key=lambda each: each is not own):
             for question in _ILL_QUESTIONS:
@@ -401,11 +406,11 @@ class ClientWhy:
                     yield Ill(prg.number, why.sentence, why.remedy)
                     break
 
-    def _sentence(self, prg: Prg, question: Question) -> str:
+    def _sentence(self, prg: PartitionLeader, question: Question) -> str:
         return self._whys.explain(prg.group, question)[1].sentence
 
     @staticmethod
-    def _read_session(facts: ClientFacts, prg: Prg, client_id: bytes) -> None:
+    def _read_session(facts: ClientFacts, prg: PartitionLeader, client_id: bytes) -> None:
         state = prg.broker.state
         session = state.sessions.get(client_id)
         if session is None:
@@ -417,12 +422,13 @@ class ClientWhy:
         facts.is_queue_full = client_id in state.routes.full
 
     def _read_connection(
-        self, facts: ClientFacts, tenant: Tenant, prg: Prg, connection: Connection
+        self, facts: ClientFacts, home: TenantSessions, prg: PartitionLeader, connection: Connection
     ) -> None:
+        tenant = home.tenant
         facts.is_writable = connection.writable
         facts.unanswered = connection.unanswered
         facts.is_held = connection.is_held
-        facts.fenced = tenant.fenced_for(connection)
+        facts.fenced = home.fenced_for(connection)
         if connection.outward is not None:
             sight = connection.outward.sight()
             facts.under_way, facts.window, facts.ceiling = sight[:3]
@@ -445,24 +451,24 @@ class ClientWhy:
                 ("tenant", str(Rate.SUBSCRIBES), max(0, until_ms - now_ms))
             ]
         facts.backlogs = [each.number for each in tenant.prgs if each.backlog.holds(connection)]
-        facts.is_held_by_queues = tenant.queued.holds(connection)
-        facts.held_by_full = _shown(tenant.full.held_up_by(connection))
-        facts.slowed_by = _shown(_slowed_by(tenant, connection))
+        facts.is_held_by_queues = home.queued.holds(connection)
+        facts.held_by_full = _shown(home.full.held_up_by(connection))
+        facts.slowed_by = _shown(_slowed_by(home, connection))
         facts.is_held_by_share = tenant.share is not None and tenant.share.holds(connection)
 
     @staticmethod
-    def _is_congested(tenant: Tenant, prg: Prg, topic: bytes) -> bool:
+    def _is_congested(tenant: Tenant, prg: PartitionLeader, topic: bytes) -> bool:
         owner = tenant.prgs[tenant.topic_partition(topic)]
         return topic in prg.broker.state.refusing or owner.broker.route(topic).is_blocked
 
-    def _read_partition(self, facts: ClientFacts, tenant: Tenant, prg: Prg) -> None:
+    def _read_partition(self, facts: ClientFacts, tenant: Tenant, prg: PartitionLeader) -> None:
         facts.stalled = prg.stalled
         if prg.stalled:
             facts.credit_sentence = self._sentence(prg, Question.CREDIT_ZERO)
         for number, forwards in prg.forwards.items():
             if len(forwards) and forwards.waited_ticks > 1:
                 owner = tenant.prgs[number]
-                held = decide_exchange(prg.held, forwards.held)
+                held = decide_exchange(prg.blocked_reason, forwards.blocked_reason)
                 state = f"; the {held.side} side holds it: {held.reason}" if held else ""
                 if owner.leader_node is None:
                     state = " and has no leader: " + self._sentence(owner, Question.NOT_LEADER)
@@ -474,14 +480,14 @@ def _shown(name: bytes | None) -> str:
     return "" if name is None else name.decode(errors="replace")
 
 
-def _slowed_by(tenant: Tenant, connection: Connection) -> bytes | None:
+def _slowed_by(home: TenantSessions, connection: Connection) -> bytes | None:
     """Name the subscriber that a publisher waits for, here or on another node."""
     here = (
         each.client_id
-        for each in tenant.connected()
+        for each in home.connected()
         if each.slowing is not None and each.slowing.holds(connection)
     )
-    return next(here, None) or tenant.slowed.slowed_by(connection)
+    return next(here, None) or home.slowed.slowed_by(connection)
 
 
 def show_broker(service: BrokerService, watch: object) -> None:

@@ -51,7 +51,7 @@ _ROWS: Final[Mapping[Operation, tuple[tuple[AuthOperation, bool], ...]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class OperationGate:
     """One partition at its leader: the copy's state, its group's latch, its quarantine."""
 
     cache_state: CacheState
@@ -63,31 +63,31 @@ class Standing:
     """Why the replica must not write; empty: it may."""
 
 
-HEALTHY: Final = Standing(CacheState.FRESH, BlockingReason.NONE, FailedClause.NONE)
+HEALTHY: Final = OperationGate(CacheState.FRESH, BlockingReason.NONE, FailedClause.NONE)
 OPEN: Final[Mapping[Operation, str]] = {}
 
 
 @lru_cache(maxsize=256)
-def refusals(standing: Standing) -> Mapping[Operation, str]:
+def refusals(gate: OperationGate) -> Mapping[Operation, str]:
     """Return what is closed, and the sentence for it; an empty mapping: everything is open."""
-    if standing.quarantine:
-        words = f"PERMANENT_DURABILITY: the partition is in quarantine ({standing.quarantine})"
+    if gate.quarantine:
+        words = f"PERMANENT_DURABILITY: the partition is in quarantine ({gate.quarantine})"
         return dict.fromkeys(Operation, words)
-    closed = ((each, _refusal(each, standing)) for each in Operation)
+    closed = ((each, _refusal(each, gate)) for each in Operation)
     return {each: words for each, words in closed if words} or OPEN
 
 
-def _refusal(operation: Operation, standing: Standing) -> str:
+def _refusal(operation: Operation, gate: OperationGate) -> str:
     for row, reads in _ROWS[operation]:
         facts = AuthFacts(
-            cache_state=standing.cache_state,
-            strict_fallback=standing.blocking is not BlockingReason.NONE,
-            read_gate_passes=standing.clause is FailedClause.NONE,
+            cache_state=gate.cache_state,
+            strict_fallback=gate.blocking is not BlockingReason.NONE,
+            read_gate_passes=gate.clause is FailedClause.NONE,
             reads_state=reads,
         )
         reason = decide_auth(row, facts)
         if reason is not None:
-            because = standing.blocking.value if facts.strict_fallback else standing.clause.value
+            because = gate.blocking.value if facts.strict_fallback else gate.clause.value
             return (
                 f"PERMANENT_DURABILITY: ControlPlaneUnavailable{{{reason.value}}} for "
                 f"{row.value} ({because})"
@@ -110,14 +110,14 @@ class Held:
     reason: str
 
 
-def hold_reason(standing: Standing) -> str:
+def hold_reason(gate: OperationGate) -> str:
     """Say why a partition takes no part in exchanges now; empty: it does (§4.6.1)."""
-    if standing.cache_state is CacheState.EXPIRED:
+    if gate.cache_state is CacheState.EXPIRED:
         return "ControlPlaneUnavailable{CacheExpired}"
-    if standing.quarantine:
-        return f"Quarantine{{{standing.quarantine}}}"
-    if standing.blocking is not BlockingReason.NONE:
-        return f"StrictFallback{{{standing.blocking.value}}}"
+    if gate.quarantine:
+        return f"Quarantine{{{gate.quarantine}}}"
+    if gate.blocking is not BlockingReason.NONE:
+        return f"StrictFallback{{{gate.blocking.value}}}"
     return ""
 
 

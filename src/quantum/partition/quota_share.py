@@ -7,15 +7,13 @@ share where that matters.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from quantum.broker import SetFullQueues, SetPolicy, encode_command
 from quantum.broker.full_queues import FullQueue
 from quantum.broker.limiting import held
+from quantum.partition.ports import LeaderPort
 from quantum.tenancy import FullQueues, SharedDistribution, is_stale, plan_shares
-
-if TYPE_CHECKING:
-    from quantum.partition.leader import Prg
 
 _LOOK_TICKS: Final = 50
 _CHOICES: Final = {
@@ -31,7 +29,7 @@ class PolicyKeeper:
 
     __slots__ = ("_asked", "_prg", "_ticks")
 
-    def __init__(self, prg: Prg) -> None:
+    def __init__(self, prg: LeaderPort) -> None:
         self._prg = prg
         self._asked = False
         """Whether a share of ours is on its way into the log."""

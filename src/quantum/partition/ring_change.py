@@ -6,8 +6,6 @@ worked out anew by every leader.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from quantum.broker import (
@@ -19,9 +17,7 @@ from quantum.broker import (
     has_more_to_send,
 )
 from quantum.broker.move import Move
-
-if TYPE_CHECKING:
-    from quantum.partition.leader import Prg
+from quantum.partition.ports import LeaderPort
 
 _decode_rebalanced = msgspec.msgpack.Decoder(Rebalanced).decode
 
@@ -31,7 +27,7 @@ class RingKeeper:
 
     __slots__ = ("_asked", "_flush_at", "_prg", "refused")
 
-    def __init__(self, prg: Prg) -> None:
+    def __init__(self, prg: LeaderPort) -> None:
         self._prg = prg
         self._asked = False
         """Whether a word of ours is on its way into the log."""

@@ -7,17 +7,14 @@ the leader's side: how far it sent, how far the other side got, and when to begi
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from quantum.broker import ChannelItems, encode_command
 from quantum.broker.channels import item_weight
 from quantum.broker.items import Deliver, Forward, Item, encode_item
-from quantum.broker.message import Message, decode_record
 from quantum.broker.types import TRANSFER
 from quantum.partition.batches import WINDOW_BYTES
-
-if TYPE_CHECKING:
-    from quantum.partition.leader import Completion, Prg
+from quantum.partition.ports import Completion, LeaderPort
 
 ITEMS_PER_TURN: Final = 4_096
 TELL_ITEMS: Final = 1_000
@@ -42,7 +39,7 @@ class StreamOut:
         "telling",
     )
 
-    def __init__(self, prg: Prg, peer: int) -> None:
+    def __init__(self, prg: LeaderPort, peer: int) -> None:
         self._prg = prg
         self.peer = peer
         self._sent = 0
@@ -90,7 +87,7 @@ class StreamOut:
         self._sent = max(self._sent, outbox.acked_through)
         if outbox.last == self._sent:
             return
-        items = self._prg.unheld(outbox.after(self._sent, ITEMS_PER_TURN))
+        items = self._prg.unblocked(outbox.after(self._sent, ITEMS_PER_TURN))
         base = max(self.taken, outbox.acked_through)
         if outbox.weight > WINDOW_BYTES:
             items = _within_window(outbox.after(base, max(0, self._sent - base)), items)
@@ -143,13 +140,14 @@ def _within_window(flying: list[Item], waiting: list[Item]) -> list[Item]:
 class StreamIn:
     """The stream to a partition that leads here from another one.
 
-    What changes nothing in the machine (a message that only connections want) is delivered at
-    once and not logged. It waits behind what is on its way into the log, to keep the order.
+    What changes nothing in the machine (a message that only connections want) is carried out at
+    once and not logged: its protocol's family says so. It waits behind what is on its way into the
+    log, to keep the order.
     """
 
     __slots__ = ("_batches", "_cursor", "_prg", "origin")
 
-    def __init__(self, prg: Prg, origin: int) -> None:
+    def __init__(self, prg: LeaderPort, origin: int) -> None:
         self._prg = prg
         self.origin = origin
         self._cursor = prg.broker.state.channels.counted.get(origin, 0)
@@ -168,17 +166,17 @@ class StreamIn:
         start = self._cursor + 1
         self._cursor += len(fresh)
         logged: list[tuple[int, Item]] = []
-        held: list[Message] = []
+        held: list[object] = []
         for sequence, item in enumerate(fresh, start):
-            message = self._unlogged(item)
-            if message is None:
+            effect = None if self.origin >= TRANSFER else self._prg.read_unlogged(item)
+            if effect is None:
                 logged.append((sequence, item))
             elif logged:
-                held.append(message)
+                held.append(effect)
             elif self._batches:
-                self._batches[-1].held.append(message)
+                self._batches[-1].held.append(effect)
             else:
-                self._prg.fan_out(message)
+                self._prg.carry_out(effect)
         if logged:
             self._log(logged, held)
         elif self._batches:
@@ -186,24 +184,14 @@ class StreamIn:
         else:
             self._tell(self._cursor)
 
-    def hold(self, message: Message) -> bool:
-        """Let a message wait behind what is on its way into the log; False: nothing is."""
+    def hold(self, effect: object) -> bool:
+        """Let an effect wait behind what is on its way into the log; False: nothing is."""
         if not self._batches:
             return False
-        self._batches[-1].held.append(message)
+        self._batches[-1].held.append(effect)
         return True
 
-    def _unlogged(self, item: Item) -> Message | None:
-        """Return the message of an item that nobody here has to remember."""
-        if type(item) is not Deliver or self.origin >= TRANSFER:
-            return None
-        try:
-            message, _ = decode_record(item.record)
-        except ValueError:
-            return None  # the log counts it, and every replica skips it
-        return None if self._prg.broker.route(message.topic).kept else message
-
-    def _log(self, items: list[tuple[int, Item]], held: list[Message]) -> None:
+    def _log(self, items: list[tuple[int, Item]], held: list[object]) -> None:
         self._batches.append(_Batch(self._cursor, held))
         sequences = [sequence for sequence, _ in items]
         encoded = [encode_item(item) for _, item in items]
@@ -228,8 +216,8 @@ class StreamIn:
 
     def _let_go(self, batch: _Batch) -> None:
         """Deliver what waited behind logged items, now that those are on their way."""
-        for message in batch.held:
-            self._prg.fan_out(message)
+        for effect in batch.held:
+            self._prg.carry_out(effect)
 
     def _tell(self, through: int) -> None:
         self._prg.tenant.say_taken(self.origin, self._prg.number, through)
@@ -240,7 +228,7 @@ class _Batch:
 
     __slots__ = ("held", "through")
 
-    def __init__(self, through: int, held: list[Message]) -> None:
+    def __init__(self, through: int, held: list[object]) -> None:
         self.through = through
         self.held = held
 

@@ -12,9 +12,9 @@ from clustor.runtime.group import HostedGroup
 from clustor.runtime.node import Node
 from clustor.sim.cluster import SimNode
 from clustor.sim.seat import Seat
-from quantum.node.broker_file import TenantEntry
 from quantum.node.service import BrokerService
-from quantum.partition.group_ids import group_of
+from quantum.tenants.broker_file import TenantEntry
+from quantum.tenants.group_ids import group_of
 
 if TYPE_CHECKING:
     from quantum.sim.world import BrokerWorld

@@ -31,7 +31,7 @@ class Line:
         self._rng = rng
         self._to_broker = self._to_client = 0  # when the last bytes of each way arrive
         self._broker_gone = self._client_gone = False
-        self._handler = node.service.new_connection()
+        self._handler = node.service.mqtt.new_connection()
         self._is_open = False
         self._peer = Peer("tcp", "sim", tenant)
 

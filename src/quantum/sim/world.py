@@ -20,27 +20,27 @@ from clustor.sim.judge import GroupJudge
 from clustor.sim.scenario import MS, Scenario
 from clustor.sim.seat import Seat
 from quantum.broker import Broker, BrokerSettings
-from quantum.node.broker_file import DEVELOPMENT_TENANT, Ring, TenantEntry
 from quantum.node.replaying import broker_settings
 from quantum.node.tenant_pages import is_settled
-from quantum.partition.gate import HEALTHY, Standing
+from quantum.partition.gate import HEALTHY, OperationGate
 from quantum.protocols.mqtt.codec import ProtocolVersion
 from quantum.sim.captures import Captures
 from quantum.sim.clients import SimClient, SimPublisher, SimSubscriber
 from quantum.sim.links import Links
 from quantum.sim.node import BrokerNode
 from quantum.sim.wire import ClientEnd, Line
+from quantum.tenants.broker_file import DEVELOPMENT_TENANT, Ring, TenantEntry
 
 if TYPE_CHECKING:
     from clustor.replica import StateMachine
-    from quantum.partition.leader import Prg
+    from quantum.partition.leader import PartitionLeader
 
 FRESH, EXPIRED = CacheState.FRESH, CacheState.EXPIRED
 
 _SICK = (
-    Standing(FRESH, BlockingReason.PROOF_MISSING, FailedClause.STRICT_FALLBACK),
-    Standing(FRESH, BlockingReason.NONE, FailedClause.NONE, "Integrity"),
-    Standing(EXPIRED, BlockingReason.CACHE_EXPIRED, FailedClause.CONTROL_PLANE_CACHE_EXPIRED),
+    OperationGate(FRESH, BlockingReason.PROOF_MISSING, FailedClause.STRICT_FALLBACK),
+    OperationGate(FRESH, BlockingReason.NONE, FailedClause.NONE, "Integrity"),
+    OperationGate(EXPIRED, BlockingReason.CACHE_EXPIRED, FailedClause.CONTROL_PLANE_CACHE_EXPIRED),
 )
 _VERSIONS = (ProtocolVersion.V311, ProtocolVersion.V311, ProtocolVersion.V5)
 
@@ -78,7 +78,7 @@ class BrokerWorld(SimCluster):
         `is_sickly`: partitions fall into quarantine, strict fallback and outages of the control
         plane, and recover (quantumqtt §4.6.1).
         """
-        self._standings: dict[int, Standing] | None = {} if is_sickly else None
+        self._standings: dict[int, OperationGate] | None = {} if is_sickly else None
         rng = Random(f"broker {scenario.seed}")  # noqa: S311  # chosen for repetition
         self.tenant = TenantEntry(
             DEVELOPMENT_TENANT,
@@ -129,7 +129,7 @@ class BrokerWorld(SimCluster):
         standings[number] = self._sickness.choice((HEALTHY, *_SICK))
         self.later(self._sickness.randint(20 * MS, 400 * MS), self._sicken)
 
-    def _standing(self, prg: Prg) -> Standing:
+    def _standing(self, prg: PartitionLeader) -> OperationGate:
         sick = {} if self.injection.over or self._standings is None else self._standings
         return sick.get(prg.number, HEALTHY)
 
@@ -183,7 +183,7 @@ class BrokerWorld(SimCluster):
     def on_start(self, node: SimNode) -> None:
         broker = self.brokers[node.id] = BrokerNode(self, node, self.tenant)
         if self._standings is not None:
-            broker.service.standing = self._standing
+            broker.service.gate_of = self._standing
         self._lines[broker] = []
         self.links.dial(node)
 

@@ -8,43 +8,32 @@ put in force: tenants are hosted, described, shut and opened, while everybody el
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import Any, Protocol, cast
 
 import msgspec
 
 from clustor.control import CertificateBundle, ControlCache, Scope, ScopeKind
 from clustor.control.configuration import Value
 from clustor.log.types import PartitionId
-from clustor.raft.control_plane import CacheState
 from quantum.config.live import LIVE_KEYS, NODE_KEYS, Takes, read_value
-from quantum.node.broker_file import BrokerFile, Ring, TenantEntry
-from quantum.node.tenant_pages import is_settled
-from quantum.partition.gate import Standing
-from quantum.partition.group_ids import Seat, seats_of
-from quantum.protocols.mqtt.session.limits import MqttLimits
 from quantum.tenancy import TenantDescription
+from quantum.tenants.broker_file import BrokerFile, Ring, TenantEntry
 from quantum.tenants.control_words import (
+    ConnectRules,
     TenantWord,
     connect_rules,
     describe,
-    find_quarantine,
     joined_sizes,
     known_tenants,
     settings_of,
     tenant_word,
 )
+from quantum.tenants.group_ids import GroupPlacement, placements_of
 from quantum.tenants.policy import server_name_owners
-from quantum.tenants.records import PLACED_SUFFIX, record_tenants
-
-if TYPE_CHECKING:
-    from clustor.runtime.control.service import ControlService
-    from clustor.runtime.node import Node
-    from quantum.node.service import BrokerService
-    from quantum.node.tenant import Tenant
-    from quantum.partition.leader import Prg
+from quantum.tenants.records import PLACED_SUFFIX
 
 _LOOK_TURNS = 10
 SUSPENDED = "the tenant is suspended"
@@ -62,12 +51,56 @@ class Changed:
     trust: bool = False
 
 
+class HostedTenant(Protocol):
+    """A tenant as it is served on this node, whatever its clients speak."""
+
+    shut: str
+    auth_epoch: int
+
+    def obey(self, description: TenantDescription, connects: ConnectRules | None = None) -> None:
+        """Put another policy in force, for those who are connected too."""
+
+    def shut_out(self, why: str) -> int:
+        """Send every client away, and let nobody in; returns how many went."""
+        ...
+
+    def groups(self) -> tuple[PartitionId, ...]:
+        """Return the groups of its partitions, by their numbers."""
+        ...
+
+
+class TenantHost(Protocol):
+    """Who hosts tenants on this node."""
+
+    limits: Any
+    """What new connections may ask for: a dataclass whose fields settings name."""
+    server_names: dict[str, str]
+
+    @property
+    def tenants(self) -> Mapping[str, HostedTenant]: ...
+    def add_placed(
+        self, entry: TenantEntry, placements: Sequence[GroupPlacement], life: str | None = None
+    ) -> HostedTenant:
+        """Host the partitions of a tenant in these groups."""
+        ...
+
+    def host(
+        self, tenant: Any, entry: TenantEntry, placements: Sequence[GroupPlacement] | None = None
+    ) -> None:
+        """Host the partitions of a tenant that are not hosted yet."""
+
+    def forget_tenant(self, name: str) -> None: ...
+    def note_act(
+        self, what: str, outcome: str, *, target: str = "", tenant: str = ""
+    ) -> None: ...
+
+
 class TenantKeeper:
     """Follows the copy of one node. `on_changed` hears of doors and server names."""
 
     def __init__(
         self,
-        service: BrokerService,
+        service: TenantHost,
         cache: Callable[[], ControlCache],
         node_id: int,
         filed: BrokerFile,
@@ -181,7 +214,7 @@ class TenantKeeper:
                 found[key] = read_value(key, said[key])
             except ValueError as error:
                 journal.error("the configuration is not followed: %s", error)
-        limits: MqttLimits = replace(self._limits, **found)  # type: ignore[arg-type]
+        limits = replace(self._limits, **found)
         if limits != self._service.limits:
             journal.info("limits of new connections: %s", found or "those of the start")
             self._service.limits = limits
@@ -222,7 +255,7 @@ class TenantKeeper:
         self._is_behind |= not may_host
         return may_host
 
-    def _open_or_shut(self, tenant: Tenant, word: TenantWord) -> None:
+    def _open_or_shut(self, tenant: HostedTenant, word: TenantWord) -> None:
         if word.is_suspended and not tenant.shut:
             count = tenant.shut_out(SUSPENDED)
             self._tell("TenantSuspended", word.name, count)
@@ -244,35 +277,35 @@ class TenantKeeper:
         journal.warning("tenant %s: %s, %s", name, what, words)
         self._service.note_act(what, words, target=f"tenant/{name}", tenant=name)
 
-    def _hosted(self, word: TenantWord) -> Tenant | None:
+    def _hosted(self, word: TenantWord) -> HostedTenant | None:
         """Return the tenant as it is hosted here, with every partition that its ring has by now."""
         tenant = self._service.tenants.get(word.name)
         if tenant is not None and self._is_of_another_life(tenant, word):
             self._end(word.name)
             tenant = None
-        entry, seats = self._entry(word)
+        entry, placements = self._entry(word)
         if entry is None:
             return tenant  # it has no ring yet
         if tenant is None:
             journal.info("tenant %s has %d partitions here", word.name, entry.prg_count)
-            life = f"{word.name}~{seats[0].partition}" if word.is_reborn else None
-            tenant = self._service.add_seated(entry, seats, life)
-        elif entry.prg_count > len(tenant.prgs):
+            life = f"{word.name}~{placements[0].partition}" if word.is_reborn else None
+            tenant = self._service.add_placed(entry, placements, life)
+        elif entry.prg_count > len(tenant.groups()):
             journal.info("tenant %s grows to %d partitions", word.name, entry.prg_count)
-            self._service.host(tenant, entry, seats)
+            self._service.host(tenant, entry, placements)
         return tenant
 
     @staticmethod
-    def _is_of_another_life(tenant: Tenant, word: TenantWord) -> bool:
-        mine = tuple(prg.group.partition_id for prg in tenant.prgs)
+    def _is_of_another_life(tenant: HostedTenant, word: TenantWord) -> bool:
+        mine = tenant.groups()
         short = min(len(mine), len(word.partitions))
         return bool(short) and mine[:short] != word.partitions[:short] and word.is_reborn
 
-    def _entry(self, word: TenantWord) -> tuple[TenantEntry | None, tuple[Seat, ...]]:
+    def _entry(self, word: TenantWord) -> tuple[TenantEntry | None, tuple[GroupPlacement, ...]]:
         """Return a tenant with its rings, and its groups; None: it has no ring yet."""
         filed = None if word.is_reborn else self._entries.get(word.name)
         own = tuple(
-            Seat(PartitionId(group), voters)
+            GroupPlacement(PartitionId(group), voters)
             for group, voters in zip(word.partitions, word.founders, strict=True)
         )
         if filed is None:
@@ -281,15 +314,16 @@ class TenantKeeper:
             first, *later = word.sizes
             rings = tuple(Ring(each) for each in later)
             return TenantEntry(word.name, first, rings=rings), own
-        seats = seats_of(filed, self._ordinals[word.name])
+        placements = placements_of(filed, self._ordinals[word.name])
         steps = (filed.prgs, *(ring.prg_count for ring in filed.rings))
         sizes = joined_sizes(steps, word.sizes)
-        groups = [each.partition for each in own]
-        if sizes is None or groups[: len(seats)] != [s.partition for s in seats][: len(groups)]:
+        groups, filed_groups = ([each.partition for each in some] for some in (own, placements))
+        short = min(len(groups), len(filed_groups))
+        if sizes is None or groups[:short] != filed_groups[:short]:
             self._complain(word.name, "its ring is another than that of broker.json: kept as it is")
-            return filed, seats
+            return filed, placements
         rings = (*filed.rings, *(Ring(each) for each in sizes[len(steps) :]))
-        return msgspec.structs.replace(filed, rings=rings), (*seats, *own[len(seats) :])
+        return msgspec.structs.replace(filed, rings=rings), (*placements, *own[len(placements) :])
 
     def _complain(self, name: str, sentence: str) -> None:
         if self._sentences.get(name) != (sentence,):
@@ -300,53 +334,3 @@ class TenantKeeper:
         """Return whose each server name is; names that were made up are nobody's."""
         owners = server_name_owners(self._in_force)
         return {name: owner for name, owner in owners.items() if not name.endswith(PLACED_SUFFIX)}
-
-
-def standing_in(node: Node, control: ControlService) -> Callable[[Prg], Standing]:
-    """Return what says how a partition stands that this node leads."""
-
-    def standing(prg: Prg) -> Standing:
-        group = prg.group.replica.group
-        return Standing(
-            control.cache_state(),
-            group.fallback.blocking,
-            group.standing_clause(),
-            find_quarantine(control.cache, prg.group.partition_id, node.node_id)
-            or _fence_words(group.leadership.fenced),
-        )
-
-    return standing
-
-
-def _fence_words(fence: str) -> str:
-    return f"DR fence {fence}" if fence else ""
-
-
-def keep_tenants(node: Node, service: BrokerService, filed: BrokerFile) -> TenantKeeper | None:
-    """Let a broker follow its node's copy of the control plane, if there is one.
-
-    The control plane's leader is told of what the files describe, and places what is new.
-    """
-    control = node.control
-
-    def settled(name: str) -> bool:
-        tenant = service.tenants.get(name)
-        return tenant is not None and is_settled(tenant)
-
-    def grew(described: BrokerFile) -> None:
-        if keeper is not None:
-            keeper.file_grew(described)
-        record_tenants(node, described, settled)
-
-    keeper = None
-    if control is not None:
-        keeper = TenantKeeper(service, lambda: control.cache, node.node_id, filed)
-        keeper.is_fresh = lambda: control.cache_state() is CacheState.FRESH
-        keeper.look = control.on_cluster_changed
-        service.keeper = keeper
-        service.standing = standing_in(node, control)
-        if node.duties is not None:
-            node.duties.on_drain.append(service.set_draining)
-    service.on_described = grew
-    record_tenants(node, filed, settled)
-    return keeper

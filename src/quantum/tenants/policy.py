@@ -10,12 +10,11 @@ import hashlib
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from clustor.runtime.errors import DataDirectoryRefused
-from quantum.protocols.mqtt.codec.hot import SLOW, Row
 from quantum.tenancy import (
     AclRefusal,
     Alert,
@@ -36,14 +35,11 @@ from quantum.tenancy import (
     describe_tenants,
 )
 from quantum.tenants.binding import NOTHING_ALLOWED
+from quantum.tenants.control_words import ConnectRules
+from quantum.tenants.recent import Recent
 from quantum.types import ClientId
 
-if TYPE_CHECKING:
-    from quantum.node.telemetry import Recent
-    from quantum.tenants.control_words import ConnectRules
-
 TENANTS_FILES: Final = ("tenants.toml", "tenants.json")
-_PUBLISHES: Final = range(0x30, 0x40)
 _NO_RATES: Final = Rates()
 _NOTED_MAX: Final = 10_000
 _CARRIED_OUT: Final = (Verdict.ADMIT, Verdict.THROTTLE)
@@ -291,9 +287,13 @@ class PublishGate:
             for rate, rest_ms in guards.publish_rests(now_ms)
         ]
 
-    def admit(self, buffer: bytes, rows: list[Row], retained_bytes: int, now_ms: int) -> Admitted:
-        """Decide about packets that were read; `retained_bytes` is what the tenant has retained."""
-        count, size, kept = _weigh(buffer, rows)
+    def admit(
+        self, count: int, size: int, kept: int, retained_bytes: int, now_ms: int
+    ) -> Admitted:
+        """Decide about so many publishes of so many bytes, `kept` of them to be retained.
+
+        `retained_bytes` is what the tenant has retained.
+        """
         if not count:
             return _ALL
         verdicts = [
@@ -312,21 +312,3 @@ class PublishGate:
 
 
 _ALL: Final = Admitted()
-
-
-def is_publish(buffer: bytes, row: Row) -> bool:
-    """Say whether a row is a PUBLISH, of whatever kind."""
-    return (buffer[row[2]] if row[0] == SLOW else row[0]) in _PUBLISHES
-
-
-def _weigh(buffer: bytes, rows: list[Row]) -> tuple[int, int, int]:
-    """Return how many publishes there are, their bytes, and the bytes of those to be retained."""
-    count = size = kept = 0
-    for row in rows:
-        if is_publish(buffer, row):
-            weight = row[6] - row[2]
-            count += 1
-            size += weight
-            if buffer[row[2]] & 1 and row[6] > row[5]:
-                kept += weight
-    return count, size, kept

@@ -33,9 +33,9 @@ from clustor.control.objects import key_of
 from clustor.log.types import PartitionId
 from clustor.runtime.control.records import members_of, place, unplaced
 from clustor.runtime.node import Node
-from quantum.node.broker_file import DEVELOPMENT_PRGS, BrokerFile, TenantEntry
-from quantum.partition.group_ids import group_of
+from quantum.tenants.broker_file import DEVELOPMENT_PRGS, BrokerFile, TenantEntry
 from quantum.tenants.control_words import known_tenants, tenant_word
+from quantum.tenants.group_ids import group_of
 
 FIRST_CONTROLLED_ORDINAL: Final = 2_000_000
 """Behind the numbers of `broker.json`, and behind the control plane's own group."""

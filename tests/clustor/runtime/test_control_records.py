@@ -44,8 +44,8 @@ from clustor.runtime.control.records import (
     steward_of,
 )
 from clustor.runtime.pki.identity import NodeId, spiffe_uri
-from quantum.node.broker_file import BrokerFile, TenantEntry
-from quantum.partition.group_ids import group_of
+from quantum.tenants.broker_file import BrokerFile, TenantEntry
+from quantum.tenants.group_ids import group_of
 from quantum.tenants.records import tenant_records
 from tests.clustor.runtime.test_control_steering import facts
 

@@ -26,8 +26,8 @@ from quantum.archive.archiver import PrgArchiver
 from quantum.archive.objects import open_objects
 from quantum.archive.planning import CloseSegment, LogView, UpToDate
 from quantum.archive.types import PrgId
-from quantum.node.broker_file import TenantEntry, prepare_broker
-from quantum.partition.group_ids import group_of
+from quantum.tenants.broker_file import TenantEntry, prepare_broker
+from quantum.tenants.group_ids import group_of
 
 TERM = Term(1)
 ALONE = HardState(term=TERM, membership=Configuration(frozenset({ReplicaId(1)})))

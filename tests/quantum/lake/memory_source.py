@@ -12,7 +12,7 @@ from clustor.replica.header import encode_header, header_of
 from quantum.archive.types import Bounds, IndexRange, Piece, PrgId, SnapshotRef
 from quantum.broker import Broker
 from quantum.lake.errors import LogGone
-from quantum.node.broker_file import TenantEntry
+from quantum.tenants.broker_file import TenantEntry
 
 
 @dataclass

@@ -23,8 +23,8 @@ from quantum.lake.reader import confirm_gone, offer_of, read_task
 from quantum.lake.refusals import EntryUnreadable
 from quantum.lake.schema import GAP, LOGGED, MESSAGE
 from quantum.lake.settings import tenant_entry
-from quantum.node.broker_file import TenantEntry
 from quantum.node.replaying import broker_settings
+from quantum.tenants.broker_file import TenantEntry
 from tests.quantum.lake.log_directory import LogDirectory
 from tests.quantum.lake.memory_source import MemorySource
 from tests.quantum.lake.messages import batch, damage, fill, numbered, segments

@@ -16,10 +16,10 @@ from clustor.runtime.group import HostedGroup
 from clustor.runtime.node import Node
 from quantum.broker import Broker
 from quantum.edge.ports import Peer
-from quantum.node.broker_file import TenantEntry
 from quantum.node.service import BrokerService
 from quantum.protocols.mqtt.session.connection import Connection
 from quantum.protocols.mqtt.session.limits import MqttLimits
+from quantum.tenants.broker_file import TenantEntry
 
 NODE = 1
 TENANT = "dev"
@@ -206,7 +206,7 @@ class LabLine:
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
-        self.handler: Connection = lab.service.new_connection()
+        self.handler: Connection = lab.service.mqtt.new_connection()
         self._is_open = False
         self.received = bytearray()
         self.is_closed = False

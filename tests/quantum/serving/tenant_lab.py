@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from quantum.broker import Broker
 from quantum.edge.ports import Peer, Transport
-from quantum.node.broker_file import TenantEntry
-from quantum.node.tenant import Tenant
+from quantum.mesh.tenant import Tenant
 from quantum.protocols.mqtt.session.limits import MqttLimits
+from quantum.protocols.mqtt.session.tenant_sessions import TenantSessions
 from quantum.tenancy import TenantDescription, describe_tenants
+from quantum.tenants.broker_file import TenantEntry
 from tests.quantum.serving.lab import Lab, LabLine, LabReplica, LabService
 
 TICK_MS = 10
@@ -36,6 +37,10 @@ class TenantLab(Lab):
 
     def tenant(self, name: str) -> Tenant:
         return self.service.tenants[name]
+
+    def clients(self, name: str) -> TenantSessions:
+        """Return a tenant's clients, as MQTT knows them."""
+        return self.service.mqtt.tenants[name]
 
     def describe(self, tenants: dict[str, dict[str, object]]) -> None:
         """Put another policy in force."""

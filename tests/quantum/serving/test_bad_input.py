@@ -150,15 +150,15 @@ class TestCounting:
         for number, (data, is_live) in enumerate(sent, 1):
             client = connect(lab) if is_live else dial(lab)
             client.send(bytes.fromhex(data))
-            assert sum(lab.service.faults.values()) == number, (data, lab.service.faults)
-        assert lab.service.connections == 1  # the canary
+            assert sum(lab.service.mqtt.faults.values()) == number, (data, lab.service.mqtt.faults)
+        assert lab.service.mqtt.connections == 1  # the canary
 
     def test_their_names_are_few(self, lab: Lab) -> None:
         """What is counted is named by us: a peer cannot make the table grow."""
         for number in range(100):
             client = connect(lab)
             client.send(bytes((0x10 | number % 16, 0)))
-        assert len(lab.service.faults) < 10
+        assert len(lab.service.mqtt.faults) < 10
 
 
 class TestDrip:
@@ -225,4 +225,4 @@ def test_noise_harms_nobody(lab: Lab, seed: int) -> None:
         if isinstance(client.line, LabLine) and not client.line.is_closed:
             client.cut()
     lab.advance(1)
-    assert lab.service.connections == 1
+    assert lab.service.mqtt.connections == 1

@@ -112,7 +112,7 @@ def test_it_ends_counted_and_audited_and_nobody_notices(
         client.expect_disconnect(kind.reason)
     client.expect_end()
     assert_counted_and_audited(lab, is_live=kind.is_live)
-    assert lab.service.connections == 1 and lab.service.large.bytes == 0
+    assert lab.service.mqtt.connections == 1 and lab.service.mqtt.large.bytes == 0
     other.publish(b"canary", b"sings", 1)
     assert other.take().payload == b"sings"
     other.expect_quiet()
@@ -122,7 +122,7 @@ def test_it_ends_counted_and_audited_and_nobody_notices(
 def test_reserved_flags_are_no_business_of_3_1(lab: Lab, version: ProtocolVersion) -> None:
     """[MQTT-2.1.3-1]; to MQTT 3.1 they are not used, and nothing else."""
     connect(lab, V31).send(b"\xc1\x00")
-    assert not lab.service.faults
+    assert not lab.service.mqtt.faults
     client = connect(lab, version, client_id="bad")
     client.send(b"\xc1\x00")
     if version is V5:
@@ -132,7 +132,7 @@ def test_reserved_flags_are_no_business_of_3_1(lab: Lab, version: ProtocolVersio
 
 
 def assert_counted_and_audited(lab: Lab, *, is_live: bool) -> None:
-    ((why, count),) = lab.service.faults.items()
+    ((why, count),) = lab.service.mqtt.faults.items()
     assert count == 1
     (told,) = cast("Desk", lab.service.audit).told
     assert (told["what"], told["why"]) == ("MalformedPacket", why)
@@ -176,4 +176,4 @@ def test_a_refusal_of_the_session_is_no_fault(lab: Lab) -> None:
     client = dial(lab, V5)
     client.send(b"\x10\x1b\0\x04MQTT\x05\x02\0\0\x08\x15\0\x05hello\0\x06nobody")
     client.expect_refusal(ReasonCode.BAD_AUTHENTICATION_METHOD)
-    assert not lab.service.faults
+    assert not lab.service.mqtt.faults

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from quantum.node.broker_file import (
+from quantum.tenants.broker_file import (
     BROKER_FILE,
     ArchiveEntry,
     TenantEntry,

@@ -29,8 +29,6 @@ from clustor.control import (
     find,
     scan,
 )
-from quantum.node.broker_file import BrokerFile, Ring, TenantEntry
-from quantum.partition.group_ids import group_of
 from quantum.tenancy import (
     AclRefusal,
     Principal,
@@ -39,6 +37,7 @@ from quantum.tenancy import (
     TenantDescription,
     describe_tenants,
 )
+from quantum.tenants.broker_file import BrokerFile, Ring, TenantEntry
 from quantum.tenants.control_words import (
     TenantWord,
     connect_rules,
@@ -46,6 +45,7 @@ from quantum.tenants.control_words import (
     joined_sizes,
     tenant_word,
 )
+from quantum.tenants.group_ids import group_of
 from quantum.tenants.records import FIRST_CONTROLLED_ORDINAL, tenant_records
 from quantum.types import ClientId
 from tests.clustor.control.plane import Plane

@@ -6,6 +6,7 @@ import pytest
 
 from quantum.protocols.mqtt.codec import Puback, Publish, ReasonCode, TopicName
 from quantum.protocols.mqtt.codec.types import PacketId
+from quantum.protocols.mqtt.session.connection import Connection
 from tests.quantum.serving.client import V5, V311, Client, connect
 from tests.quantum.serving.tenant_lab import TenantLab
 from tests.quantum.serving.test_tenants_limits import OPEN, line_of
@@ -49,8 +50,9 @@ def test_only_what_matches_waits_and_goes_on_when_there_is_room(
     lab.tick(BLOCK_MS - 1_000)
     assert line_of(blocked).is_paused and blocked.receive() is None
     assert other.receive() is not None and not line_of(other).is_paused
-    tenant = lab.tenant("blue")
-    waiting = tenant.session_prg(b"blocked").connections[b"blocked"]
+    tenant = lab.clients("blue")
+    waiting = tenant.of_client(b"blocked").connections[b"blocked"]
+    assert isinstance(waiting, Connection)
     assert tenant.full.held_up_by(waiting) == b"away"
     assert "publishers wait for it" in str(lab.service.recent.of(b"away"))
     back = connect(lab.door("blue"), client_id="away", clean=False, session_expiry_interval=WEEK)
@@ -87,6 +89,6 @@ def test_two_that_read_and_publish_do_not_wait_for_each_other(lab: TenantLab) ->
     both = connect(lab.door("blue"), client_id="both")
     both.subscribe(b"answers", 1)
     lab.tick(50)
-    assert lab.tenant("blue").full.is_any, "it came back, and acknowledged nothing yet"
+    assert lab.clients("blue").full.is_any, "it came back, and acknowledged nothing yet"
     send(both, 1)
     assert not line_of(both).is_paused and back is not None

@@ -37,13 +37,13 @@ def test_who_comes_too_many_waits_unread_and_is_served_in_turn(lab: TenantLab) -
     for client in clients:
         client.send(data[:1_000])
     assert [line_of(each).is_paused for each in clients] == [False, True, True, True]
-    assert lab.service.large.waiting == 3 and lab.service.large.bytes == len(data)
+    assert lab.service.mqtt.large.waiting == 3 and lab.service.mqtt.large.bytes == len(data)
     for nth, client in enumerate(clients):
         assert not line_of(client).is_paused
         client.send(data[1_000:])
         assert not client.expect(Puback).reason_code.is_failure
-        assert lab.service.large.waiting == max(0, 2 - nth)
-    assert lab.service.large.bytes == 0
+        assert lab.service.mqtt.large.waiting == max(0, 2 - nth)
+    assert lab.service.mqtt.large.bytes == 0
 
 
 def test_one_that_is_gone_holds_nobody_up(lab: TenantLab) -> None:
@@ -53,7 +53,7 @@ def test_one_that_is_gone_holds_nobody_up(lab: TenantLab) -> None:
     second.cut()
     first.cut()
     lab.settle()
-    assert not line_of(third).is_paused and lab.service.large.waiting == 0
+    assert not line_of(third).is_paused and lab.service.mqtt.large.waiting == 0
 
 
 def test_who_drips_while_others_wait_must_go(lab: TenantLab) -> None:
@@ -65,7 +65,7 @@ def test_who_drips_while_others_wait_must_go(lab: TenantLab) -> None:
     lab.node.clock_ms += large_packets.WAIT_MS_MAX
     lab.tick(100)
     slow.expect_disconnect(ReasonCode.QUOTA_EXCEEDED)
-    assert not line_of(other).is_paused and lab.service.large.ended == 1
+    assert not line_of(other).is_paused and lab.service.mqtt.large.ended == 1
 
 
 def test_one_alone_may_take_its_time(lab: TenantLab) -> None:

@@ -34,10 +34,10 @@ class Book(Passwords):
 
 def lab_with(kind: str, *, acl: list[dict[str, object]] | None = None) -> TenantLab:
     lab = TenantLab({"blue": {} if acl is None else {"acl": acl}})
-    lab.service.passwords = Book()
-    lab.service.passwords.policy = PasswordPolicy(kind)
+    lab.service.mqtt.passwords = Book()
+    lab.service.mqtt.passwords.policy = PasswordPolicy(kind)
     users = {"users.ann": KEPT}
-    lab.service.passwords.words = SimpleNamespace(settings=lambda _tenant: users)
+    lab.service.mqtt.passwords.words = SimpleNamespace(settings=lambda _tenant: users)
     return lab
 
 
@@ -98,7 +98,7 @@ def test_the_user_is_the_principal_of_the_access_rules() -> None:
 def test_who_is_no_user_any_more_must_go() -> None:
     lab = lab_with("required")
     client = connect(lab.door("blue"), client_id="c", **RIGHT)  # type: ignore[arg-type]
-    lab.service.passwords.words = SimpleNamespace(settings=lambda _tenant: {})
+    lab.service.mqtt.passwords.words = SimpleNamespace(settings=lambda _tenant: {})
     lab.advance(2.0)
     client.expect_disconnect(ReasonCode.NOT_AUTHORIZED)
 

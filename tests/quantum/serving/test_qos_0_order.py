@@ -40,8 +40,8 @@ def test_what_needs_no_log_waits_for_the_effects_of_what_does(
     """[MQTT-4.6.0-6] where the subscriber's partition is slow, and the topic's is not.
 
     The retained one comes out of the subscriber's log there, because a lasting session wants it.
-    What follows is in no log: it waits for the effects of the retained one (`Prg.behind_effects`),
-    not only for its entry.
+    What follows is in no log: it waits for the effects of the retained one
+    (`PartitionLeader.behind_effects`), not only for its entry.
     """
     news = topic()
     owner = lab.service.tenants[TENANT].topic_partition(news)

@@ -10,14 +10,6 @@ import pytest
 
 from clustor.runtime.errors import DataDirectoryRefused
 from quantum.broker.message import BEFORE_V5
-from quantum.node.broker_file import (
-    GrowthRefused,
-    Ring,
-    TenantEntry,
-    grow_tenant,
-    prepare_broker,
-    read_broker_file,
-)
 from quantum.node.tenant_pages import TenantPages
 from quantum.protocols.mqtt.codec import (
     Connack,
@@ -33,6 +25,14 @@ from quantum.protocols.mqtt.codec import (
 )
 from quantum.protocols.mqtt.codec.types import ClientId
 from quantum.routing import HashRing
+from quantum.tenants.broker_file import (
+    GrowthRefused,
+    Ring,
+    TenantEntry,
+    grow_tenant,
+    prepare_broker,
+    read_broker_file,
+)
 from quantum.types import ClientId as RoutedClient
 from quantum.types import TenantId
 from tests.quantum.serving.client import V5, V311, Client, connect, dial, will

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from quantum.mesh.relay_memory import REMEMBERED_BYTES_MAX, RelayMemory
 from quantum.protocols.mqtt.codec import (
     Connect,
     Disconnect,
@@ -27,6 +26,7 @@ from quantum.protocols.mqtt.codec import (
 )
 from quantum.protocols.mqtt.codec.packets import Packet
 from quantum.protocols.mqtt.codec.types import ClientId
+from quantum.protocols.mqtt.session.relay_memory import REMEMBERED_BYTES_MAX, RelayMemory
 from tests.quantum.serving.client import V5, V311, will
 
 LIMIT = 1 << 26

@@ -7,7 +7,6 @@ from typing import Any, cast
 import pytest
 
 from quantum.mesh import link
-from quantum.mesh.resuming import MOVED, RESUME_MS_MAX
 from quantum.protocols.mqtt.codec import (
     Connect,
     Puback,
@@ -21,6 +20,8 @@ from quantum.protocols.mqtt.codec import (
 )
 from quantum.protocols.mqtt.codec.packets import Packet
 from quantum.protocols.mqtt.codec.types import ClientId, PacketId, ReasonCode
+from quantum.protocols.mqtt.session.relay_memory import MOVED
+from quantum.protocols.mqtt.session.resuming import RESUME_MS_MAX
 from tests.quantum.serving.client import V5, V311
 from tests.quantum.serving.lab import TENANT, LabLine
 from tests.quantum.serving.test_leaders_elsewhere import OTHER_NODE, FarLab
@@ -105,7 +106,7 @@ def test_what_had_no_answer_is_answered_by_the_next_leader(
             line.receive(1)  # the reason: nobody subscribed
     line.send(b"\xc0\x00")
     assert line.receive(2) == b"\xd0\x00" and not line.is_closed
-    assert lab.service.meters.resumed == 1
+    assert lab.service.mqtt.meters.resumed == 1
 
 
 def test_what_it_says_meanwhile_comes_behind_what_had_no_answer(lab: FarLab) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from quantum.node.broker_file import BROKER_FILE, RingsFile
+from quantum.tenants.broker_file import BROKER_FILE, RingsFile
 
 
 def test_what_is_wrong_with_it_is_said_once_until_something_else_is(

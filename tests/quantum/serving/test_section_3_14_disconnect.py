@@ -149,7 +149,7 @@ class EchoExchange:
 
 @pytest.fixture
 def echoing(lab: Lab) -> Lab:
-    lab.service.authenticators["ECHO"] = Echo()
+    lab.service.mqtt.authenticators["ECHO"] = Echo()
     return lab
 
 

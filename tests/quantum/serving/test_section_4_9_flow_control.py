@@ -199,7 +199,7 @@ class TestSlots:
         found = [reader.receive() for _ in range(10)]
         assert all(isinstance(each, Publish) for each in found)
         assert reader.receive() is None, "its window is full, and it is still connected"
-        assert 0 < lab.service.dropped < 10
+        assert 0 < lab.service.mqtt.dropped < 10
 
 
 class TestFromTheClient:

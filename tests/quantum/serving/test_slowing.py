@@ -99,16 +99,16 @@ def test_what_is_beyond_a_session_s_bound_is_dropped_and_counted_not_its_connect
     sent = flood(writer)
     assert len(answers(writer)) == sent
     assert not line_of(reader).is_closed
-    assert lab.tenant("blue").dropped > sent - 20
-    assert lab.tenant("blue").queued.amount <= 100_000 + 2 * MESSAGE
+    assert lab.clients("blue").dropped > sent - 20
+    assert lab.clients("blue").queued.amount <= 100_000 + 2 * MESSAGE
 
 
 def test_a_word_from_another_node_holds_its_publisher_until_it_is_taken_back() -> None:
     lab = TenantLab({"blue": {}}, OPEN)
     writer, reader = connect(lab.door("blue"), client_id="w"), connect(lab.door("blue"))
     reader.subscribe(b"t", 1)
-    tenant = lab.tenant("blue")
-    connection = tenant.session_prg(b"w").connections[b"w"]
+    tenant = lab.clients("blue")
+    connection = tenant.of_client(b"w").connections[b"w"]
     tenant.slowed.on_word(2, b"far", connection, slow=True)
     tenant.slowed.on_word(2, b"far", connection, slow=True)
     assert line_of(writer).is_paused and tenant.slowed.slowed_by(connection) == b"far"

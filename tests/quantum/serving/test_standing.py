@@ -18,13 +18,13 @@ from quantum.partition.gate import (
     HEALTHY,
     Held,
     Operation,
+    OperationGate,
     Side,
-    Standing,
     decide_exchange,
     hold_reason,
     refusals,
 )
-from quantum.partition.leader import Prg
+from quantum.partition.leader import PartitionLeader
 from quantum.protocols.mqtt.codec import (
     Connack,
     Connect,
@@ -51,28 +51,30 @@ from tests.quantum.serving.lab import TENANT, Lab
 FRESH, CACHED = CacheState.FRESH, CacheState.CACHED
 STALE, EXPIRED = CacheState.STALE, CacheState.EXPIRED
 NONE, NO_CLAUSE = BlockingReason.NONE, FailedClause.NONE
-LATCHED = Standing(FRESH, BlockingReason.PROOF_MISSING, FailedClause.STRICT_FALLBACK)
-OUTAGE = Standing(EXPIRED, BlockingReason.CACHE_EXPIRED, FailedClause.CONTROL_PLANE_CACHE_EXPIRED)
-QUARANTINED = Standing(FRESH, NONE, NO_CLAUSE, "Integrity")
+LATCHED = OperationGate(FRESH, BlockingReason.PROOF_MISSING, FailedClause.STRICT_FALLBACK)
+OUTAGE = OperationGate(
+    EXPIRED, BlockingReason.CACHE_EXPIRED, FailedClause.CONTROL_PLANE_CACHE_EXPIRED
+)
+QUARANTINED = OperationGate(FRESH, NONE, NO_CLAUSE, "Integrity")
 EVERYTHING = frozenset(Operation)
 
 # Each row of the specification's table, and which operations of MQTT it closes in which column.
 CLOSED = {
     "Fresh": (HEALTHY, frozenset()),
-    "Cached": (Standing(CACHED, NONE, NO_CLAUSE), frozenset()),
+    "Cached": (OperationGate(CACHED, NONE, NO_CLAUSE), frozenset()),
     "Stale, read gate": (
-        Standing(STALE, NONE, FailedClause.CONTROL_PLANE_CACHE_STALE),
+        OperationGate(STALE, NONE, FailedClause.CONTROL_PLANE_CACHE_STALE),
         frozenset({Operation.SUBSCRIBE}),
     ),
     "Fresh, read gate": (
-        Standing(FRESH, NONE, FailedClause.COMMIT_VISIBILITY),
+        OperationGate(FRESH, NONE, FailedClause.COMMIT_VISIBILITY),
         frozenset({Operation.SUBSCRIBE}),
     ),
     "Expired": (OUTAGE, EVERYTHING),
-    "Expired, nobody leads": (Standing(EXPIRED, NONE, NO_CLAUSE), EVERYTHING),
+    "Expired, nobody leads": (OperationGate(EXPIRED, NONE, NO_CLAUSE), EVERYTHING),
     "strict fallback": (LATCHED, EVERYTHING - {Operation.START}),
     "Stale and strict fallback": (
-        Standing(STALE, BlockingReason.CACHE_STALE, FailedClause.CONTROL_PLANE_CACHE_STALE),
+        OperationGate(STALE, BlockingReason.CACHE_STALE, FailedClause.CONTROL_PLANE_CACHE_STALE),
         EVERYTHING - {Operation.START},
     ),
     "quarantine": (QUARANTINED, EVERYTHING),
@@ -80,7 +82,9 @@ CLOSED = {
 
 
 @pytest.mark.parametrize(("standing", "closed"), CLOSED.values(), ids=CLOSED.keys())
-def test_what_is_closed_in_which_state(standing: Standing, closed: frozenset[Operation]) -> None:
+def test_what_is_closed_in_which_state(
+    standing: OperationGate, closed: frozenset[Operation]
+) -> None:
     found = refusals(standing)
     assert frozenset(found) == closed
     assert all(words.startswith("PERMANENT_DURABILITY: ") for words in found.values())
@@ -95,7 +99,7 @@ NAMED = {
 
 
 @pytest.mark.parametrize(("standing", "operation", "words"), NAMED.values(), ids=NAMED.keys())
-def test_the_reason_is_named(standing: Standing, operation: Operation, words: str) -> None:
+def test_the_reason_is_named(standing: OperationGate, operation: Operation, words: str) -> None:
     assert words in refusals(standing)[operation]
 
 
@@ -108,13 +112,13 @@ SIDES = {
     "outage": (OUTAGE, OUTAGE, Held(Side.SESSION, "ControlPlaneUnavailable{CacheExpired}")),
     "topic's outage": (HEALTHY, OUTAGE, Held(Side.TOPIC, "ControlPlaneUnavailable{CacheExpired}")),
     "both": (QUARANTINED, LATCHED, Held(Side.SESSION, "Quarantine{Integrity}")),
-    "cached": (Standing(CACHED, NONE, NO_CLAUSE), HEALTHY, None),
+    "cached": (OperationGate(CACHED, NONE, NO_CLAUSE), HEALTHY, None),
 }
 
 
 @pytest.mark.parametrize(("session", "topic", "held"), SIDES.values(), ids=SIDES.keys())
 def test_either_side_holds_an_exchange(
-    session: Standing, topic: Standing, held: Held | None
+    session: OperationGate, topic: OperationGate, held: Held | None
 ) -> None:
     assert decide_exchange(hold_reason(session), hold_reason(topic)) == held
 
@@ -127,15 +131,15 @@ class StandingLab(Lab):
 
     def __init__(self) -> None:
         super().__init__()
-        self.standings: dict[int, Standing] = {}
-        self.service.standing = lambda prg: self.standings.get(prg.number, HEALTHY)
+        self.standings: dict[int, OperationGate] = {}
+        self.service.gate_of = lambda prg: self.standings.get(prg.number, HEALTHY)
 
-    def stand(self, standing: Standing, *numbers: int) -> None:
+    def stand(self, standing: OperationGate, *numbers: int) -> None:
         for number in numbers or range(3):
             self.standings[number] = standing
         self.advance(0.1)
 
-    def prg(self, number: int) -> Prg:
+    def prg(self, number: int) -> PartitionLeader:
         return self.service.tenants[TENANT].prgs[number]
 
     def why(self, client_id: bytes) -> list[tuple[ClientClause, str]]:
@@ -230,7 +234,7 @@ def test_a_publish_is_held_and_goes_on_or_ends(lab: StandingLab, version: Protoc
 
 def test_a_subscription_is_held_until_it_may_read(lab: StandingLab) -> None:
     client = connect(lab, client_id="reader")
-    lab.stand(Standing(STALE, NONE, FailedClause.CONTROL_PLANE_CACHE_STALE))
+    lab.stand(OperationGate(STALE, NONE, FailedClause.CONTROL_PLANE_CACHE_STALE))
     client.send(Subscribe(PacketId(1), (Subscription(TopicFilter(b"t"), 1),)))
     lab.advance(1)
     assert client.receive() is None
@@ -242,7 +246,7 @@ def test_a_subscription_is_held_until_it_may_read(lab: StandingLab) -> None:
 @pytest.mark.parametrize("sick", [LATCHED, QUARANTINED], ids=["fallback", "quarantine"])
 @pytest.mark.parametrize("side", list(Side))
 def test_an_exchange_waits_for_its_sick_side(
-    lab: StandingLab, side: Side, sick: Standing, *, lasting: bool
+    lab: StandingLab, side: Side, sick: OperationGate, *, lasting: bool
 ) -> None:
     """§4.6.1: QoS 2 between partitions 0 (session) and 1 (topic); the publish is under way."""
     client_id, topic = lab.client_of(0), lab.topic_of(1)
@@ -257,7 +261,7 @@ def test_an_exchange_waits_for_its_sick_side(
     else:
         packet = encode_packet(Publish(TopicName(topic), b"once", 2, packet_id=PacketId(9)), V5)
         client.line.handler.received(packet)  # type: ignore[attr-defined]
-        lab.prg(0).stand(sick)
+        lab.prg(0).pass_gate(sick)
         lab.standings[0] = sick
     lab.advance(2)
     assert client.receive() is None

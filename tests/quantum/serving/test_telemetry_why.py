@@ -11,7 +11,7 @@ import pytest
 
 from clustor.runtime.telemetry.why import GroupWhy
 from clustor.telemetry import encode_families
-from quantum.node.telemetry import BrokerTelemetry, Recent
+from quantum.node.telemetry import BrokerTelemetry
 from quantum.node.why import (
     Cause,
     ClientClause,
@@ -23,6 +23,7 @@ from quantum.partition.backpressure import BACKLOG_BYTES_MAX
 from quantum.protocols.mqtt.codec import Publish, ReasonCode, TopicName, encode_packet
 from quantum.protocols.mqtt.codec.types import PacketId
 from quantum.protocols.mqtt.session.limits import MqttLimits
+from quantum.tenants.recent import Recent
 from tests.quantum.serving.client import V5, Client, connect
 from tests.quantum.serving.tenant_lab import TenantLab, TenantLine
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from clustor.runtime.errors import DataDirectoryRefused
-from quantum.node.broker_file import BROKER_FILE, TenantEntry, prepare_broker, read_broker_file
 from quantum.node.listeners import Door, Doors, Listeners, tenant_doors
 from quantum.tenancy import AclRefusal, InvalidTenants, Principal, RateLimit, describe_tenants
+from quantum.tenants.broker_file import BROKER_FILE, TenantEntry, prepare_broker, read_broker_file
 from quantum.tenants.policy import TenantsFile
 from tests.quantum.serving.client import connect
 from tests.quantum.serving.tenant_lab import TenantLab

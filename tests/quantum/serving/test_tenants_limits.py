@@ -20,6 +20,7 @@ from quantum.protocols.mqtt.codec import (
 )
 from quantum.protocols.mqtt.codec.hot import PACKET_COST
 from quantum.protocols.mqtt.codec.types import PacketId, TopicFilter
+from quantum.protocols.mqtt.session import tenant_sessions
 from quantum.protocols.mqtt.session.limits import MqttLimits
 from tests.quantum.serving.client import V5, V31, V311, Client, connect
 from tests.quantum.serving.tenant_lab import TenantLab, TenantLine
@@ -337,7 +338,7 @@ class TestBackpressure:
     def test_a_subscriber_that_never_reads_is_bounded(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("quantum.node.tenant.QUEUED_BYTES_MAX", 1_000_000)
+        monkeypatch.setattr(tenant_sessions, "QUEUED_BYTES_MAX", 1_000_000)
         lab = TenantLab({"blue": {}, "red": {}}, OPEN)
         deaf = [connect(lab.door("blue")) for _ in range(3)]
         for each in deaf:
@@ -346,18 +347,18 @@ class TestBackpressure:
         writer, other = connect(lab.door("blue")), connect(lab.door("red"))
         for number in range(40):
             writer.send(publishes(10, 10_000, first=1 + 10 * number))
-            assert lab.tenant("blue").queued.amount < 2_000_000
+            assert lab.clients("blue").queued.amount < 2_000_000
         assert line_of(writer).is_paused
         other.publish(b"t", b"x", 1)  # is not stopped
         lab.tick(20_000)  # the slowest must go in the end
         assert len(answers(writer)) == 400 and not line_of(writer).is_paused
-        assert lab.tenant("blue").queued.amount < 2_000_000
+        assert lab.clients("blue").queued.amount < 2_000_000
         assert any(line_of(each).is_closed for each in deaf)
 
     def test_who_reads_again_lets_the_publishers_go_on(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("quantum.node.tenant.QUEUED_BYTES_MAX", 1_000_000)
+        monkeypatch.setattr(tenant_sessions, "QUEUED_BYTES_MAX", 1_000_000)
         lab = TenantLab({"blue": {}}, OPEN)
         slow, writer = connect(lab.door("blue")), connect(lab.door("blue"))
         slow.subscribe(b"t", 1)
@@ -369,11 +370,11 @@ class TestBackpressure:
         for _ in range(120):
             slow.take()
         assert not line_of(writer).is_paused and len(answers(writer)) == 120
-        assert lab.tenant("blue").queued.amount == 0
+        assert lab.clients("blue").queued.amount == 0
 
     def test_who_waits_for_itself_is_still_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Its acknowledgements are what makes room."""
-        monkeypatch.setattr("quantum.node.tenant.QUEUED_BYTES_MAX", 100_000)
+        monkeypatch.setattr(tenant_sessions, "QUEUED_BYTES_MAX", 100_000)
         lab = TenantLab({"blue": {}}, OPEN)
         both = connect(lab.door("blue"))
         both.subscribe(b"t", 1)

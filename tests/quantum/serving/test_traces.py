@@ -9,9 +9,9 @@ from itertools import count
 import pytest
 
 from clustor.telemetry.tracing import NO_PARENT, Span, TraceContext, read_traceparent
-from quantum.node.traces import ALERT_SECONDS, KEY, SPANS_PER_SECOND_MAX, Traces
 from quantum.protocols.mqtt.codec import Properties, Publish, ReasonCode, TopicName, encode_packet
 from quantum.protocols.mqtt.codec.types import PacketId
+from quantum.protocols.mqtt.session.traces import ALERT_SECONDS, KEY, SPANS_PER_SECOND_MAX, Traces
 from tests.quantum.serving.client import V5, V311, Client, connect
 from tests.quantum.serving.lab import TENANT, Lab
 
@@ -180,7 +180,7 @@ def test_user_properties_reach_the_subscriber_as_they_were(is_on: bool, context:
 
 def test_nobody_traces_by_default_and_nothing_is_made_for_it() -> None:
     lab = Lab()
-    assert lab.service.traces is None
+    assert lab.service.mqtt.traces is None
     prg = lab.service.tenants[TENANT].prgs[0]
 
     def completion(_reply: bytes | None) -> None: ...

@@ -9,7 +9,7 @@ import pytest
 
 from quantum.broker import subscribing
 from quantum.broker.turned_away import TurnedAway
-from quantum.partition.leader import Prg
+from quantum.partition.leader import PartitionLeader
 from quantum.sim import run_broker_seed
 
 ORDINARY_SEEDS = 30
@@ -59,7 +59,7 @@ def a_new_leader_forgets_what_it_did_not_send(patch: Patch) -> None:
 
     begin = StreamOut.__init__
 
-    def forgetful(stream: StreamOut, prg: Prg, peer: int) -> None:
+    def forgetful(stream: StreamOut, prg: PartitionLeader, peer: int) -> None:
         begin(stream, prg, peer)
         stream._sent = prg.broker.state.channels.to(peer).last
 

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import pytest
 
-from quantum.partition.leader import Prg
+from quantum.partition.leader import PartitionLeader
 from quantum.partition.ring_change import RingKeeper
 from quantum.partition.transfers import StreamIn
 from quantum.sim import run_growing_seed
@@ -36,11 +36,13 @@ def test_a_thousand_seeds() -> None:
 
 
 def a_fresh_partition_takes_streams_before_it_is_open(patch: Patch) -> None:
-    def receive(prg: Prg, origin: int, first: int, items: list[object], base: int) -> None:
+    def receive(
+        prg: PartitionLeader, origin: int, first: int, items: list[object], base: int
+    ) -> None:
         stream = prg._streams_in.setdefault(origin, StreamIn(prg, origin))
         stream.receive(first, items, base)  # type: ignore[arg-type]
 
-    patch.setattr(Prg, "receive_items", receive)
+    patch.setattr(PartitionLeader, "receive_items", receive)
 
 
 def nothing_is_flushed(patch: Patch) -> None:

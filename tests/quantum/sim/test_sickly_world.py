@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from quantum.broker.items import Forward, Item
-from quantum.partition.leader import Prg
+from quantum.partition.leader import PartitionLeader
 from quantum.sim import run_sickly_seed
 
 ORDINARY_SEEDS = 2
@@ -33,8 +33,8 @@ def test_many_seeds() -> None:
 def test_a_held_publish_that_is_passed_over_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug, planted on purpose: what is held is left out, and what is behind it goes on."""
 
-    def unheld(prg: Prg, items: list[Item]) -> list[Item]:
-        return [item for item in items if not prg.held or type(item) is not Forward]
+    def unblocked(prg: PartitionLeader, items: list[Item]) -> list[Item]:
+        return [item for item in items if not prg.blocked_reason or type(item) is not Forward]
 
-    monkeypatch.setattr(Prg, "unheld", unheld)
+    monkeypatch.setattr(PartitionLeader, "unblocked", unblocked)
     assert any(run_sickly_seed(seed).violation is not None for seed in range(4))

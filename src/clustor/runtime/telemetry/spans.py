@@ -2,7 +2,7 @@
 
 There is never a span for a message here: a batch is one entry of the log with everything that
 waited. One batch in a hundred has one, and every batch for a minute after an incident (quantumqtt
-§16). Spans of single messages are the broker's (`quantum.node.traces`).
+§16). Spans of single messages are the broker's (`quantum.protocols.mqtt.session.traces`).
 """
 
 from __future__ import annotations

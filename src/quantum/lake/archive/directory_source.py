@@ -37,8 +37,8 @@ from quantum.lake.archive.committed import (
 from quantum.lake.archive.keys import DirectoryKeys, KeyProvider, given_by
 from quantum.lake.archive.translating import in_readers_words, naming_the_entry
 from quantum.lake.errors import BadAddress, DamagedBlock, LogGone, WrongKey
-from quantum.node.broker_file import BROKER_FILE, read_broker_file
-from quantum.partition.group_ids import group_of
+from quantum.tenants.broker_file import BROKER_FILE, read_broker_file
+from quantum.tenants.group_ids import group_of
 
 
 @dataclass(frozen=True, slots=True)

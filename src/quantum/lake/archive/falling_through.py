@@ -9,7 +9,7 @@ from clustor.log.types import Entry
 from quantum.archive.types import Bounds, IndexRange, Piece, PrgId, SnapshotRef
 from quantum.lake.archive.source import LogSource
 from quantum.lake.errors import BadAddress, LogGone, SourceUnreachable
-from quantum.node.broker_file import TenantEntry
+from quantum.tenants.broker_file import TenantEntry
 
 
 @dataclass

@@ -18,7 +18,7 @@ from quantum.archive.types import Bounds, IndexRange, Piece, PrgId, SnapshotRef
 from quantum.lake.archive.keys import KeyProvider
 from quantum.lake.archive.translating import in_readers_words, naming_the_entry
 from quantum.lake.errors import BadAddress, LogGone
-from quantum.node.broker_file import Ring, TenantEntry
+from quantum.tenants.broker_file import Ring, TenantEntry
 
 _ROWS_SENT_MAX: Final = 1_000
 

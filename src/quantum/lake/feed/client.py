@@ -26,8 +26,8 @@ from quantum.lake.errors import (
     SourceUnreachable,
     while_reading,
 )
-from quantum.node.broker_file import Ring, TenantEntry
 from quantum.node.feed_page import PAGE_BYTES_DEFAULT, FeedRequest, PageHead, decode_page, prove
+from quantum.tenants.broker_file import Ring, TenantEntry
 
 _AWAY: Final = "a node does not answer"
 _PIECE_BYTES: Final = 8 << 20

@@ -14,7 +14,7 @@ from quantum.lake.keys_option import key_provider
 from quantum.lake.opening import open_source
 from quantum.lake.options import keys_named
 from quantum.lake.settings import tenant_entry
-from quantum.node.broker_file import BROKER_FILE, TenantEntry
+from quantum.tenants.broker_file import BROKER_FILE, TenantEntry
 
 _DIRECTORY: Final = "directory:"
 

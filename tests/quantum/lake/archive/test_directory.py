@@ -20,7 +20,7 @@ from clustor.runtime.pki.identity import cluster_id, utc_now
 from quantum.lake.archive import DirectoryKeys, EnvironmentKeys, IndexRange, PrgId
 from quantum.lake.errors import BadAddress, DamagedBlock, LogGone, WrongKey
 from quantum.lake.opening import open_source
-from quantum.node.broker_file import TenantEntry, prepare_broker
+from quantum.tenants.broker_file import TenantEntry, prepare_broker
 from tests.quantum.lake.archive.boxes import LogBox, entries
 
 PRG = PrgId("dev", 0)

@@ -25,9 +25,9 @@ from quantum.broker import (
     encode_record,
 )
 from quantum.lake.errors import LogGone
-from quantum.node.broker_file import TenantEntry
 from quantum.node.replaying import broker_settings
 from quantum.routing.ring import HashRing
+from quantum.tenants.broker_file import TenantEntry
 from quantum.types import TenantId
 
 TENANT = "dev"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from clustor.runtime.containment import guarded
 from quantum.edge.ports import Peer, Wire
@@ -10,21 +10,18 @@ from quantum.protocols.mqtt.codec import (
     Connack,
     Disconnect,
     Packet,
+    PeerFault,
     Properties,
     ProtocolVersion,
     ReasonCode,
     encode_packet,
 )
-from quantum.protocols.mqtt.session.phase import Phase
+from quantum.protocols.mqtt.session.limits import MqttLimits
+from quantum.protocols.mqtt.session.mqtt_node import MqttNode
+from quantum.protocols.mqtt.session.phase import PLACE, Phase
+from quantum.protocols.mqtt.session.tenant_sessions import TenantSessions
+from quantum.protocols.mqtt.session.terms import Terms
 
-if TYPE_CHECKING:
-    from quantum.node.service import BrokerService
-    from quantum.node.tenant import Tenant
-    from quantum.protocols.mqtt.session.limits import MqttLimits
-    from quantum.protocols.mqtt.session.terms import Terms
-
-PLACE: Final = "mqtt"
-"""Where an error while one client is served is counted."""
 _V5: Final = ProtocolVersion.V5
 _BEHIND_PIECES_MAX: Final = 8_192
 
@@ -40,17 +37,17 @@ class ClientWire:
         "client_id",
         "is_v5",
         "last_seen_ms",
+        "node",
         "peer",
         "phase",
-        "service",
         "tenant",
         "terms",
         "version",
         "wire",
     )
 
-    def __init__(self, service: BrokerService) -> None:
-        self.service = service
+    def __init__(self, node: MqttNode) -> None:
+        self.node = node
         self.phase = Phase.NEW
         self.wire: Wire | None = None
         """None before it is opened, and as soon as nothing may leave any more."""
@@ -58,7 +55,7 @@ class ClientWire:
         self.version = ProtocolVersion.V311
         self.is_v5 = False
         self.client_id: bytes = b""
-        self.tenant: Tenant | None = None
+        self.tenant: TenantSessions | None = None
         self.terms: Terms | None = None
         self.last_seen_ms = 0
         self._out: list[bytes] = []
@@ -70,7 +67,13 @@ class ClientWire:
 
     @property
     def limits(self) -> MqttLimits:
-        return self.service.limits
+        return self.node.limits
+
+    @property
+    def home(self) -> TenantSessions:
+        """The client's tenant."""
+        assert self.tenant is not None
+        return self.tenant
 
     @property
     def agreed(self) -> Terms:
@@ -93,7 +96,7 @@ class ClientWire:
         return self.wire is not None and self.wire.writable
 
     def now_ms(self) -> int:
-        return self.service.now_ms()
+        return self.node.now_ms()
 
     def speak(self, version: ProtocolVersion) -> None:
         """Encode for this version from now on."""
@@ -111,7 +114,7 @@ class ClientWire:
             if isinstance(packet, Disconnect | Connack) and packet.reason_code.is_failure:
                 data = encode_packet(type(packet)(reason_code=packet.reason_code), self.version)
             if len(data) > limit:
-                self.service.soon(lambda: self.drop("an answer is larger than the client takes"))
+                self.node.soon(lambda: self.drop("an answer is larger than the client takes"))
                 return
         self.stage(data)
 
@@ -126,7 +129,7 @@ class ClientWire:
     def pieces(self) -> list[bytes]:
         """Return the list of what leaves at the end of this turn, to append to."""
         if not self._out:
-            self.service.dirty(self)
+            self.node.dirty(self)
         return self._out
 
     def delivery_pieces(self) -> list[bytes]:
@@ -178,17 +181,51 @@ class ClientWire:
                     self.tenant.bytes_out += len(data)
                 self.wire.write(data)
 
+    def hold(self) -> None:
+        """Stop reading; each call needs its `let_go`."""
+        raise NotImplementedError
+
+    def let_go(self) -> None:
+        """Read again, once nothing else holds it."""
+        raise NotImplementedError
+
+    # What others are told of it.
+
+    def note_refused(self, what: str, why: str, about: bytes = b"") -> None:
+        """Tell the audit log what this client may not."""
+        target = about.decode(errors="replace")
+        who, tenant = self.named()
+        self.node.host.note_refused(what, who=who, why=why, target=target, tenant=tenant)
+
+    def note_audit(self, what: str, why: str) -> None:
+        """Tell the audit log that this client came, or went."""
+        who, _ = self.named()
+        self.node.host.note_client(what, why, who, self.home.tenant)
+
+    def count_fault(self, fault: PeerFault) -> None:
+        """Count what is wrong with what the client sent, and tell the audit log whose it was."""
+        self.node.count_fault(fault, *self.named())
+        if self.tenant is not None:
+            self.tenant.count_fault(fault)
+
+    def named(self) -> tuple[str, str]:
+        """Return who the client is, as far as that is known, and its tenant."""
+        if self.tenant is None:
+            return "" if self.peer is None else self.peer.address, ""
+        client = self.client_id.decode(errors="replace")
+        return f"{self.identity or '-'} {client}", self.tenant.name
+
     # Ends.
 
     def end_soon(self, reason: ReasonCode, why: str) -> None:
         """Disconnect when the call that noticed it is over."""
-        self.service.soon(lambda: self.disconnect(reason, why))
+        self.node.soon(lambda: self.disconnect(reason, why))
 
     def disconnect(self, reason: ReasonCode, why: str, reference: str | None = None) -> None:
         """Say why, where the protocol has words for it, and close."""
         if self.phase is Phase.CLOSED:
             return
-        self.service.meters.disconnects[reason] += 1
+        self.node.meters.disconnects[reason] += 1
         if self.is_v5 and self.phase is Phase.LIVE:
             said = Properties(server_reference=reference)
             said.reason_string = why if self.agreed.wants_reasons else None
@@ -208,7 +245,7 @@ class ClientWire:
 
     def drop(self, why: str) -> None:
         """Close without a word."""
-        self.service.note_end(self.client_id, why)
+        self.node.host.note_end(self.client_id, why)
         wire, self.wire = self.wire, None
         if wire is not None:
             wire.close()

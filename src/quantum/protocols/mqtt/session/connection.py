@@ -11,16 +11,17 @@ and not parts, because a part would cost a call for each message.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from clustor.runtime.containment import guarded
 from quantum.broker import Unsubscribe as UnsubscribeCommand
 from quantum.broker import encode_command
 from quantum.broker.types import NEVER_EXPIRES
 from quantum.edge.ports import Peer, Wire
-from quantum.mesh.relay import RelayExit
-from quantum.mesh.resuming import RESUME_MS_MAX, ResumedWire
+from quantum.mesh.relay import RelayEntry, RelayExit
 from quantum.partition.gate import Operation
+from quantum.partition.leader import PartitionLeader
+from quantum.partition.reasons import RefusalReason
 from quantum.protocols.mqtt.codec import (
     Auth,
     Connack,
@@ -33,25 +34,18 @@ from quantum.protocols.mqtt.codec import (
 )
 from quantum.protocols.mqtt.codec.hot import SLOW, UNBOUNDED, Row, scan
 from quantum.protocols.mqtt.session.authentication import Accepted, Challenge, Refused, Talk
-from quantum.protocols.mqtt.session.client_wire import PLACE
 from quantum.protocols.mqtt.session.dispatch import Conversation
 from quantum.protocols.mqtt.session.handshake import Entrance
 from quantum.protocols.mqtt.session.large_packets import LARGE_BYTES, whole_within_ms
-from quantum.protocols.mqtt.session.permit import Permit
-from quantum.protocols.mqtt.session.phase import Phase
-from quantum.protocols.mqtt.session.session_client import SessionClient
-from quantum.protocols.mqtt.session.terms import Terms
-from quantum.tenants.binding import disbelief
+from quantum.protocols.mqtt.session.mqtt_node import MqttNode
+from quantum.protocols.mqtt.session.partition_sessions import PartitionSessions
+from quantum.protocols.mqtt.session.phase import PLACE, Phase
+from quantum.protocols.mqtt.session.relay_memory import RelayMemory
+from quantum.protocols.mqtt.session.resuming import RESUME_MS_MAX, ResumedWire
+from quantum.protocols.mqtt.session.session_client import NEVER_MS, SessionClient
+from quantum.protocols.mqtt.session.tenant_sessions import TenantClient
 from quantum.tenants.passwords import IDENTITY_PREFIX
 
-if TYPE_CHECKING:
-    from quantum.mesh.relay import RelayEntry
-    from quantum.mesh.relay_memory import RelayMemory
-    from quantum.node.service import BrokerService
-    from quantum.partition.leader import Prg
-
-_GRACE: Final = 1.5
-_NEVER_MS: Final = 1 << 62
 _ASKS: Final = {
     PacketType.PUBLISH.value: Operation.PUBLISH,
     PacketType.SUBSCRIBE.value: Operation.SUBSCRIBE,
@@ -64,30 +58,19 @@ class Connection(SessionClient):
     """A handler for the listeners; see the module."""
 
     __slots__ = (
-        "_auth_epoch",
         "_awaits_suback",
         "_connect_deadline_ms",
         "_conversation",
-        "_ends_ms",
         "_entrance",
-        "_holds",
         "_incomplete",
         "_is_large",
-        "_is_paused",
-        "_keep_alive_ms",
-        "_permit",
         "_relay",
         "_resumed",
-        "entered",
         "passes_full",
-        "reader",
-        "talk",
     )
 
-    def __init__(self, service: BrokerService) -> None:
-        super().__init__(service)
-        limits = service.limits
-        self.reader = PacketReader(limits.packet_bytes_max, limits.connect_bytes_max)
+    def __init__(self, node: MqttNode) -> None:
+        super().__init__(node)
         self._entrance: Entrance | None = Entrance(self)
         """Not None exactly until it is live, relayed or closed."""
         self._connect_deadline_ms = 0
@@ -95,43 +78,32 @@ class Connection(SessionClient):
         self._resumed: ResumedWire | None = None
         """Not None while its session finds another leader: what it says waits."""
         self._conversation: Conversation | None = None
-        self._permit: Permit | None = None
-        self.talk: Talk | None = None
-        """The method by which the client authenticates, where its CONNECT named one."""
-        self._keep_alive_ms = 0
-        self._ends_ms = _NEVER_MS
-        """When the client's authentication ends, in Unix milliseconds."""
-        self._auth_epoch: int | None = None  # of the token it came by (quantumqtt §10.4)
-        self.entered = False
-        """Whether it is counted among its tenant's connections."""
         self.passes_full = False
         """Whether its next publish goes on although a queue is full: it waited long enough."""
         self._incomplete = (0, 0)
         """How many reads brought whole packets, and since when none did while one is not whole."""
         self._is_large = False  # a large packet is on its way, or waits for that
         self._awaits_suback = False  # a PUBLISH of it waits for the answer to a SUBSCRIBE
-        self._holds = 0  # for how many reasons it is not read
-        self._is_paused = False
 
     # What the listener calls.
 
     def opened(self, wire: Wire, peer: Peer) -> None:
         self.wire, self.peer = wire, peer
-        self.last_seen_ms = self.service.tick_ms
+        self.last_seen_ms = self.node.tick_ms
         assert self._entrance is not None
         self._entrance.deadline_ms = self.last_seen_ms + self.limits.connect_wait_ms
         self._connect_deadline_ms = self._entrance.deadline_ms
-        self.service.joined(self)
+        self.node.joined(self)
 
     @guarded(PLACE)
     def received(self, data: bytes) -> None:
-        self.last_seen_ms = self.service.tick_ms
+        self.last_seen_ms = self.node.tick_ms
         if self._resumed is not None:
             self._resumed.late += data
         elif self.phase is Phase.LIVE:
             self.home.bytes_in += len(data)
             self.reader.receive(data)
-            self._pull()
+            self.pull()
             if self._is_large or self.reader.awaited_bytes > LARGE_BYTES:
                 self._note_large()
         elif self._relay is not None:
@@ -169,27 +141,17 @@ class Connection(SessionClient):
         assert self._entrance is not None
         self._entrance.arrived(client_id)
 
-    def accept_terms(self, terms: Terms) -> None:
-        """Keep to what was agreed on."""
-        self.terms = terms
-        self.expiry_seconds = terms.expiry_seconds
-        self._keep_alive_ms = int(terms.keep_alive_seconds * 1000 * _GRACE)
+    def attach_to(self, sessions: PartitionSessions[TenantClient]) -> None:
+        sessions.connections[self.client_id] = self
 
-    def draw_permit(self) -> Permit:
-        """Go on under the rules that the tenant has now."""
-        self._permit = Permit(self, self.home)
-        self.withholds = self._permit.withholds
-        return self._permit
-
-    def believe(self, verdict: Accepted) -> None:
-        """Note for how long the client is who it says it is."""
-        self._ends_ms = _NEVER_MS if verdict.ends_ms is None else verdict.ends_ms
-        self._auth_epoch = verdict.auth_epoch
-
-    def become_relayed(  # a relay is all of these
-        self, prg: Prg, node: int, assigned: bytes, data: bytes, memory: RelayMemory | None
+    def become_relayed(
+        self,
+        prg: PartitionLeader,
+        node: int,
+        assigned: bytes,
+        data: bytes,
+        memory: RelayMemory | None,
     ) -> None:
-        """Let another node serve the client; `data` is all that it sent."""
         assert self.wire is not None and self.peer is not None
         self.phase = Phase.RELAYED
         self._entrance = self._permit = None
@@ -197,9 +159,11 @@ class Connection(SessionClient):
             self._holds, self._is_paused = 0, False
             self.wire.resume_reading()
         deadline_ms = self._connect_deadline_ms
-        self._relay = self.service.open_relay(self.wire, self.peer, prg, node, assigned, data)
+        self._relay = self.node.host.open_relay(self.wire, self.peer, prg, node, assigned, data)
         self._relay.route_again = lambda early: self._route_again(early, deadline_ms)
-        self._relay.memory, self._relay.resume = memory, self._resume
+        self._relay.memory = memory
+        if memory is not None:
+            self._relay.resume = lambda: self._resume(memory)
 
     def _route_again(self, early: bytes, deadline_ms: int) -> None:
         """Find the session's partition anew: the node that was asked gave no answer."""
@@ -221,17 +185,17 @@ class Connection(SessionClient):
             wire = wire.wire
         self.wire = self._resumed = ResumedWire(wire, memory, self._on_resumed)
         patience_ms = min(self._keep_alive_ms or RESUME_MS_MAX, RESUME_MS_MAX)
-        self._connect_deadline_ms = self.service.tick_ms + patience_ms
+        self._connect_deadline_ms = self.node.tick_ms + patience_ms
         self.reader = PacketReader(self.limits.packet_bytes_max, self.limits.connect_bytes_max)
         self.phase = Phase.NEW
-        self.service.resume_later(self)
+        self.node.resume_later(self)
 
     def is_led(self, now_ms: int) -> bool:
         """Say whether one that is to be resumed has somebody to ask, or no time to wait for it."""
-        prg = self.home.session_prg(self.client_id)
-        node = prg.leader_node
-        has_way = node is not None and self.service.reaches(node)
-        return has_way or prg.serves(self.client_id) or now_ms >= self._connect_deadline_ms
+        sessions = self.home.of_client(self.client_id)
+        node = sessions.leader.leader_node
+        has_way = node is not None and self.node.host.reaches(node)
+        return has_way or sessions.serves(self.client_id) or now_ms >= self._connect_deadline_ms
 
     def resume(self) -> None:
         """Ask for the session where it is led now."""
@@ -240,36 +204,34 @@ class Connection(SessionClient):
 
     def _on_resumed(self) -> None:
         """Say what had no answer, when whoever answered has let the client in."""
-        self.service.soon(self._say_again)
+        self.node.soon(self._say_again)
 
     @guarded(PLACE)
     def _say_again(self) -> None:
         resumed, self._resumed = self._resumed, None
         if resumed is not None and self.phase is not Phase.CLOSED:
-            self.service.meters.resumed += 1
+            self.node.meters.resumed += 1
             said = resumed.go_on()
             if said:
                 self.received(said)
 
     def become_live(self, connack: Connack) -> None:
-        """Say that the session is there, and go on with what the client already sent."""
         entrance, self._entrance = self._entrance, None
         if entrance is not None and entrance.trace is not None:
             entrance.trace.finish(self.home.name)
         self.phase = Phase.LIVE
-        self._note_audit("ClientConnected", "Resumed" if connack.session_present else "Done")
+        self.note_audit("ClientConnected", "Resumed" if connack.session_present else "Done")
         self.send(connack)
         self._end_forbidden()
         if self._holds:
             self.let_go()
         elif self.reader.buffered_bytes and self.phase is Phase.LIVE:
-            self._pull()
+            self.pull()
 
     # What comes in.
 
     @guarded(PLACE)
-    def _pull(self) -> None:
-        """Take the whole packets that are here, as far as they belong into this turn."""
+    def pull(self) -> None:
         reader, share = self.reader, self.home.share
         try:
             while self.phase is Phase.LIVE and not self._holds:
@@ -289,12 +251,12 @@ class Connection(SessionClient):
                 if self.home.full.is_any:
                     rows, end = self.home.full.open_rows(self, buffer, rows, end)
                 reader.consume(end)
-                if self.service.traces is not None:
-                    rows = self.service.traces.choose(buffer, rows)
+                if self.node.traces is not None:
+                    rows = self.node.traces.choose(buffer, rows)
                 if self.permit.gate is None:
                     self._talk_on().on_rows(buffer, rows)
                 else:
-                    self.permit.on_rows(self._talk_on(), buffer, rows)
+                    self._talk_on().on_counted_rows(buffer, rows)
                 if share is not None:
                     share.bring(cost)
                     if cost >= part and reader.buffered_bytes:
@@ -312,10 +274,10 @@ class Connection(SessionClient):
         super().suback_left()
         if self._awaits_suback and not self._subacks_due:
             self._awaits_suback = False
-            self.service.soon(self.let_go)
+            self.node.soon(self.let_go)
 
     def _open_rows(
-        self, prg: Prg, buffer: bytes, rows: list[Row], end: int
+        self, prg: PartitionLeader, buffer: bytes, rows: list[Row], end: int
     ) -> tuple[list[Row], int]:
         """Cut off what is closed now, with all behind it: it waits unread until it is open."""
         for number, row in enumerate(rows):
@@ -333,13 +295,13 @@ class Connection(SessionClient):
 
     def _note_large(self) -> None:
         """Be counted while a large packet comes; there may be no room for it now."""
-        size, large = self.reader.awaited_bytes, self.service.large
+        size, large = self.reader.awaited_bytes, self.node.large
         if self.phase is Phase.LIVE and size > LARGE_BYTES:
             self._is_large = True
-            large.begin(self, size, self.service.tick_ms)
+            large.begin(self, size, self.node.tick_ms)
         elif self._is_large:
             self._is_large = False
-            large.end(self, self.service.tick_ms)
+            large.end(self, self.node.tick_ms)
 
     @property
     def block_ms_max(self) -> int | None:
@@ -348,32 +310,7 @@ class Connection(SessionClient):
             return self.limits.block_ms_max
         return self._keep_alive_ms or None
 
-    @property
-    def is_held(self) -> bool:
-        """Whether it is left unread, for whatever reason."""
-        return self._holds > 0
-
-    def hold(self) -> None:
-        """Stop reading; each call needs its `let_go`."""
-        self._holds += 1
-        if not self._is_paused and self.wire is not None:
-            self._is_paused = True
-            self.wire.pause_reading()
-
-    def let_go(self) -> None:
-        """Read again, once nothing else holds it."""
-        self._holds -= 1
-        if self._holds or self.phase is not Phase.LIVE:
-            return
-        self.last_seen_ms = self.service.tick_ms  # its silence was ours
-        if self.reader.buffered_bytes:
-            self._pull()
-        if not self._holds and self.wire is not None:
-            self._is_paused = False
-            self.wire.resume_reading()
-
     def on_auth(self, packet: Auth) -> None:
-        """Let a client that is let in prove again who it is."""
         talk = self.talk
         if talk is None:  # [MQTT-4.12.0-6]
             why = "AUTH without an authentication method"
@@ -424,30 +361,19 @@ class Connection(SessionClient):
         return 0 if self._conversation is None else self._conversation.inbound.unanswered
 
     @guarded(PLACE)
-    def release_answers(self) -> None:
-        """Let the answers to publishes leave whose turn it is."""
+    def batch_finished(self) -> None:
         if self._conversation is not None and self.phase is Phase.LIVE:
             self._conversation.inbound.release_answers()
 
-    def answer_pubrec(self, packet_id: int, reason: int) -> None:
-        """A QoS 2 publish of a session in the log is where it belongs, or was refused."""
+    def answer_pubrec(self, packet_id: int, refusal: RefusalReason | None) -> None:
         if self.phase is Phase.LIVE:
-            self._talk_on().inbound.on_pubrec(packet_id, reason)
+            self._talk_on().inbound.on_pubrec(packet_id, refusal)
+
+    def full_queue(self, sessions: PartitionSessions[Any], session: bytes) -> None:
+        """Tell people that this client waits for a session's queue."""
+        self.node.host.tell_full(sessions.leader, session)
 
     # Under which rules.
-
-    @property
-    def permit(self) -> Permit:
-        """What the client may do."""
-        assert self._permit is not None
-        return self._permit
-
-    def disbelief(self, *, awaits_token: bool = False) -> str | None:
-        """Say why the client is not its tenant's; None: it is."""
-        home = self.home
-        assert self.peer is not None
-        shared = home.guard.is_shared
-        return disbelief(self.peer, home.name, shared=shared, awaits_token=awaits_token)
 
     @guarded(PLACE)
     def policy_changed(self) -> None:
@@ -464,7 +390,7 @@ class Connection(SessionClient):
         self._end_forbidden()
 
     @guarded(PLACE)
-    def ring_grew(self, fresh: list[Prg]) -> None:
+    def ring_grew(self, fresh: list[PartitionLeader]) -> None:
         """Topics may have other owners from now on, these partitions too."""
         if self._permit is not None:
             self._permit.owners.clear()
@@ -484,29 +410,6 @@ class Connection(SessionClient):
             command = UnsubscribeCommand(prg.now_ms(), self.client_id, self.epoch, forbidden)
             self.command(encode_command(command), lambda _reply: None)
 
-    def note_refused(self, what: str, why: str, about: bytes = b"") -> None:
-        """Tell the audit log what this client may not."""
-        target = about.decode(errors="replace")
-        who, tenant = self._named()
-        self.service.note_refused(what, who=who, why=why, target=target, tenant=tenant)
-
-    def _note_audit(self, what: str, why: str) -> None:
-        who, _ = self._named()
-        self.service.note_client(what, why, who, self.home)
-
-    def count_fault(self, fault: PeerFault) -> None:
-        """Count what is wrong with what the client sent, and tell the audit log whose it was."""
-        self.service.count_fault(fault, *self._named())
-        if self.tenant is not None:
-            self.tenant.count_fault(fault)
-
-    def _named(self) -> tuple[str, str]:
-        """Return who the client is, as far as that is known, and its tenant."""
-        if self.tenant is None:
-            return "" if self.peer is None else self.peer.address, ""
-        client = self.client_id.decode(errors="replace")
-        return f"{self.identity or '-'} {client}", self.tenant.name
-
     # Ends.
 
     @guarded(PLACE)
@@ -516,9 +419,9 @@ class Connection(SessionClient):
             self.check_behind()
         if self._entrance is not None and self._entrance.check_time(now_ms):
             return
-        if self._ends_ms != _NEVER_MS and self.now_ms() >= self._ends_ms:
+        if self._ends_ms != NEVER_MS and self.now_ms() >= self._ends_ms:
             self.expelled("its token has ended")
-        elif self._auth_epoch is not None and self._auth_epoch < self.home.auth_epoch:
+        elif self._auth_epoch is not None and self._auth_epoch < self.home.tenant.auth_epoch:
             self.note_refused("TOKEN_EPOCH_OLD", "the tenant asks for newer tokens")
             self.expelled("the tenant asks for newer tokens")
         elif (self.identity or "").startswith(IDENTITY_PREFIX) and not self._is_user():
@@ -536,7 +439,7 @@ class Connection(SessionClient):
 
     def _is_user(self) -> bool:
         """Say whether the user that a password named is still one, as this node knows."""
-        passwords = self.service.passwords
+        passwords = self.node.passwords
         return passwords.words is None or passwords.is_user(self.home.name, self.identity or "")
 
     def _check_whole(self, now_ms: int) -> None:
@@ -572,7 +475,8 @@ class Connection(SessionClient):
     @guarded(PLACE)
     def partition_moved(self, why: str) -> None:
         """The partition is led elsewhere: the client finds its session there (C10)."""
-        prg, self.epoch, self.prg = self.prg, 0, None
+        prg, self.epoch = self.prg, 0
+        self.join(None)
         if self._entrance is not None and self._entrance.connect is not None:
             self.operations = 0  # what was on its way into that log is not heard of any more
             self._entrance.route_again(why)
@@ -583,12 +487,11 @@ class Connection(SessionClient):
             return
         reference = None
         if prg is not None and self.peer is not None:
-            reference = self.service.reference(prg.leader_node, self.peer.transport)
+            reference = self.node.host.reference(prg.leader_node, self.peer.transport)
         self.disconnect(ReasonCode.SERVER_MOVED, why, reference)
 
     def give_back(self, why: str) -> None:
-        """Leave a client without an answer to the node that it came by: it asks elsewhere."""
-        self.service.note_end(self.client_id, why)
+        self.node.host.note_end(self.client_id, why)
         wire, self.wire = self.wire, None
         if isinstance(wire, RelayExit):
             wire.give_back()
@@ -610,14 +513,14 @@ class Connection(SessionClient):
             return
         if self.phase is Phase.LIVE:
             left = "Goodbye" if self.gracefully else "BrokenByUs" if self.by_us else "Lost"
-            self._note_audit("ClientDisconnected", left)
+            self.note_audit("ClientDisconnected", left)
         self.phase = Phase.CLOSED
         self._entrance = None
-        self.service.left(self)
+        self.node.left(self)
         if self._is_large:
             self._note_large()
         if self.tenant is not None:
             self.note_queued(0)
             if self.entered:
-                self.tenant.guard.leave(self.service.tick_ms)
+                self.tenant.guard.leave(self.node.tick_ms)
         self.end_session()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from quantum.broker import PUBREC, Delivery, Message, Outbound
 from quantum.broker.receiving import REFUSED
@@ -11,12 +11,13 @@ from quantum.broker.types import PacketId
 from quantum.protocols.mqtt.codec.hot import PUBREL, encode_ack
 from quantum.protocols.mqtt.codec.primitives import encode_variable
 from quantum.protocols.mqtt.session.delivery import Outgoing, property_block
+from quantum.protocols.mqtt.session.limits import MqttLimits
+from quantum.protocols.mqtt.session.mqtt_node import MqttNode
 from quantum.protocols.mqtt.session.slowing import SLOW_BYTES_MAX
+from quantum.protocols.mqtt.session.tenant_sessions import TenantSessions
+from quantum.protocols.mqtt.session.terms import Terms
+from quantum.tenancy import ClientAccess
 from quantum.tenancy.credits import RECALCULATE_EVERY_MS, WHOLE, InFlightSlots, Load
-
-if TYPE_CHECKING:
-    from quantum.protocols.mqtt.session.session_client import SessionClient
-    from quantum.protocols.mqtt.session.terms import Terms
 
 UPPER_HALF: Final = 0x8000
 """Packet ids from here on are this connection's; the machine's are below."""
@@ -35,6 +36,31 @@ class OutwardSight(NamedTuple):
     waiting: int
     queued_bytes: int
     is_full: bool
+
+
+class Receiver(Protocol):
+    """The client that messages are for."""
+
+    node: MqttNode
+    client_id: bytes
+    is_v5: bool
+    last_seen_ms: int
+    withholds: ClientAccess | None
+
+    @property
+    def home(self) -> TenantSessions: ...
+    @property
+    def limits(self) -> MqttLimits: ...
+    @property
+    def writable(self) -> bool: ...
+    def now_ms(self) -> int: ...
+    def stage(self, data: bytes) -> None: ...
+    def delivery_pieces(self) -> list[bytes]: ...
+    def acknowledge(self, kind: int, packet_id: int) -> None: ...
+    def kept_utilization(self) -> int: ...
+    def note_queued(self, queued_bytes: int) -> None: ...
+    def slow_down(self, publisher: bytes) -> None: ...
+    def count_dropped(self) -> None: ...
 
 
 class Outward:
@@ -60,14 +86,14 @@ class Outward:
         "_traces",
     )
 
-    def __init__(self, connection: SessionClient, terms: Terms) -> None:
+    def __init__(self, connection: Receiver, terms: Terms) -> None:
         self._connection = connection
         self._has_room = False  # exchanges ended since the slots were filled last
         self._aliases_max = terms.aliases_max
         self._packet_max = terms.packet_bytes_max  # 0: no limit
         self._aliases: dict[bytes, int] = {}
-        self._sent = connection.service.meters.publishes_out
-        self._traces = connection.service.traces
+        self._sent = connection.node.meters.publishes_out
+        self._traces = connection.node.traces
         self._slots = InFlightSlots(terms.receive_maximum, connection.limits.in_flight_max)
         self._recalculated_ms = connection.last_seen_ms
         self._kept: set[int] = set()
@@ -230,7 +256,7 @@ class Outward:
             shared = outgoing.with_properties(connection.now_ms())
             shared.append_to(connection.delivery_pieces(), first, packet_id)
         if self._traces is not None and outgoing.message.properties:
-            self._traces.delivered(connection, outgoing.message)
+            self._traces.delivered(outgoing.message, connection.client_id, connection.home.name)
 
     def _encode_own(
         self, message: Message, first: int, packet_id: int, identifiers: tuple[int, ...]
@@ -276,7 +302,7 @@ class Outward:
                 self._connection.acknowledge(REFUSED, packet_id)
 
 
-def answer_stray_pubrec(connection: SessionClient, packet_id: int) -> None:
+def answer_stray_pubrec(connection: Receiver, packet_id: int) -> None:
     """Let a client go on that has a message we know nothing of."""
     connection.stage(encode_ack(PUBREL, packet_id))
 

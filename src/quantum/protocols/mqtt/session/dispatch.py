@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from quantum.broker import PUBACK, PUBCOMP, PUBREC, Subscribed
 from quantum.broker.reasons import QUOTA_EXHAUSTED
 from quantum.broker.receiving import REFUSED
+from quantum.partition.leader import PartitionLeader
 from quantum.protocols.mqtt.codec import (
     Auth,
     Direction,
@@ -37,12 +38,10 @@ from quantum.protocols.mqtt.codec.hot import SLOW, Row
 from quantum.protocols.mqtt.session.deliver_out import UPPER_HALF, answer_stray_pubrec
 from quantum.protocols.mqtt.session.delivery import Outgoing, system_message
 from quantum.protocols.mqtt.session.filter_parts import FilterParts
+from quantum.protocols.mqtt.session.permit import is_publish
 from quantum.protocols.mqtt.session.publish_in import Inbound, qos_1_record
+from quantum.protocols.mqtt.session.session_client import SessionClient
 from quantum.protocols.mqtt.session.subscribing import SubscribePlan, plan_unsubscribe
-
-if TYPE_CHECKING:
-    from quantum.partition.leader import Prg
-    from quantum.protocols.mqtt.session.connection import Connection
 
 _PINGRESP: Final = b"\xd0\x00"
 _QOS_1: Final = frozenset({0x32, 0x33, 0x3A, 0x3B})
@@ -53,12 +52,12 @@ class Conversation:
 
     __slots__ = ("_connection", "inbound")
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: SessionClient) -> None:
         self._connection = connection
         self.inbound = Inbound(connection)
 
     def on_rows(self, buffer: bytes, rows: list[Row]) -> None:
-        """Take packets in order; QoS 1 publishes for one partition become one run, and so do
+        """Take packets in order; QoS 1 publishes for one partition become one batch, and so do
         PUBACKs. The slots that exchanges leave free are filled once, not after each.
         """
         connection, inbound = self._connection, self.inbound
@@ -66,16 +65,16 @@ class Conversation:
         records: list[bytes] = []
         packet_ids: list[int] = []
         topics: list[bytes] = []
-        run_owner: Prg | None = None
+        batch_owner: PartitionLeader | None = None
         pubacks: list[int] = []
         for first, packet_id, start, topic_at, topic_end, payload_at, end in rows:
             if first in _QOS_1:
                 topic = buffer[topic_at:topic_end]
                 owner = owners.get(topic) or inbound.owner_of(topic)
-                if owner is not run_owner and run_owner is not None:
-                    inbound.add_run(run_owner, records, packet_ids, topics)
+                if owner is not batch_owner and batch_owner is not None:
+                    inbound.add_batch(batch_owner, records, packet_ids, topics)
                     records, packet_ids, topics = [], [], []
-                run_owner = owner
+                batch_owner = owner
                 if owner is None:
                     inbound.refuse_topic(topic, 1, packet_id)
                     continue
@@ -84,9 +83,9 @@ class Conversation:
                 packet_ids.append(packet_id)
                 topics.append(topic)
                 continue
-            if run_owner is not None:
-                inbound.add_run(run_owner, records, packet_ids, topics)
-                records, packet_ids, topics, run_owner = [], [], [], None
+            if batch_owner is not None:
+                inbound.add_batch(batch_owner, records, packet_ids, topics)
+                records, packet_ids, topics, batch_owner = [], [], [], None
             if first == PUBACK_BYTE:
                 pubacks.append(packet_id)
                 continue
@@ -102,12 +101,39 @@ class Conversation:
                 self._on_plain_publish(first, packet_id, topic, payload)
             if not connection.is_live:
                 return
-        if run_owner is not None:
-            inbound.add_run(run_owner, records, packet_ids, topics)
+        if batch_owner is not None:
+            inbound.add_batch(batch_owner, records, packet_ids, topics)
         if pubacks:
             self._on_pubacks(pubacks)
         if connection.outward is not None:
             connection.outward.use_room()
+
+    def on_counted_rows(self, buffer: bytes, rows: list[Row]) -> None:
+        """Take packets of a client whose publishes are counted; too many are refused."""
+        connection = self._connection
+        admitted = connection.permit.admit(buffer, rows)
+        if admitted.is_whole:
+            self.on_rows(buffer, rows)
+            return
+        for row in rows:
+            if not connection.is_live:
+                return
+            if is_publish(buffer, row) and (admitted.refuses_all or buffer[row[2]] & 1):
+                self._refuse_row(buffer, row)
+            else:
+                self.on_rows(buffer, [row])
+
+    def _refuse_row(self, buffer: bytes, row: Row) -> None:
+        """Answer a publish with Quota exceeded; nothing of it is carried out."""
+        first, packet_id, start, _, _, payload_at, end = row
+        reason = ReasonCode.QUOTA_EXCEEDED
+        if first != SLOW:
+            self.inbound.refuse((first & 6) >> 1, packet_id, reason)
+            return
+        version, body = self._connection.version, buffer[payload_at:end]
+        packet = decode_packet(buffer[start], body, version, direction=Direction.TO_SERVER)
+        assert isinstance(packet, Publish)
+        self.inbound.refuse_publish(packet, reason)
 
     def _on_plain_publish(self, first: int, packet_id: int, topic: bytes, payload: bytes) -> None:
         """Take a QoS 0 or QoS 2 publish without properties."""

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from quantum.broker import Subscribed
-
-if TYPE_CHECKING:
-    from quantum.protocols.mqtt.session.connection import Connection
-    from quantum.protocols.mqtt.session.subscribing import MakeCommand
+from quantum.protocols.mqtt.session.session_client import SessionClient
+from quantum.protocols.mqtt.session.subscribing import MakeCommand
 
 _decode_subscribed = msgspec.msgpack.Decoder(Subscribed).decode
 
@@ -29,7 +26,7 @@ class FilterParts:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: SessionClient,
         commands: list[MakeCommand],
         then: Callable[[Subscribed | None], None],
     ) -> None:
@@ -60,7 +57,7 @@ class FilterParts:
     def _let_go(self) -> None:
         if self._holds:
             self._holds = False
-            self._connection.service.soon(self._connection.let_go)
+            self._connection.node.soon(self._connection.let_go)
 
     def _applied(self, reply: bytes | None) -> None:
         connection = self._connection

@@ -10,22 +10,39 @@ What was logged before the queue was full, and finds it full, is refused by the 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
+from quantum.mesh.tenant import Tenant
 from quantum.protocols.mqtt.codec.hot import SLOW, Row
-from quantum.protocols.mqtt.session.slowing import only_publishes
+from quantum.protocols.mqtt.session.partition_sessions import PartitionSessions
+from quantum.protocols.mqtt.session.slowing import Publisher, only_publishes
 
-if TYPE_CHECKING:
-    from quantum.node.tenant import Tenant
-    from quantum.partition.leader import Prg
-    from quantum.protocols.mqtt.session.connection import Connection
+
+class BlockedPublisher(Publisher, Protocol):
+    """A publisher that may have to wait for a full queue."""
+
+    passes_full: bool
+
+    @property
+    def block_ms_max(self) -> int | None: ...
+    @property
+    def is_live(self) -> bool: ...
+    def full_queue(self, sessions: PartitionSessions[Any], session: bytes) -> None:
+        """Tell people that this client waits for a session's queue."""
+
+
+class Sessions(Protocol):
+    """A tenant's sessions on this node."""
+
+    tenant: Tenant
+    sessions: list[PartitionSessions[Any]]
 
 
 @dataclass(slots=True)
 class _Waits:
     """A publisher that is left unread."""
 
-    prg: Prg
+    sessions: PartitionSessions[Any]
     session: bytes
     since_ms: int
 
@@ -33,12 +50,12 @@ class _Waits:
 class FullQueues:
     """The full sessions of one tenant, as far as this node's replicas know, and who waits."""
 
-    __slots__ = ("_crowded", "_tenant", "_waiting", "told")
+    __slots__ = ("_crowded", "_home", "_waiting", "told")
 
-    def __init__(self, tenant: Tenant) -> None:
-        self._tenant = tenant
-        self._crowded: list[Prg] = []
-        self._waiting: dict[Connection, _Waits] = {}
+    def __init__(self, home: Sessions) -> None:
+        self._home = home
+        self._crowded: list[PartitionSessions[Any]] = []
+        self._waiting: dict[BlockedPublisher, _Waits] = {}
         self.told: dict[bytes, None] = {}
         """Sessions that hold publishers up, and of which somebody was told."""
 
@@ -47,18 +64,18 @@ class FullQueues:
         """Whether some session is full: only then a publish has to be looked at."""
         return bool(self._crowded)
 
-    def holder(self, topic: bytes) -> tuple[Prg, bytes] | None:
+    def holder(self, topic: bytes) -> tuple[PartitionSessions[Any], bytes] | None:
         """Name the session without room that a topic's messages are for; None: there is none."""
-        for prg in self._crowded:
-            routes = prg.broker.state.routes
+        for sessions in self._crowded:
+            routes = sessions.leader.broker.state.routes
             if routes.full:
                 for target in routes.route(topic).kept:
                     if target.client_id in routes.full:
-                        return prg, target.client_id
+                        return sessions, target.client_id
         return None
 
     def open_rows(
-        self, connection: Connection, buffer: bytes, rows: list[Row], end: int
+        self, connection: BlockedPublisher, buffer: bytes, rows: list[Row], end: int
     ) -> tuple[list[Row], int]:
         """Cut off the first publish that must wait, with all behind it: it stays unread."""
         for number, row in enumerate(rows):
@@ -72,21 +89,25 @@ class FullQueues:
                 return rows[:number], row[2]
         return rows, end
 
-    def _may_wait(self, connection: Connection, prg: Prg, session: bytes) -> bool:
+    def _may_wait(
+        self, connection: BlockedPublisher, sessions: PartitionSessions[Any], session: bytes
+    ) -> bool:
         """Two that read and publish must not wait for each other, nor one for itself."""
-        is_away = prg.leading and session not in prg.connections
+        is_away = sessions.leader.leading and session not in sessions.connections
         return session != connection.client_id and (is_away or only_publishes(connection))
 
-    def _wait(self, connection: Connection, prg: Prg, session: bytes) -> None:
+    def _wait(
+        self, connection: BlockedPublisher, sessions: PartitionSessions[Any], session: bytes
+    ) -> None:
         if connection in self._waiting:
             return
-        self._waiting[connection] = _Waits(prg, session, connection.service.tick_ms)
+        self._waiting[connection] = _Waits(sessions, session, self._home.tenant.tick_ms)
         connection.hold()
         if session not in self.told:
             self.told[session] = None
-            connection.service.tell_full(prg, session)
+            connection.full_queue(sessions, session)
 
-    def held_up_by(self, connection: Connection) -> bytes | None:
+    def held_up_by(self, connection: BlockedPublisher) -> bytes | None:
         """Name the session that a publisher waits for."""
         waits = self._waiting.get(connection)
         return None if waits is None else waits.session
@@ -96,9 +117,10 @@ class FullQueues:
 
     def on_tick(self, now_ms: int) -> None:
         """Look which sessions are full; read on who has room, or has waited long enough."""
-        self._crowded = [prg for prg in self._tenant.prgs if prg.broker.state.routes.full]
+        sessions = self._home.sessions
+        self._crowded = [each for each in sessions if each.leader.broker.state.routes.full]
         for connection, waits in list(self._waiting.items()):
-            is_full = waits.session in waits.prg.broker.state.routes.full
+            is_full = waits.session in waits.sessions.leader.broker.state.routes.full
             patient_ms = connection.block_ms_max
             is_late = patient_ms is not None and now_ms - waits.since_ms > patient_ms
             if connection.is_live and is_full and not is_late:

@@ -6,13 +6,13 @@ An entrance lives until the connection is live, relayed or closed; a live connec
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from quantum.broker import Attach, Attached, encode_command
-from quantum.mesh.relay_memory import RelayMemory
 from quantum.partition.gate import Operation
+from quantum.partition.leader import PartitionLeader
 from quantum.protocols.mqtt.codec import (
     NO_PROPERTIES,
     Auth,
@@ -33,7 +33,11 @@ from quantum.protocols.mqtt.codec import (
 from quantum.protocols.mqtt.codec.primitives import encode_variable
 from quantum.protocols.mqtt.session.authentication import Accepted, Challenge, Talk, Verdict, Who
 from quantum.protocols.mqtt.session.large_packets import LARGE_BYTES
+from quantum.protocols.mqtt.session.partition_sessions import PartitionSessions
 from quantum.protocols.mqtt.session.phase import Phase
+from quantum.protocols.mqtt.session.relay_memory import RelayMemory
+from quantum.protocols.mqtt.session.session_client import SessionClient
+from quantum.protocols.mqtt.session.tenant_sessions import TenantClient
 from quantum.protocols.mqtt.session.terms import (
     agree,
     announce,
@@ -41,16 +45,12 @@ from quantum.protocols.mqtt.session.terms import (
     refuse_will,
     will_spec,
 )
+from quantum.protocols.mqtt.session.traces import ConnectTrace
 from quantum.tenancy import Rate
 from quantum.tenancy import Verdict as TenantVerdict
 from quantum.tenants.binding import UNDER_TLS
 from quantum.tenants.passwords import IDENTITY_PREFIX
 from quantum.tenants.policy import identity_digest
-
-if TYPE_CHECKING:
-    from quantum.node.traces import ConnectTrace
-    from quantum.partition.leader import Prg
-    from quantum.protocols.mqtt.session.connection import Connection
 
 _V5: Final = ProtocolVersion.V5
 _AUTHENTICATION: Final = frozenset(
@@ -69,7 +69,7 @@ class Entrance:
 
     __slots__ = ("_arrived", "_closed", "_connection", "_early", "connect", "deadline_ms", "trace")
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: SessionClient) -> None:
         self._connection = connection
         self.connect: Connect | None = None
         """The CONNECT that is to be answered, as soon as it is here."""
@@ -115,7 +115,7 @@ class Entrance:
     def refuse(self, reason: ReasonCode, why: str) -> None:
         """Answer CONNECT with a refusal ([MQTT-3.2.2-7])."""
         connection = self._connection
-        connection.service.meters.refuse("CONNECT", reason)
+        connection.node.meters.refuse("CONNECT", reason)
         if self.trace is not None:
             tenant = "" if connection.tenant is None else connection.tenant.name
             self.trace.finish(tenant, f"0x{reason:02x}")
@@ -172,18 +172,18 @@ class Entrance:
         if connect.will is not None and is_bridge_state(connect.will.topic):
             connect = replace(connect, will=None)
         self.connect = connect
-        if connection.service.traces is not None:
-            self.trace = connection.service.traces.begin_connect(connect)
+        if connection.node.traces is not None:
+            self.trace = connection.node.traces.begin_connect(connect)
         connection.speak(connect.version)
         connection.accept_terms(agree(connect, connection.limits))
         assert connection.peer is not None
-        tenant = connection.service.tenants.get(connection.peer.tenant)
+        tenant = connection.node.tenants.get(connection.peer.tenant)
         if tenant is None:
             self.refuse(ReasonCode.NOT_AUTHORIZED, "no such tenant")
             return
         connection.tenant = tenant
-        if tenant.shut:
-            self.refuse(ReasonCode.BANNED, tenant.shut)
+        if tenant.tenant.shut:
+            self.refuse(ReasonCode.BANNED, tenant.tenant.shut)
         elif self._check_connect(connect):
             if self._has_password(connect):
                 self._ask_password(connect)
@@ -201,7 +201,7 @@ class Entrance:
             self.refuse(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "no client id")
             return False
         elif not connection.client_id:
-            connection.client_id = connection.service.draw_client_id()
+            connection.client_id = connection.node.draw_client_id()
         reason = self._refuse_will(connect.will) if connect.will is not None else None
         if reason is not None:
             self.refuse(reason, "the will is not accepted")
@@ -239,22 +239,23 @@ class Entrance:
         connection = self._connection
         if connection.phase is not Phase.ROUTING or connection.wire is None:
             return
-        home = connection.home
-        prg = home.session_prg(connection.client_id)
+        tenant = connection.home.tenant
+        sessions = connection.home.of_client(connection.client_id)
+        prg = sessions.leader
         node = prg.leader_node
-        if prg.serves(connection.client_id):
+        if sessions.serves(connection.client_id):
             self._closed = self._is_closed(prg)
             if self._closed:
-                home.when_led(prg.number, self._route)
+                tenant.when_led(prg.number, self._route)
                 return
-            connection.prg = prg
-            self._authenticate(prg)
-        elif connection.service.draining and not self._arrived:
+            connection.join(sessions)
+            self._authenticate(sessions)
+        elif connection.node.host.draining and not self._arrived:
             self.refuse(ReasonCode.USE_ANOTHER_SERVER, "this node is being drained")
-        elif node is not None and connection.service.reaches(node) and not self._arrived:
+        elif node is not None and connection.node.host.reaches(node) and not self._arrived:
             self._relay_to(prg, node)
         else:
-            home.when_led(prg.number, self._route)
+            tenant.when_led(prg.number, self._route)
 
     def route_again(self, why: str) -> None:
         """Wait for who leads the session's partition next, within the time that is left (C10)."""
@@ -265,17 +266,17 @@ class Entrance:
         if self._arrived:
             connection.give_back(why)
             return
-        home, prg = connection.home, connection.prg
-        if prg is not None and prg.connections.get(connection.client_id) is connection:
-            del prg.connections[connection.client_id]
-        connection.prg, connection.epoch = None, 0
+        home = connection.home
+        connection.leave_partition()
+        connection.join(None)
+        connection.epoch = 0
         if connection.entered:
             connection.entered = False
-            home.guard.leave(connection.service.tick_ms)
+            home.guard.leave(connection.node.tick_ms)
         connection.phase = Phase.ROUTING
-        home.when_led(home.session_prg(connection.client_id).number, self._route)
+        home.tenant.when_led(home.of_client(connection.client_id).leader.number, self._route)
 
-    def _is_closed(self, prg: Prg) -> str:
+    def _is_closed(self, prg: PartitionLeader) -> str:
         """Say why the partition may let nobody in like this client now (quantumqtt §10.6)."""
         if not prg.closed:
             return ""
@@ -290,7 +291,7 @@ class Entrance:
             operations.append(Operation.AUTHENTICATE)
         return next((prg.closed[each] for each in operations if each in prg.closed), "")
 
-    def _relay_to(self, prg: Prg, node: int) -> None:
+    def _relay_to(self, prg: PartitionLeader, node: int) -> None:
         assert self.connect is not None
         connection = self._connection
         rest = connection.reader.take_all()
@@ -312,7 +313,7 @@ class Entrance:
         connection = self._connection
         if method is None:
             return self._check_named()
-        authenticator = connection.service.authenticators.get(method)
+        authenticator = connection.node.authenticators.get(method)
         if authenticator is None:
             self.refuse(ReasonCode.BAD_AUTHENTICATION_METHOD, "unknown authentication method")
             return False
@@ -331,7 +332,7 @@ class Entrance:
             return True
         if self._has_password(connect):
             return True
-        policy = self._connection.service.passwords.policy
+        policy = self._connection.node.passwords.policy
         if policy.password == "required":  # noqa: S105
             self.refuse(ReasonCode.NOT_AUTHORIZED, "a user name and a password are wanted")
             return False
@@ -343,7 +344,7 @@ class Entrance:
     def _has_password(self, connect: Connect) -> bool:
         """Say whether the client's user name is to be looked at: nothing else named it."""
         connection = self._connection
-        passwords, peer = connection.service.passwords, connection.peer
+        passwords, peer = connection.node.passwords, connection.peer
         if self._arrived or peer is None or peer.identity is not None:
             return False
         if connect.user_name is None or connection.talk is not None:
@@ -358,7 +359,7 @@ class Entrance:
         connection = self._connection
         connection.phase = Phase.ROUTING
         name, password = connect.user_name or "", connect.password or b""
-        passwords = connection.service.passwords
+        passwords = connection.node.passwords
         if not passwords.judge(connection.home.name, name, password, self._on_password):
             self.refuse(ReasonCode.SERVER_BUSY, "too many passwords are being checked")
 
@@ -373,12 +374,12 @@ class Entrance:
         elif self._identify(Accepted(identity=f"{IDENTITY_PREFIX}{connect.user_name}")):
             self._route()
 
-    def _authenticate(self, prg: Prg) -> None:
+    def _authenticate(self, sessions: PartitionSessions[TenantClient]) -> None:
         connection, connect = self._connection, self.connect
         assert connect is not None
         talk = connection.talk
         if talk is None:
-            self._attach(prg)
+            self._attach(sessions)
             return
         connection.phase = Phase.AUTHENTICATING
         self._on_verdict(talk, talk.begin(connect))
@@ -410,8 +411,9 @@ class Entrance:
         elif isinstance(verdict, Accepted):
             if not self._identify(verdict):
                 return
-            if connection.prg is not None and connection.prg.serves(connection.client_id):
-                self._attach(connection.prg)
+            sessions = connection.sessions
+            if sessions is not None and sessions.serves(connection.client_id):
+                self._attach(sessions)
             else:
                 self.route_again("the session's partition moved")
         else:
@@ -434,15 +436,16 @@ class Entrance:
 
     # The session.
 
-    def _attach(self, prg: Prg) -> None:
+    def _attach(self, sessions: PartitionSessions[TenantClient]) -> None:
         connection, connect = self._connection, self.connect
         assert connect is not None
         client_id = connection.client_id
-        if connection.home.shut:
-            self.refuse(ReasonCode.BANNED, connection.home.shut)
+        shut, prg = connection.home.tenant.shut, sessions.leader
+        if shut:
+            self.refuse(ReasonCode.BANNED, shut)
             return
         connection.phase = Phase.ATTACHING
-        older = prg.connections.get(client_id)
+        older = sessions.connections.get(client_id)
         if older is not None and older.identity not in (None, connection.identity):
             self._refuse_binding()
             return
@@ -450,8 +453,8 @@ class Entrance:
             older.taken_over()
         if not self._enter():
             return
-        prg.connections[client_id] = connection
-        known = client_id in prg.broker.state.sessions or client_id in prg.busy_clients
+        connection.attach_to(sessions)
+        known = client_id in prg.broker.state.sessions or client_id in sessions.busy_clients
         if not known and connection.expiry_seconds == 0 and connect.will is None:
             self._begin(present=False)
             return
@@ -471,7 +474,7 @@ class Entrance:
     def _enter(self) -> bool:
         """Be counted among the tenant's connections, or be refused."""
         connection = self._connection
-        guard, now_ms = connection.home.guard, connection.service.tick_ms
+        guard, now_ms = connection.home.guard, connection.node.tick_ms
         pace = guard.ask(Rate.CONNECTS, 1, now_ms)
         if pace.verdict in (TenantVerdict.REJECT, TenantVerdict.DISCONNECT):
             connection.note_refused("QuotaExceeded", "the rate of connections")

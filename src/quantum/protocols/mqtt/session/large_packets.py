@@ -9,12 +9,10 @@ wait must go: otherwise a few clients that drip could hold everybody up.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
+from quantum.partition.backpressure import Held, Soon
 from quantum.protocols.mqtt.codec import ReasonCode
-
-if TYPE_CHECKING:
-    from quantum.protocols.mqtt.session.connection import Connection
 
 LARGE_BYTES: Final = 128 << 10
 TOTAL_BYTES_MAX: Final = 64 << 20
@@ -28,15 +26,22 @@ def whole_within_ms(size: int) -> int:
     return _WHOLE_MS + size * 1000 // _BYTES_PER_SECOND
 
 
+class LargeSender(Held, Protocol):
+    """A client whose packet is large."""
+
+    def disconnect(self, reason: ReasonCode, why: str) -> None: ...
+
+
 class LargePackets:
     """Who may send one now, and who waits for that."""
 
-    __slots__ = ("_bytes", "_coming", "_waiting", "ended")
+    __slots__ = ("_bytes", "_coming", "_soon", "_waiting", "ended")
 
-    def __init__(self) -> None:
-        self._coming: dict[Connection, tuple[int, int]] = {}
+    def __init__(self, soon: Soon) -> None:
+        self._soon = soon
+        self._coming: dict[LargeSender, tuple[int, int]] = {}
         """Whose packets come, how large they are, and since when."""
-        self._waiting: deque[tuple[Connection, int, int]] = deque()
+        self._waiting: deque[tuple[LargeSender, int, int]] = deque()
         self._bytes = 0
         self.ended = 0
         """How many clients had to go because others waited for them."""
@@ -51,7 +56,7 @@ class LargePackets:
         """How many are left unread until somebody is through."""
         return len(self._waiting)
 
-    def begin(self, connection: Connection, size: int, now_ms: int) -> None:
+    def begin(self, connection: LargeSender, size: int, now_ms: int) -> None:
         """Note that a large packet comes; its connection is held if there are too many."""
         if connection in self._coming or any(each[0] is connection for each in self._waiting):
             return
@@ -61,11 +66,11 @@ class LargePackets:
         else:
             self._admit(connection, size, now_ms)
 
-    def _admit(self, connection: Connection, size: int, now_ms: int) -> None:
+    def _admit(self, connection: LargeSender, size: int, now_ms: int) -> None:
         self._coming[connection] = (size, now_ms)
         self._bytes += size
 
-    def end(self, connection: Connection, now_ms: int) -> None:
+    def end(self, connection: LargeSender, now_ms: int) -> None:
         """Note that a packet is whole, or that its connection is gone: others may go on."""
         if connection in self._coming:
             self._bytes -= self._coming.pop(connection)[0]
@@ -77,7 +82,7 @@ class LargePackets:
                 return
             self._waiting.popleft()
             self._admit(first, size, now_ms)
-            first.service.soon(first.let_go)
+            self._soon(first.let_go)
 
     def on_tick(self, now_ms: int) -> None:
         """Send away who takes too long while somebody waits for it."""

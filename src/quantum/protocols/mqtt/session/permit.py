@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from quantum.protocols.mqtt.codec import (
-    Direction,
-    ProtocolViolation,
-    Publish,
-    ReasonCode,
-    Subscribe,
-    Unsubscribe,
-    decode_packet,
-)
+from quantum.partition.leader import PartitionLeader
+from quantum.protocols.mqtt.codec import ProtocolViolation, ReasonCode, Subscribe, Unsubscribe
 from quantum.protocols.mqtt.codec.hot import SLOW, Row
+from quantum.protocols.mqtt.session.client_wire import ClientWire
 from quantum.protocols.mqtt.session.subscribing import SubscribePlan, plan_subscribe
 from quantum.tenancy import ClientAccess, Decision, Rate, Resource, Verdict
 from quantum.tenants.binding import NO_LIST, needs_list
-from quantum.tenants.policy import PublishGate, is_publish
-
-if TYPE_CHECKING:
-    from quantum.node.tenant import Tenant
-    from quantum.partition.leader import Prg
-    from quantum.protocols.mqtt.session.connection import Connection
-    from quantum.protocols.mqtt.session.dispatch import Conversation
+from quantum.tenants.policy import Admitted, PublishGate
 
 _ALLOWED_TOPICS_MAX: Final = 1_024
 _NOTED_MAX: Final = 64
 _BY_RULES: Final = "the rules of the tenant"
+_PUBLISHES: Final = range(0x30, 0x40)
 _TOO_FAST: Final = "too many subscriptions in a while"
 
 
@@ -41,15 +30,17 @@ class Permit:
 
     __slots__ = ("_access", "_connection", "_noted", "_why", "gate", "owners")
 
-    def __init__(self, connection: Connection, tenant: Tenant) -> None:
-        guard = tenant.guard
+    def __init__(self, connection: ClientWire) -> None:
+        home = connection.home
+        guard = home.guard
         self._connection = connection
         needed = needs_list(connection.peer, shared=guard.is_shared)
         self._access = guard.access(connection.identity, connection.client_id, needs_list=needed)
         self._why = NO_LIST if needed and guard.description.acl is None else _BY_RULES
         self._noted: set[bytes] | None = None  # refusals that were written down
-        self.owners: dict[bytes, Prg] = tenant.owners if self._access is None else {}
-        self.gate: PublishGate | None = guard.gate(connection.service.tick_ms)
+        owners = home.tenant.owners if self._access is None else {}
+        self.owners: dict[bytes, PartitionLeader] = owners
+        self.gate: PublishGate | None = guard.gate(connection.node.tick_ms)
 
     def may_publish(self, topic: bytes) -> bool:
         """Say whether the rules allow it; a will is a publish like any other (§10.2)."""
@@ -72,20 +63,20 @@ class Permit:
             return []
         return [each for each in filters if not access.subscribe(each).allowed]
 
-    def owner(self, topic: bytes) -> Prg | None:
+    def owner(self, topic: bytes) -> PartitionLeader | None:
         """Return who owns a topic; None where the client may not publish to it.
 
         Raises ProtocolViolation where the tenant's policy sends such clients away (C14).
         """
-        home = self._connection.home
+        tenant = self._connection.home.tenant
         if self._access is None:
-            return home.owner(topic)
+            return tenant.owner(topic)
         if not self.may_publish(topic):
             self._refused("PUBLISH_REFUSED", topic)
             return None
         if len(self.owners) >= _ALLOWED_TOPICS_MAX:
             self.owners.clear()
-        owner = self.owners[topic] = home.owner(topic)
+        owner = self.owners[topic] = tenant.owner(topic)
         return owner
 
     def plan_subscribe(self, packet: Subscribe) -> SubscribePlan:
@@ -104,7 +95,7 @@ class Permit:
         )
         for line, refused in zip(packet.subscriptions, plan.refused, strict=True):
             if refused is not None:
-                connection.service.meters.refuse("SUBSCRIBE", refused)
+                connection.node.meters.refuse("SUBSCRIBE", refused)
             if refused is ReasonCode.NOT_AUTHORIZED:
                 self._refused("SUBSCRIBE_REFUSED", line.topic_filter)
             elif refused is ReasonCode.QUOTA_EXCEEDED:
@@ -126,22 +117,22 @@ class Permit:
 
     def _keeps_pace(self, count: int) -> bool:
         """Charge so many filters to the tenant's rate; what is only too early waits afterwards."""
-        home, now_ms = self._connection.home, self._connection.service.tick_ms
+        home, now_ms = self._connection.home, self._connection.node.tick_ms
         pace = home.guard.ask(Rate.SUBSCRIBES, count, now_ms)
         if pace.verdict is Verdict.DISCONNECT:
             raise ProtocolViolation(ReasonCode.QUOTA_EXCEEDED, _TOO_FAST)
         if pace.verdict is Verdict.REJECT:
             return False
         if pace.wait_ms:
-            home.rest(self._connection, now_ms + pace.wait_ms)
+            home.tenant.rest(self._connection, now_ms + pace.wait_ms)
         return True
 
     def _has_room(self, packet: Subscribe) -> bool:
         home, count = self._connection.home, len(packet.subscriptions)
-        now_ms = self._connection.service.tick_ms
+        now_ms = self._connection.node.tick_ms
         if not self._keeps_pace(count):
             return False
-        held = home.subscription_count()
+        held = home.tenant.subscription_count()
         return home.guard.has_room(Resource.SUBSCRIPTION_FILTERS, held, count, now_ms)
 
     def must_wait(self) -> bool:
@@ -153,43 +144,26 @@ class Permit:
             return True
         if gate is None:
             return False
-        now_ms = connection.service.tick_ms
+        now_ms = connection.node.tick_ms
         rest_ms = gate.rest_ms(now_ms)
         if rest_ms:
-            home.rest(connection, now_ms + rest_ms)
+            home.tenant.rest(connection, now_ms + rest_ms)
         return rest_ms > 0
 
-    def on_rows(self, conversation: Conversation, buffer: bytes, rows: list[Row]) -> None:
-        """Take packets of a client whose publishes are counted (quantumqtt §§11.2, 11.3)."""
+    def admit(self, buffer: bytes, rows: list[Row]) -> Admitted:
+        """Decide about packets of a client whose publishes are counted (quantumqtt §§11.2, 11.3).
+
+        Raises ProtocolViolation where the client must go, or cannot be told what is refused.
+        """
         connection, gate = self._connection, self.gate
         assert gate is not None
-        now_ms = connection.service.tick_ms
-        admitted = gate.admit(buffer, rows, connection.home.retained_bytes(), now_ms)
-        if admitted.is_whole:
-            conversation.on_rows(buffer, rows)
-            return
-        self._note("PUBLISH_OVER_QUOTA", b"")
-        if admitted.disconnects or not connection.is_v5:  # before MQTT 5 there are no words for it
-            raise ProtocolViolation(ReasonCode.QUOTA_EXCEEDED, "too many publishes in a while")
-        for row in rows:
-            if not connection.is_live:
-                return
-            if is_publish(buffer, row) and (admitted.refuses_all or buffer[row[2]] & 1):
-                self._refuse_row(conversation, buffer, row)
-            else:
-                conversation.on_rows(buffer, [row])
-
-    def _refuse_row(self, conversation: Conversation, buffer: bytes, row: Row) -> None:
-        """Answer a publish with Quota exceeded; nothing of it is carried out."""
-        first, packet_id, start, _, _, payload_at, end = row
-        inbound, reason = conversation.inbound, ReasonCode.QUOTA_EXCEEDED
-        if first != SLOW:
-            inbound.refuse((first & 6) >> 1, packet_id, reason)
-            return
-        version, body = self._connection.version, buffer[payload_at:end]
-        packet = decode_packet(buffer[start], body, version, direction=Direction.TO_SERVER)
-        assert isinstance(packet, Publish)
-        inbound.refuse_publish(packet, reason)
+        retained_bytes = connection.home.tenant.retained_bytes()
+        admitted = gate.admit(*_weigh(buffer, rows), retained_bytes, connection.node.tick_ms)
+        if not admitted.is_whole:
+            self._note("PUBLISH_OVER_QUOTA", b"")
+            if admitted.disconnects or not connection.is_v5:  # there are no words before MQTT 5
+                raise ProtocolViolation(ReasonCode.QUOTA_EXCEEDED, "too many publishes in a while")
+        return admitted
 
     def _refused(self, what: str, name: bytes) -> None:
         """Write down what the rules refuse, and send the client away if that is the policy."""
@@ -206,3 +180,21 @@ class Permit:
             connection = self._connection
             connection.home.guard.note(what, connection.client_id, connection.identity, name)
             connection.note_refused(what, self._why, name)
+
+
+def is_publish(buffer: bytes, row: Row) -> bool:
+    """Say whether a row is a PUBLISH, of whatever kind."""
+    return (buffer[row[2]] if row[0] == SLOW else row[0]) in _PUBLISHES
+
+
+def _weigh(buffer: bytes, rows: list[Row]) -> tuple[int, int, int]:
+    """Return how many publishes there are, their bytes, and the bytes of those to be retained."""
+    count = size = kept = 0
+    for row in rows:
+        if is_publish(buffer, row):
+            weight = row[6] - row[2]
+            count += 1
+            size += weight
+            if buffer[row[2]] & 1 and row[6] > row[5]:
+                kept += weight
+    return count, size, kept

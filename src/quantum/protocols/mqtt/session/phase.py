@@ -1,12 +1,16 @@
-"""Where one client's connection is."""
+"""Where one client's connection is, and the name of the place for what goes wrong there."""
 
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
+
+PLACE: Final = "mqtt"
+"""Where an error while one client is served is counted."""
 
 
 class Phase(IntEnum):
-    """The way of a connection; all but the last two are the `Entrance`'s."""
+    """The way of a connection; all but the last two are the handshake's."""
 
     NEW = 0  # no CONNECT yet
     ROUTING = 1  # CONNECT is here; who serves it is not known yet

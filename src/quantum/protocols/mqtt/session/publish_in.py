@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from quantum.broker import Message, encode_record
 from quantum.broker.message import BEFORE_V5, BEGINS, FROM_V5, RETAIN, mark_record
-from quantum.node.traces import PublishTrace, TracedRun
-from quantum.partition.batches import ACK_BYTES, Run
+from quantum.partition.batches import PublishBatch
+from quantum.partition.leader import PartitionLeader
+from quantum.partition.reasons import RefusalReason
 from quantum.protocols.mqtt.codec import (
     MalformedPacket,
     ProtocolViolation,
@@ -20,24 +21,23 @@ from quantum.protocols.mqtt.codec import (
 )
 from quantum.protocols.mqtt.codec.hot import PUBACK, PUBCOMP, PUBREC, encode_ack, encode_acks
 from quantum.protocols.mqtt.session.delivery import forwardable
+from quantum.protocols.mqtt.session.session_client import SessionClient
 from quantum.protocols.mqtt.session.terms import is_bridge_state
+from quantum.protocols.mqtt.session.traces import PublishTrace, TracedBatch
 
-if TYPE_CHECKING:
-    from quantum.partition.leader import Prg
-    from quantum.protocols.mqtt.session.connection import Connection
-
+ACK_BYTES: Final = 4
 THROTTLED_MS: Final = 100
 """For how long a publisher is left unread whose tenant stores more than its quota (§11.2)."""
 _RESERVED: Final = b"$"
 
 
 class _Exchange:
-    """A QoS 2 publish that is not released. `run` is None once its PUBREC has left."""
+    """A QoS 2 publish that is not released. `batch` is None once its PUBREC has left."""
 
-    __slots__ = ("fingerprint", "is_released", "repeats", "run")
+    __slots__ = ("batch", "fingerprint", "is_released", "repeats")
 
-    def __init__(self, run: Run | None, payload: bytes = b"") -> None:
-        self.run = run
+    def __init__(self, batch: PublishBatch | None, payload: bytes = b"") -> None:
+        self.batch = batch
         self.fingerprint = hash(payload)  # 65,535 whole payloads would be too much to hold
         self.repeats = 0  # how often the same came again without the DUP flag
         self.is_released = False  # its PUBREL came before its PUBREC had left
@@ -58,57 +58,58 @@ class Inbound:
     )
     # `_open` counts publishes without an answer, `_exchanges` those of QoS 2 without a PUBREL.
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: SessionClient) -> None:
         self._connection = connection
-        self._answers: deque[Run] = deque()
-        self._begun: set[tuple[Prg | None, int]] = set()
+        self._answers: deque[PublishBatch] = deque()
+        self._begun: set[tuple[PartitionLeader | None, int]] = set()
         """Where publishes went, at which QoS: the first one of each is marked as that."""
-        self._logged_0: dict[Prg, Run] = {}
+        self._logged_0: dict[PartitionLeader, PublishBatch] = {}
         """The last QoS 0 publish for each partition that went through its log."""
         self._is_over = False  # a publish was refused, and there are no words for it
         self._open = 0
         self._exchanges: dict[int, _Exchange] = {}
         self._aliases: dict[int, bytes] = {}
 
-    # QoS 1 comes in runs, which the connection collects.
+    # QoS 1 comes in batches, which the connection collects.
 
-    def add_run(
+    def add_batch(
         self,
-        owner: Prg,
+        owner: PartitionLeader,
         records: list[bytes],
         packet_ids: list[int],
         topics: list[bytes],
         trace: PublishTrace | None = None,
     ) -> None:
         """Send QoS 1 publishes into the log, and let their answers wait in order."""
-        self._connection.service.meters.publishes_in[1] += len(records)
-        run = self._new_run(encode_acks(PUBACK, packet_ids), len(records), trace)
+        self._connection.node.meters.publishes_in[1] += len(records)
+        batch = self._new_batch(encode_acks(PUBACK, packet_ids), len(records), trace)
         if self._connection.is_v5 and owner.leading:
-            unwanted = {topic for topic in set(topics) if not owner.is_wanted(topic)}
+            sessions = self._connection.home.sessions[owner.number]
+            unwanted = {topic for topic in set(topics) if not sessions.is_wanted(topic)}
             if unwanted:
-                run.refused = [
+                batch.refused = [
                     (number, ReasonCode.NO_MATCHING_SUBSCRIBERS)
                     for number, topic in enumerate(topics)
                     if topic in unwanted
                 ]
-        self._wait_for(run)
+        self._wait_for(batch)
         if (owner, 1) not in self._begun:
             records[0] = self._begin(owner, 1, records[0])
-        self._log(owner, run, records)
+        self._log(owner, batch, records)
 
-    def _new_run(self, acks: bytes, count: int, trace: PublishTrace | None) -> Run:
+    def _new_batch(self, acks: bytes, count: int, trace: PublishTrace | None) -> PublishBatch:
         if trace is None:
-            return Run(self._connection, acks, count)
-        return TracedRun(self._connection, acks, trace)
+            return PublishBatch(self._connection, acks, count)
+        return TracedBatch(self._connection, acks, trace)
 
-    def _begin(self, owner: Prg | None, qos: int, record: bytes) -> bytes:
+    def _begin(self, owner: PartitionLeader | None, qos: int, record: bytes) -> bytes:
         """Mark the first publish of its way; None: the way of what is logged with its session."""
         if (owner, qos) in self._begun or self._connection.is_v5:
             return record
         self._begun.add((owner, qos))
         return mark_record(record, BEGINS)
 
-    def ring_grew(self, fresh: list[Prg]) -> None:
+    def ring_grew(self, fresh: list[PartitionLeader]) -> None:
         """What goes to these partitions goes on what went to others: it does not begin anew.
 
         A publish before it may have been refused where its topic was; what follows that one is
@@ -116,19 +117,19 @@ class Inbound:
         """
         self._begun |= {(prg, qos) for prg in fresh for qos in (1, 2)}
 
-    def _log(self, owner: Prg, run: Run, records: list[bytes]) -> None:
+    def _log(self, owner: PartitionLeader, batch: PublishBatch, records: list[bytes]) -> None:
         prg = self._connection.prg
         assert prg is not None
-        meters = self._connection.service.meters
+        meters = self._connection.node.meters
         if owner is prg:
-            meters.local += run.count
-            prg.publish(run, records)
+            meters.local += batch.count
+            prg.publish(batch, records)
         else:
-            meters.forwarded += run.count
-            prg.forward(owner.number, run, records)
+            meters.forwarded += batch.count
+            prg.forward(owner.number, batch, records)
         self._pace(prg, owner)
 
-    def _pace(self, prg: Prg, owner: Prg) -> None:
+    def _pace(self, prg: PartitionLeader, owner: PartitionLeader) -> None:
         """Stop reading where too much waits for a log, or for subscribers that do not keep up."""
         connection = self._connection
         for each in (prg, owner):
@@ -136,18 +137,18 @@ class Inbound:
                 each.backlog.hold(connection)
         home = connection.home
         if (owner.is_over_quota or prg.is_over_quota) and not connection.is_held:
-            home.rest(connection, connection.service.tick_ms + THROTTLED_MS)
+            home.tenant.rest(connection, connection.node.tick_ms + THROTTLED_MS)
         queued = home.queued
         # Who has a queue of its own is read in any case: its acknowledgements make it shorter.
         if queued.is_high and not connection.queued_bytes:
             queued.hold(connection)
 
-    def _wait_for(self, run: Run) -> None:
-        self._answers.append(run)
+    def _wait_for(self, batch: PublishBatch) -> None:
+        self._answers.append(batch)
         connection = self._connection
-        run.began_ms = connection.service.clock_ms()
-        if run.acks[0] != PUBREC:
-            self._open += run.count
+        batch.began_ms = connection.node.clock_ms()
+        if batch.token[0] != PUBREC:
+            self._open += batch.count
         if connection.is_v5 and self.unanswered > connection.limits.receive_maximum:
             raise ProtocolViolation(
                 ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, "more open publishes than allowed"
@@ -162,39 +163,40 @@ class Inbound:
         """Let the answers leave whose turn it is ([MQTT-4.6.0-2], [MQTT-4.6.0-3])."""
         answers = self._answers
         while answers and answers[0].done and not self._is_over:
-            run = answers.popleft()
-            self._connection.service.meters.note_answered(run.began_ms, run.count)
+            batch = answers.popleft()
+            self._connection.node.meters.note_answered(batch.began_ms, batch.count)
             self._connection.stage(
-                run.acks if run.refused is None else self._answers_with_reasons(run)
+                batch.token if batch.refused is None else self._answers_with_reasons(batch)
             )
-            if run.acks[0] == PUBREC:
-                self._pubrec_left(run)
+            if batch.token[0] == PUBREC:
+                self._pubrec_left(batch)
             else:
-                self._open -= run.count
+                self._open -= batch.count
 
-    def _answers_with_reasons(self, run: Run) -> bytes:
-        """Say which of a run's publishes were refused; before MQTT 5 there are no words for it."""
-        reasons = dict(run.refused or ())
+    def _answers_with_reasons(self, batch: PublishBatch) -> bytes:
+        """Say which publishes were refused; before MQTT 5 there are no words for it."""
+        acks: bytes = batch.token
+        reasons = dict(batch.refused or ())
         if not self._connection.is_v5:
             if any(reason >= ReasonCode.UNSPECIFIED_ERROR for reason in reasons.values()):
                 self._is_over = True  # what follows is sent again with it, in its order
                 self._connection.end_soon(ReasonCode.QUOTA_EXCEEDED, "a publish was refused")
                 return b""
-            return run.acks
+            return acks
         pieces = []
-        for number in range(run.count):
-            ack = run.acks[number * ACK_BYTES : (number + 1) * ACK_BYTES]
+        for number in range(batch.count):
+            ack = acks[number * ACK_BYTES : (number + 1) * ACK_BYTES]
             reason = reasons.get(number, 0)
             pieces.append(bytes((ack[0], 3)) + ack[2:] + bytes((reason,)) if reason else ack)
         return b"".join(pieces)
 
-    def _pubrec_left(self, run: Run) -> None:
+    def _pubrec_left(self, batch: PublishBatch) -> None:
         """Hold the packet id until PUBREL, unless the publish was refused."""
-        packet_id = int.from_bytes(run.acks[2:4], "big")
+        packet_id = int.from_bytes(batch.token[2:4], "big")
         exchange = self._exchanges.get(packet_id)
         if exchange is not None:
-            exchange.run = None
-            refused = run.refused is not None and run.refused[0][1] >= 0x80
+            exchange.batch = None
+            refused = batch.refused is not None and batch.refused[0][1] >= 0x80
             if exchange.is_released:
                 self.release(packet_id)
             elif refused:
@@ -203,17 +205,18 @@ class Inbound:
     def _answer_now(self, qos: int, packet_id: int, reason: int) -> None:
         """Answer a publish that goes nowhere, in its turn."""
         if reason >= ReasonCode.UNSPECIFIED_ERROR:
-            self._connection.service.meters.refuse("PUBLISH", reason)
-        run = Run(self._connection, encode_ack(PUBACK if qos == 1 else PUBREC, packet_id), 1)
-        run.done = True
+            self._connection.node.meters.refuse("PUBLISH", reason)
+        answer = encode_ack(PUBACK if qos == 1 else PUBREC, packet_id)
+        batch = PublishBatch(self._connection, answer, 1)
+        batch.done = True
         if reason and self._connection.is_v5:
-            run.refused = [(0, reason)]
-        self._wait_for(run)
+            batch.refused = [(0, reason)]
+        self._wait_for(batch)
         self.release_answers()
 
     # Topics.
 
-    def owner_of(self, topic: bytes) -> Prg | None:
+    def owner_of(self, topic: bytes) -> PartitionLeader | None:
         """Return who owns a topic that is new here; None for one that nobody may publish to.
 
         Raises MalformedPacket for one that is ill-formed.
@@ -259,25 +262,30 @@ class Inbound:
         if owner is not None:
             self._publish_0(owner, self._message(topic, payload, 0, retain, b"", 0, 0))
 
-    def _publish_0(self, owner: Prg, message: Message) -> None:
-        self._connection.service.meters.publishes_in[0] += 1
+    def _publish_0(self, owner: PartitionLeader, message: Message) -> None:
+        self._connection.node.meters.publishes_in[0] += 1
         before = self._logged_0.get(owner)
         if message.retain or (before is not None and not before.done):
             # What is retained is logged, and what follows it waits there for its turn.
-            run = self._logged_0[owner] = Run(self._connection, b"", 1)
-            self._log(owner, run, [message.record])
+            batch = self._logged_0[owner] = PublishBatch(self._connection, b"", 1)
+            self._log(owner, batch, [message.record])
         else:
             self._connection.home.publish_unlogged(message)
 
     def on_publish_2(
-        self, owner: Prg, topic: bytes, payload: bytes, first_byte: int, packet_id: int
+        self, owner: PartitionLeader, topic: bytes, payload: bytes, first_byte: int, packet_id: int
     ) -> None:
         """Take a QoS 2 publish without properties."""
         message = self._message(topic, payload, 2, first_byte & 1, b"", 0, packet_id)
         self._publish_2(owner, message, is_repeat=first_byte & 8 != 0)
 
     def _publish_2(
-        self, owner: Prg, message: Message, *, is_repeat: bool, trace: PublishTrace | None = None
+        self,
+        owner: PartitionLeader,
+        message: Message,
+        *,
+        is_repeat: bool,
+        trace: PublishTrace | None = None,
     ) -> None:
         packet_id = message.packet_id
         exchange = self._exchanges.get(packet_id)
@@ -285,17 +293,17 @@ class Inbound:
             self._on_repeat(exchange, message, is_repeat=is_repeat)
             return
         connection = self._connection
-        connection.service.meters.publishes_in[2] += 1
-        run = self._new_run(encode_ack(PUBREC, packet_id), 1, trace)
-        self._exchanges[packet_id] = _Exchange(run, message.payload)
-        self._wait_for(run)
+        connection.node.meters.publishes_in[2] += 1
+        batch = self._new_batch(encode_ack(PUBREC, packet_id), 1, trace)
+        self._exchanges[packet_id] = _Exchange(batch, message.payload)
+        self._wait_for(batch)
         if connection.outlives:
-            assert connection.prg is not None
+            assert connection.sessions is not None and connection.prg is not None
             record = self._begin(None, 2, self._record(message))
-            connection.prg.publish_once(connection, packet_id, record)
+            connection.sessions.publish_once(connection, packet_id, record)
             self._pace(connection.prg, owner)
         else:
-            self._log(owner, run, [self._begin(owner, 2, self._record(message))])
+            self._log(owner, batch, [self._begin(owner, 2, self._record(message))])
 
     def _record(self, message: Message) -> bytes:
         return message.record_with(FROM_V5 if self._connection.is_v5 else BEFORE_V5)
@@ -311,17 +319,17 @@ class Inbound:
             exchange.fingerprint = fingerprint
             if exchange.repeats > 1:
                 raise ProtocolViolation(ReasonCode.PROTOCOL_ERROR, "packet identifier in use")
-        if exchange.run is None:
+        if exchange.batch is None:
             self._connection.stage(encode_ack(PUBREC, message.packet_id))
 
-    def on_pubrec(self, packet_id: int, reason: int) -> None:
+    def on_pubrec(self, packet_id: int, refusal: RefusalReason | None) -> None:
         """A QoS 2 publish of a session in the log is where it belongs, or was refused."""
         exchange = self._exchanges.get(packet_id)
-        if exchange is None or exchange.run is None:
+        if exchange is None or exchange.batch is None:
             return  # the client asks again after a reconnect, or was answered already
-        if reason:
-            exchange.run.refuse(0, reason)
-        exchange.run.finish()
+        if refusal is not None:
+            exchange.batch.refuse(0, refusal)
+        exchange.batch.finish()
 
     def defers_release(self, packet_id: int) -> bool:
         """Say whether a PUBREL came early: then it counts when the PUBREC has left.
@@ -330,7 +338,7 @@ class Inbound:
         answer any more, and all that waits for its turn behind it neither.
         """
         exchange = self._exchanges.get(packet_id)
-        if exchange is None or exchange.run is None:
+        if exchange is None or exchange.batch is None:
             return False
         exchange.is_released = True
         return True
@@ -340,8 +348,8 @@ class Inbound:
         self._exchanges.pop(packet_id, None)
         connection = self._connection
         if connection.outlives:
-            assert connection.prg is not None
-            connection.prg.release(connection, packet_id)
+            assert connection.sessions is not None
+            connection.sessions.release(connection, packet_id)
         else:
             connection.stage(encode_ack(PUBCOMP, packet_id))
 
@@ -349,9 +357,11 @@ class Inbound:
         """Take a PUBLISH that has properties, or is odd in another way."""
         topic = self._resolve_alias(packet)
         connection, properties = self._connection, packet.properties
-        traces, trace = connection.service.traces, None
+        traces, trace = connection.node.traces, None
         if traces is not None:
-            trace = traces.begin_publish(connection, packet, topic)
+            trace = traces.begin_publish(
+                packet, topic, connection.client_id, connection.epoch, connection.home.name
+            )
         owner = self.owner_of(topic)
         if trace is not None:
             trace.authorised(owner, connection.prg)
@@ -381,7 +391,7 @@ class Inbound:
             if trace is not None:
                 trace.finish()
         elif packet.qos == 1:
-            self.add_run(owner, [self._record(message)], [packet.packet_id], [topic], trace)
+            self.add_batch(owner, [self._record(message)], [packet.packet_id], [topic], trace)
         else:
             self._publish_2(owner, message, is_repeat=packet.dup, trace=trace)
 
@@ -432,7 +442,7 @@ class Inbound:
 
 
 def qos_1_record(
-    topic: bytes, payload: bytes, first_byte: int, packet_id: int, connection: Connection
+    topic: bytes, payload: bytes, first_byte: int, packet_id: int, connection: SessionClient
 ) -> bytes:
     """Make the record of a QoS 1 publish without properties."""
     flags = 1 | RETAIN if first_byte & 1 else 1

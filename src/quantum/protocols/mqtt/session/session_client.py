@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Final
 
 from clustor.runtime.containment import end_alone
 from quantum.broker import (
@@ -13,31 +13,49 @@ from quantum.broker import (
     Target,
     encode_command,
 )
-from quantum.protocols.mqtt.codec import ReasonCode
+from quantum.partition.batches import PublishBatch
+from quantum.partition.leader import PartitionLeader
+from quantum.partition.ports import Completion
+from quantum.partition.reasons import RefusalReason
+from quantum.protocols.mqtt.codec import Auth, Connack, Disconnect, PacketReader, ReasonCode
 from quantum.protocols.mqtt.codec.hot import PUBCOMP as PUBCOMP_BYTE
 from quantum.protocols.mqtt.codec.hot import PUBREL as PUBREL_BYTE
 from quantum.protocols.mqtt.codec.hot import encode_ack
-from quantum.protocols.mqtt.session.client_wire import PLACE, ClientWire
+from quantum.protocols.mqtt.reasons import LOST, REFUSALS
+from quantum.protocols.mqtt.session.authentication import Accepted, Talk
+from quantum.protocols.mqtt.session.client_wire import ClientWire
 from quantum.protocols.mqtt.session.deliver_out import Outward, answer_stray_pubrec
 from quantum.protocols.mqtt.session.delivery import Outgoing
-from quantum.protocols.mqtt.session.phase import Phase
+from quantum.protocols.mqtt.session.mqtt_node import MqttNode
+from quantum.protocols.mqtt.session.partition_sessions import PartitionSessions
+from quantum.protocols.mqtt.session.permit import Permit
+from quantum.protocols.mqtt.session.phase import PLACE, Phase
+from quantum.protocols.mqtt.session.relay_memory import RelayMemory
 from quantum.protocols.mqtt.session.slowing import Slowing
+from quantum.protocols.mqtt.session.tenant_sessions import TenantClient
+from quantum.protocols.mqtt.session.terms import Terms
+from quantum.tenancy import ClientAccess
 from quantum.tenancy.credits import WHOLE
+from quantum.tenants.binding import disbelief
 
-if TYPE_CHECKING:
-    from quantum.node.service import BrokerService
-    from quantum.node.tenant import Tenant
-    from quantum.partition.leader import Completion, Prg
-    from quantum.tenancy import ClientAccess
+_GRACE: Final = 1.5
+NEVER_MS: Final = 1 << 62
 
 
 class SessionClient(ClientWire):
     """The session's side of a `Connection`, which is the only kind of it."""
 
     __slots__ = (
+        "_auth_epoch",
         "_ended",
+        "_ends_ms",
+        "_holds",
+        "_is_paused",
+        "_keep_alive_ms",
+        "_permit",
         "attachment",
         "by_us",
+        "entered",
         "epoch",
         "expiry_seconds",
         "gracefully",
@@ -47,13 +65,31 @@ class SessionClient(ClientWire):
         "outward",
         "prg",
         "queued_bytes",
+        "reader",
+        "sessions",
         "slowing",
+        "talk",
         "withholds",
     )
 
-    def __init__(self, service: BrokerService) -> None:
-        super().__init__(service)
-        self.prg: Prg | None = None
+    def __init__(self, node: MqttNode) -> None:
+        super().__init__(node)
+        self.reader = PacketReader(node.limits.packet_bytes_max, node.limits.connect_bytes_max)
+        self.sessions: PartitionSessions[TenantClient] | None = None
+        """Those of its session's partition, where that is known."""
+        self.prg: PartitionLeader | None = None
+        """The leader of the same partition, at hand."""
+        self._permit: Permit | None = None
+        self.talk: Talk | None = None
+        """The method by which the client authenticates, where its CONNECT named one."""
+        self._keep_alive_ms = 0
+        self._ends_ms = NEVER_MS
+        """When the client's authentication ends, in Unix milliseconds."""
+        self._auth_epoch: int | None = None  # of the token it came by (quantumqtt §10.4)
+        self.entered = False
+        """Whether it is counted among its tenant's connections."""
+        self._holds = 0  # for how many reasons it is not read
+        self._is_paused = False
         self.epoch = 0
         """The epoch of the session in the log; 0 while only this connection knows it."""
         self.attachment = 0
@@ -77,11 +113,129 @@ class SessionClient(ClientWire):
         self.withholds: ClientAccess | None = None
         """The access rules that each message to it has to pass; None: none denies any."""
 
+    # What was agreed on, and under which rules.
+
+    def accept_terms(self, terms: Terms) -> None:
+        """Keep to what was agreed on."""
+        self.terms = terms
+        self.expiry_seconds = terms.expiry_seconds
+        self._keep_alive_ms = int(terms.keep_alive_seconds * 1000 * _GRACE)
+
+    def believe(self, verdict: Accepted) -> None:
+        """Note for how long the client is who it says it is."""
+        self._ends_ms = NEVER_MS if verdict.ends_ms is None else verdict.ends_ms
+        self._auth_epoch = verdict.auth_epoch
+
+    def disbelief(self, *, awaits_token: bool = False) -> str | None:
+        """Say why the client is not its tenant's; None: it is."""
+        home = self.home
+        assert self.peer is not None
+        shared = home.guard.is_shared
+        return disbelief(self.peer, home.name, shared=shared, awaits_token=awaits_token)
+
     @property
-    def home(self) -> Tenant:
-        """The client's tenant."""
-        assert self.tenant is not None
-        return self.tenant
+    def permit(self) -> Permit:
+        """What the client may do."""
+        assert self._permit is not None
+        return self._permit
+
+    def draw_permit(self) -> Permit:
+        """Go on under the rules that the tenant has now."""
+        self._permit = Permit(self)
+        self.withholds = self._permit.withholds
+        return self._permit
+
+    # Reading.
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is left unread, for whatever reason."""
+        return self._holds > 0
+
+    def hold(self) -> None:
+        self._holds += 1
+        if not self._is_paused and self.wire is not None:
+            self._is_paused = True
+            self.wire.pause_reading()
+
+    def let_go(self) -> None:
+        self._holds -= 1
+        if self._holds or self.phase is not Phase.LIVE:
+            return
+        self.last_seen_ms = self.node.tick_ms  # its silence was ours
+        if self.reader.buffered_bytes:
+            self.pull()
+        if not self._holds and self.wire is not None:
+            self._is_paused = False
+            self.wire.resume_reading()
+
+    def pull(self) -> None:
+        """Take the whole packets that are here, as far as they belong into this turn."""
+        raise NotImplementedError
+
+    # What its parts let it do; `Connection` does it.
+
+    def on_auth(self, packet: Auth) -> None:
+        """Let a client that is let in prove again who it is."""
+        raise NotImplementedError
+
+    def on_disconnect(self, packet: Disconnect) -> None:
+        """End as the client wants it."""
+        raise NotImplementedError
+
+    def become_live(self, connack: Connack) -> None:
+        """Say that the session is there, and go on with what the client already sent."""
+        raise NotImplementedError
+
+    def become_relayed(
+        self,
+        prg: PartitionLeader,
+        node: int,
+        assigned: bytes,
+        data: bytes,
+        memory: RelayMemory | None,
+    ) -> None:
+        """Let another node serve the client; `data` is all that it sent."""
+        raise NotImplementedError
+
+    def attach_to(self, sessions: PartitionSessions[TenantClient]) -> None:
+        """Be the connection of the client's session from now on."""
+        raise NotImplementedError
+
+    def answer_pubrec(self, packet_id: int, refusal: RefusalReason | None) -> None:
+        """A QoS 2 publish of a session in the log is where it belongs, or was refused."""
+        raise NotImplementedError
+
+    def give_back(self, why: str) -> None:
+        """Leave a client without an answer to the node that it came by: it asks elsewhere."""
+        raise NotImplementedError
+
+    # What became of its publishes.
+
+    def batch_finished(self) -> None:
+        """Let the answers to publishes leave whose turn it is."""
+        raise NotImplementedError
+
+    def batch_refused(self, batch: PublishBatch, number: int, reason: RefusalReason) -> None:
+        """Note that one of its publishes was refused; the connection may end with that (§11.2)."""
+        words = REFUSALS[reason]
+        if words.ends:
+            self.end_soon(words.code, words.ends)
+        self.node.meters.refuse("PUBLISH", words.code)
+        if batch.refused is None:
+            batch.refused = []
+        batch.refused.append((number, words.code))
+
+    def batch_lost(self) -> None:
+        """End: a publish can never be answered, and the client sends it all again."""
+        self.end_soon(LOST.code, LOST.ends)
+
+    # Its session.
+
+    def join(self, sessions: PartitionSessions[TenantClient] | None) -> None:
+        """Belong to a partition from now on; None: to none."""
+        self.sessions = sessions
+        self.prg = None if sessions is None else sessions.leader
 
     @property
     def window(self) -> int:
@@ -95,10 +249,10 @@ class SessionClient(ClientWire):
 
     def command(self, command: bytes, completion: Completion) -> None:
         """Log something about this session; the partition knows that it is not settled."""
-        prg = self.prg
-        assert prg is not None
+        sessions = self.sessions
+        assert sessions is not None
         self.operations += 1
-        settled = prg.unsettle(self.client_id)
+        settled = sessions.unsettle(self.client_id)
 
         def completed(reply: bytes | None) -> None:
             self.operations -= 1
@@ -110,7 +264,7 @@ class SessionClient(ClientWire):
             if self._ended and self.operations == 0:
                 self._detach()
 
-        prg.propose(command, completed)
+        sessions.leader.propose(command, completed)
 
     def learn_session(self, found: Subscribed) -> None:
         """A first subscription made a session of what only this connection knew."""
@@ -126,21 +280,25 @@ class SessionClient(ClientWire):
         """Note that the connection ends, and the client perhaps does not (C23)."""
         self.by_us = True
 
+    def leave_partition(self) -> None:
+        """Be no more the connection of the session."""
+        if self.sessions is not None:
+            self.sessions.forget(self.client_id, self)
+
     def end_session(self) -> None:
         """Leave the partition, when all that is on its way there is settled."""
-        prg = self.prg
-        if prg is not None and prg.connections.get(self.client_id) is self:
-            del prg.connections[self.client_id]
+        self.leave_partition()
         self._ended = True
         if self.operations == 0:
             self._detach()
 
     def _detach(self) -> None:
         """Let the log know that the connection is gone, if it knows the session."""
-        prg, epoch = self.prg, self.epoch
+        sessions, epoch = self.sessions, self.epoch
         self.epoch = 0
-        if prg is None or not epoch or not prg.leading:
+        if sessions is None or not epoch or not sessions.leader.leading:
             return
+        prg = sessions.leader
         command = Detach(
             prg.now_ms(),
             self.client_id,
@@ -151,7 +309,7 @@ class SessionClient(ClientWire):
             self.outward.unsent_from() if self.outward is not None else 0,
             self.by_us,
         )
-        settled = prg.unsettle(self.client_id)
+        settled = sessions.unsettle(self.client_id)
         prg.propose(encode_command(command), lambda _reply: settled())
 
     # Messages for the client.
@@ -195,8 +353,8 @@ class SessionClient(ClientWire):
 
     def acknowledge(self, kind: int, packet_id: int) -> None:
         """Log what the client said of a message that the machine keeps."""
-        if self.prg is not None and self.epoch:
-            self.prg.acknowledge(self.client_id, kind, packet_id)
+        if self.sessions is not None and self.epoch:
+            self.sessions.acknowledge(self.client_id, kind, packet_id)
         elif kind == PUBREC:
             answer_stray_pubrec(self, packet_id)
 
@@ -214,7 +372,7 @@ class SessionClient(ClientWire):
         """Say how much waits here for the client."""
         if queued_bytes != self.queued_bytes:
             if queued_bytes < self.queued_bytes or not self.queued_bytes:
-                self.moved_ms = self.service.tick_ms
+                self.moved_ms = self.node.tick_ms
             self.home.queued.add(queued_bytes - self.queued_bytes)
             self.queued_bytes = queued_bytes
             if self.slowing is not None:
@@ -228,5 +386,5 @@ class SessionClient(ClientWire):
         self.slowing.slow_down(publisher)
 
     def count_dropped(self) -> None:
-        self.service.dropped += 1
+        self.node.dropped += 1
         self.home.dropped += 1

@@ -11,15 +11,12 @@ by the same way as its publishes, and its own queue could never become shorter.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, Protocol
 
-from quantum.partition.backpressure import Level
-
-if TYPE_CHECKING:
-    from quantum.node.tenant import Tenant
-    from quantum.partition.leader import Prg
-    from quantum.protocols.mqtt.session.connection import Connection
-    from quantum.protocols.mqtt.session.session_client import SessionClient
+from quantum.mesh.tenant import Tenant
+from quantum.partition.backpressure import Held, Level, Soon
+from quantum.partition.leader import PartitionLeader
+from quantum.protocols.mqtt.session.partition_sessions import PartitionSessions
 
 SLOW_BYTES_MAX: Final = 1 << 20
 """What may wait for one clean session before its publishers are slowed."""
@@ -27,17 +24,48 @@ STUCK_MS_MAX: Final = 30_000
 """A subscriber that holds publishers up and takes nothing for so long is closed."""
 
 
+class Publisher(Held, Protocol):
+    """A client that may be left unread because of what it publishes."""
+
+    client_id: bytes
+    queued_bytes: int
+
+    @property
+    def prg(self) -> PartitionLeader | None: ...
+
+
+class Subscribers(Protocol):
+    """A tenant's clients on this node, as far as they slow each other."""
+
+    @property
+    def tenant(self) -> Tenant: ...
+    def of_client(self, client_id: bytes) -> PartitionSessions[Any]: ...
+    def say_slow(
+        self, node: int, prg: int, publisher: bytes, subscriber: bytes, *, slow: bool
+    ) -> None: ...
+
+
+class Subscriber(Protocol):
+    """A client that does not keep up."""
+
+    client_id: bytes
+    moved_ms: int
+
+    @property
+    def home(self) -> Subscribers: ...
+
+
 class Slowing:
     """Whom one subscriber slows. Made when its queue is too long for the first time."""
 
     __slots__ = ("_elsewhere", "_homes", "_level", "_subscriber")
 
-    def __init__(self, subscriber: SessionClient) -> None:
+    def __init__(self, subscriber: Subscriber) -> None:
         self._subscriber = subscriber
-        self._level = Level(SLOW_BYTES_MAX, subscriber.home.soon)
+        self._level = Level(SLOW_BYTES_MAX, subscriber.home.tenant.soon)
         self._elsewhere: dict[tuple[int, bytes], int] = {}
         """Publishers that other nodes serve: their partitions and ids, and those nodes."""
-        self._homes: dict[bytes, Prg] = {}
+        self._homes: dict[bytes, PartitionSessions[Any]] = {}
         """The partitions of publishers that were slowed: each message asks, and a hash costs."""
 
     @property
@@ -60,18 +88,19 @@ class Slowing:
         """Leave a publisher unread until less waits, wherever it is served."""
         if not self._level.is_high or not publisher:
             return
-        prg = self._homes.get(publisher)
-        if prg is None:
-            prg = self._homes[publisher] = self._subscriber.home.session_prg(publisher)
+        sessions = self._homes.get(publisher)
+        if sessions is None:
+            sessions = self._homes[publisher] = self._subscriber.home.of_client(publisher)
+        prg = sessions.leader
         if prg.leading:
-            connection = prg.connections.get(publisher)
+            connection = sessions.connections.get(publisher)
             if connection is not None and only_publishes(connection):
                 self._level.hold(connection)
         elif (prg.number, publisher) not in self._elsewhere and prg.leader_node is not None:
             self._elsewhere[prg.number, publisher] = prg.leader_node
             self._say(prg.number, publisher, prg.leader_node, slow=True)
 
-    def holds(self, connection: Connection) -> bool:
+    def holds(self, connection: Held) -> bool:
         """Say whether a publisher is left unread because of this subscriber."""
         return self._level.holds(connection)
 
@@ -92,21 +121,21 @@ class Slowing:
 class SlowedElsewhere:
     """Publishers served here whom subscribers on other nodes slow."""
 
-    __slots__ = ("_held", "_tenant")
+    __slots__ = ("_held", "_soon")
 
-    def __init__(self, tenant: Tenant) -> None:
-        self._tenant = tenant
-        self._held: dict[tuple[int, bytes], dict[Connection, bytes]] = {}
+    def __init__(self, soon: Soon) -> None:
+        self._soon = soon
+        self._held: dict[tuple[int, bytes], dict[Publisher, bytes]] = {}
         """By the other node and its subscriber."""
 
-    def on_word(self, node: int, subscriber: bytes, connection: Connection, *, slow: bool) -> None:
+    def on_word(self, node: int, subscriber: bytes, connection: Publisher, *, slow: bool) -> None:
         """Take another node's word about a publisher that is connected here."""
         held = self._held.setdefault((node, subscriber), {})
         if slow and connection not in held and only_publishes(connection):
             held[connection] = subscriber
             connection.hold()
         elif not slow and held.pop(connection, None) is not None:
-            self._tenant.soon(connection.let_go)
+            self._soon(connection.let_go)
         if not held:
             del self._held[node, subscriber]
 
@@ -114,14 +143,14 @@ class SlowedElsewhere:
         """A node may have said something that was lost: let everybody go, it says so again."""
         for key in [each for each in self._held if each[0] == node]:
             for connection in self._held.pop(key):
-                self._tenant.soon(connection.let_go)
+                self._soon(connection.let_go)
 
-    def slowed_by(self, connection: Connection) -> bytes | None:
+    def slowed_by(self, connection: Publisher) -> bytes | None:
         """Name the subscriber elsewhere that a publisher waits for."""
         return next((held[connection] for held in self._held.values() if connection in held), None)
 
 
-def only_publishes(connection: Connection) -> bool:
+def only_publishes(connection: Publisher) -> bool:
     """Say whether nothing that this client sends could make a queue shorter."""
     prg = connection.prg
     if connection.queued_bytes or prg is None:

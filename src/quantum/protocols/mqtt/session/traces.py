@@ -18,11 +18,9 @@ costs no more than that.
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from clustor.printable import printable
 from clustor.runtime.telemetry.spans import SpanSink
@@ -37,14 +35,11 @@ from clustor.telemetry.tracing import (
     read_traceparent,
 )
 from quantum.broker.message import HEAD_BYTES, Message, decode_record, unpack_head
-from quantum.partition.batches import Run
+from quantum.partition.batches import BatchOwner, PublishBatch, Token
+from quantum.partition.leader import PartitionLeader
+from quantum.partition.ports import Completion, LeaderPort
 from quantum.protocols.mqtt.codec import Connect, Properties, Publish
 from quantum.protocols.mqtt.codec.hot import SLOW, Row
-
-if TYPE_CHECKING:
-    from quantum.partition.leader import Completion, Prg
-    from quantum.protocols.mqtt.session.connection import Connection
-    from quantum.protocols.mqtt.session.session_client import SessionClient
 
 KEY: Final = "traceparent"
 SPANS_PER_SECOND_MAX: Final = 2_000
@@ -107,13 +102,16 @@ class Traces:
     def __init__(
         self,
         sink: SpanSink,
+        now_ns: Callable[[], int],
+        entropy: Callable[[int], bytes],
         *,
         share: float = 0.01,
         spans_per_second_max: int = SPANS_PER_SECOND_MAX,
-        now_ns: Callable[[], int] = time.time_ns,
-        entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:
-        """`share` is how many of the publishes without a context get one; 0: none, 1: all."""
+        """`share` is how many of the publishes without a context get one; 0: none, 1: all.
+
+        `now_ns` is the time of day.
+        """
         self._sink = sink
         self._every = round(1 / share) if share > 0 else 0
         self._spans_per_second_max = spans_per_second_max
@@ -193,7 +191,7 @@ class Traces:
         return chosen
 
     def begin_publish(
-        self, connection: Connection, packet: Publish, topic: bytes
+        self, packet: Publish, topic: bytes, client_id: bytes, epoch: int, tenant: str
     ) -> PublishTrace | None:
         """Begin the span of a publish that is sampled; None: it is not, or there is no room."""
         is_chosen, self._chosen = self._chosen > 0, max(0, self._chosen - 1)
@@ -207,12 +205,12 @@ class Traces:
             properties = replace(properties, user_properties=user)
         if not self.has_room():
             return None
-        about = about_publish(connection.client_id, connection.epoch, packet.packet_id, topic)
+        about = about_publish(client_id, epoch, packet.packet_id, topic)
         message = TracedMessage(context, about)
         attributes: dict[str, Attribute] = {
             "messaging.destination.name": printable(topic.decode(errors="replace")),
-            "messaging.client.id": printable(connection.client_id.decode(errors="replace")),
-            "quantum.tenant": connection.home.name,
+            "messaging.client.id": printable(client_id.decode(errors="replace")),
+            "quantum.tenant": tenant,
             "quantum.qos": packet.qos,
         }
         return PublishTrace(self, message, properties, attributes, is_root=is_root)
@@ -230,7 +228,7 @@ class Traces:
     # In the log, and out of it.
 
     def watch_log(
-        self, prg: Prg, records: list[bytes], completion: Completion, *, passed: bool
+        self, leader: LeaderPort, records: list[bytes], completion: Completion, *, passed: bool
     ) -> Completion:
         """Time how records become durable on a quorum and are applied; most are not traced.
 
@@ -243,12 +241,14 @@ class Traces:
 
         def completed(reply: bytes | None) -> None:
             if reply is not None:
-                self._logged(prg, found, began_ns, "forward" if passed else "publish")
+                self._logged(leader, found, began_ns, "forward" if passed else "publish")
             completion(reply)
 
         return completed
 
-    def _logged(self, prg: Prg, found: list[TracedMessage], began_ns: int, parent: str) -> None:
+    def _logged(
+        self, prg: LeaderPort, found: list[TracedMessage], began_ns: int, parent: str
+    ) -> None:
         """Tell of both parts: the group answers when a quorum has fsynced and it has applied."""
         ended_ns = self.now_ns()
         seconds = prg.group.replica.apply_seconds
@@ -270,17 +270,17 @@ class Traces:
                     span_id = message.span_id(name, number)
                     self.add(message.context, span_id, parent_id, name, begin, end, attributes)
 
-    def delivered(self, client: SessionClient, message: Message) -> None:
+    def delivered(self, message: Message, client_id: bytes, tenant: str) -> None:
         """Tell of a message that left for a client, if it is traced."""
         traced = TracedMessage.of(message)
         if traced is None or not self.has_room():
             return
         now_ns = self.now_ns()
         attributes: dict[str, Attribute] = {
-            "messaging.client.id": printable(client.client_id.decode(errors="replace")),
-            "quantum.tenant": client.home.name,
+            "messaging.client.id": printable(client_id.decode(errors="replace")),
+            "quantum.tenant": tenant,
         }
-        span_id = traced.span_id("deliver", client.client_id)
+        span_id = traced.span_id("deliver", client_id)
         parent_id = traced.span_id("publish")
         self.add(traced.context, span_id, parent_id, "deliver", now_ns, now_ns, attributes)
 
@@ -330,7 +330,7 @@ class PublishTrace:
         self._is_forwarded = False
         self._refused = ""
 
-    def authorised(self, owner: Prg | None, home: Prg | None) -> None:
+    def authorised(self, owner: PartitionLeader | None, home: PartitionLeader | None) -> None:
         """Note that the rules have spoken, and where the publish goes from here."""
         self._authorised_ns = self._traces.now_ns()
         if owner is None:
@@ -393,13 +393,13 @@ class ConnectTrace:
         )
 
 
-class TracedRun(Run):
-    """A run of one publish that is traced: its answer ends the span."""
+class TracedBatch(PublishBatch):
+    """A batch of one publish that is traced: its answer ends the span."""
 
     __slots__ = ("_trace",)
 
-    def __init__(self, connection: Connection, acks: bytes, trace: PublishTrace) -> None:
-        super().__init__(connection, acks, 1)
+    def __init__(self, owner: BatchOwner, token: Token, trace: PublishTrace) -> None:
+        super().__init__(owner, token, 1)
         self._trace = trace
 
     def finish(self) -> None:

@@ -4,53 +4,66 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
-from quantum.broker import Message
+from clustor.control.command_gates import CommandGate
+from clustor.log.types import PartitionId
 from quantum.broker.items import Item, encode_item
-from quantum.broker.shares import Member
 from quantum.broker.types import TRANSFER
 from quantum.mesh import link
-from quantum.partition.backpressure import QUEUED_BYTES_MAX, Held, Level, TurnShare
-from quantum.partition.batches import Done, cuts
-from quantum.partition.gate import Operation, Standing
-from quantum.protocols.mqtt.codec import PeerFault, ReasonCode
-from quantum.protocols.mqtt.session.full_queues import FullQueues
-from quantum.protocols.mqtt.session.slowing import SlowedElsewhere
+from quantum.partition.backpressure import Held, TurnShare
+from quantum.partition.batches import cuts
+from quantum.partition.gate import OperationGate
+from quantum.partition.leader import PartitionLeader
+from quantum.partition.ports import Done, LogWatch
 from quantum.routing.ring import HashRing
 from quantum.tenancy import TenantDescription
+from quantum.tenants.broker_file import Ring
+from quantum.tenants.control_words import ConnectRules
 from quantum.tenants.policy import TenantGuard
 from quantum.types import ClientId, TenantId
 
-if TYPE_CHECKING:
-    from quantum.node.broker_file import Ring
-    from quantum.node.traces import Traces
-    from quantum.partition.leader import Prg
-    from quantum.protocols.mqtt.session.connection import Connection
-    from quantum.tenants.control_words import ConnectRules
-
-FENCED_MS_MAX: Final = 5_000
-"""For how long a client may wait for what is closed before it must go."""
 OWNERS_CACHED_MAX: Final = 65_536
-_SLOW_MS_MAX: Final = 5_000
-"""For how long slow subscribers may stop a tenant's publishers before the slowest must go."""
 
 
 class Links(Protocol):
     """What a tenant asks of its node."""
 
     def now_ms(self) -> int: ...
-    def touch(self, prg: Prg) -> None: ...
+    def touch(self, prg: PartitionLeader) -> None: ...
     def say(self, node: int, said: link.Said, size: int) -> None: ...
     def is_local(self, node: int | None) -> bool: ...
-    def knows_slow_down(self, node: int) -> bool: ...
-    def knows_full_queues(self, prg: Prg) -> bool: ...
+    def knows(self, node: int, gate: CommandGate) -> bool: ...
+    def knows_full_queues(self, prg: PartitionLeader) -> bool: ...
     def soon(self, call: Callable[[], None]) -> None: ...
-    def standing_of(self, prg: Prg) -> Standing | None: ...
+    def gate_for(self, prg: PartitionLeader) -> OperationGate | None: ...
     @property
     def tick_ms(self) -> int: ...
     @property
     def uptime_seconds(self) -> int: ...
+
+
+class TenantSide(Protocol):
+    """The clients of a tenant that speak one protocol, on this node."""
+
+    def judge_again(self) -> None:
+        """Let those who are connected go on under the rules that are in force now, or go."""
+
+    def send_away(self, why: str) -> int:
+        """Send every client away; say how many went."""
+        ...
+
+    def ring_grew(self, fresh: list[PartitionLeader]) -> None:
+        """Forget who owns what: these partitions own some of it now."""
+
+    def link_anew(self, peer: int) -> None:
+        """Something between this node and a peer was lost: begin anew what rests on it."""
+
+    def review(self) -> None:
+        """Look again what partitions let in: their gates may have changed."""
+
+    def on_tick(self, now_ms: int) -> None:
+        """Let due things happen."""
 
 
 class Tenant:
@@ -64,40 +77,28 @@ class Tenant:
         """Why nobody may connect; empty: clients are served."""
         self._links = links
         self._ring = ring
-        self.prgs: list[Prg] = []
+        self.prgs: list[PartitionLeader] = []
         """Those that are hosted here; the ring may not have all of them yet."""
         self.rings: tuple[Ring, ...] = ()
         """The ring of each routing epoch, from the first change on."""
         self.prg_count = 0
         """By how many partitions this node routes: the newest ring that any log here knows."""
-        self.owners: dict[bytes, Prg] = {}
+        self.owners: dict[bytes, PartitionLeader] = {}
         """Topics that were published to lately, all well formed, and who owns them."""
         self._waiting: dict[int, list[Callable[[], None]]] = {}
         self.guard = TenantGuard(name, links.tick_ms)
-        self.full = FullQueues(self)
-        """Lasting sessions without room, and who waits for them."""
-        self.slowed = SlowedElsewhere(self)
-        """Publishers here that subscribers on other nodes slow."""
-        self.queued = Level(QUEUED_BYTES_MAX, links.soon)
-        """What the connections here hold for subscribers that do not keep up."""
+        self.sides: list[TenantSide] = []
+        """Its clients, by the protocol that they speak."""
         self.share: TurnShare | None = None
         """What it may take of each turn; None: nobody counts."""
-        self._slow_since_ms: int | None = None
         self._resting: list[tuple[int, int, Held]] = []
         """A heap of connections that are too fast, and when they are read again."""
         self._rests = 0
         self.auth_epoch = 0
         """Who came by a token of an older epoch must go (quantumqtt §10.4)."""
-        self._fenced: dict[Connection, tuple[int, Operation]] = {}
-        """Connections that ask for what is closed, since when, and for what."""
         self.throttled = 0
         """How often a connection was left unread because it, or its tenant, was too fast."""
-        self.dropped = 0
-        self.bytes_in = self.bytes_out = 0
-        """Of clients that are let in, as MQTT: without TLS and WebSocket around it."""
-        self.deliveries = 0
-        self.faults: dict[str, int] = {}
-        self.traces: Traces | None = None
+        self.traces: LogWatch | None = None
         """Who tells of single messages; None: nobody."""
 
     # The ring.
@@ -111,12 +112,11 @@ class Tenant:
             return
         fresh, self.prg_count = self.prgs[self.prg_count : count], count
         self.owners.clear()
-        for prg in self.prgs:
-            for connection in prg.connections.values():
-                connection.ring_grew(fresh)
+        for side in self.sides:
+            side.ring_grew(fresh)
         self.ask_again()
 
-    def opened(self, prg: Prg) -> None:
+    def opened(self, prg: PartitionLeader) -> None:
         """Let everyone know, wherever they are, who waits for a partition that may be open now."""
         if not prg.is_open:
             return
@@ -136,6 +136,14 @@ class Tenant:
     def uptime_seconds(self) -> int:
         return self._links.uptime_seconds
 
+    @property
+    def tick_ms(self) -> int:
+        return self._links.tick_ms
+
+    def groups(self) -> tuple[PartitionId, ...]:
+        """Return the groups of its partitions, by their numbers."""
+        return tuple(prg.group.partition_id for prg in self.prgs)
+
     def obey(
         self, description: TenantDescription, connects: ConnectRules | None = None
     ) -> None:  # fmt: skip
@@ -146,23 +154,13 @@ class Tenant:
 
     def judge_again(self) -> None:
         """Let those who are connected go on under the rules that are in force now, or go."""
-        for connection in self.connected():
-            connection.policy_changed()
-
-    def connected(self) -> list[Connection]:
-        """Return the connections of the sessions that are served here."""
-        return [each for prg in self.prgs for each in prg.connections.values()]
+        for side in self.sides:
+            side.judge_again()
 
     def shut_out(self, why: str) -> int:
         """Send every client away, and let nobody in; what is kept stays. Returns how many went."""
         self.shut = why
-        clients = self.connected()
-        for connection in clients:
-            connection.sent_away(why)
-        return len(clients)
-
-    def count_fault(self, fault: PeerFault) -> None:
-        self.faults[fault.reason] = self.faults.get(fault.reason, 0) + 1
+        return sum(side.send_away(why) for side in self.sides)
 
     def retained_bytes(self) -> int:
         """What all its partitions retain, as far as this node's replicas know."""
@@ -174,35 +172,19 @@ class Tenant:
 
     # What the control plane's copy closes.
 
-    def look_at(self, prg: Prg) -> None:
+    def look_at(self, prg: PartitionLeader) -> None:
         """Ask how a partition stands that began to lead here."""
-        standing = self._links.standing_of(prg)
-        if standing is not None:
-            prg.stand(standing)
+        gate = self._links.gate_for(prg)
+        if gate is not None:
+            prg.pass_gate(gate)
 
-    def fence(self, connection: Connection, operation: Operation) -> None:
-        """Leave a connection unread that asks for what is closed now (C11)."""
-        if connection not in self._fenced:
-            self._fenced[connection] = (self._links.tick_ms, operation)
-            connection.hold()
-
-    def fenced_for(self, connection: Connection) -> str:
-        """Return why a connection is fenced; empty: it is not."""
-        _, operation = self._fenced.get(connection, (0, None))
-        prg = connection.prg
-        return "" if operation is None or prg is None else prg.closed.get(operation, "")
-
-    def review_fenced(self) -> None:
-        """Read on where the way is open again; end what waited too long."""
-        for connection, (since_ms, operation) in list(self._fenced.items()):
-            prg = connection.prg
-            why = prg.closed.get(operation) if prg is not None else None
-            if connection.is_live and why is not None:
-                if self._links.tick_ms - since_ms < FENCED_MS_MAX:
-                    continue
-                connection.fenced_off(why)
-            del self._fenced[connection]
-            connection.let_go()
+    def review(self) -> None:
+        """Ask how every partition stands that is led here, and let clients feel it."""
+        for prg in self.prgs:
+            if prg.leading:
+                self.look_at(prg)
+        for side in self.sides:
+            side.review()
 
     def rest(self, held: Held, until_ms: int) -> None:
         """Leave a connection unread until then."""
@@ -216,44 +198,23 @@ class Tenant:
         return next((until_ms for until_ms, _, each in self._resting if each is held), None)
 
     def on_tick(self) -> None:
-        """Read again who has rested; send the slowest subscriber away if all wait for it."""
+        """Read again who has rested, and let due things happen."""
         if self.rings:
             self.note_ring()
         now_ms = self._links.tick_ms
-        self.full.on_tick(now_ms)
         while self._resting and self._resting[0][0] <= now_ms:
             heappop(self._resting)[2].let_go()
-        if not self.queued.is_high:
-            self._slow_since_ms = None
-            return
-        if self._slow_since_ms is None:
-            self._slow_since_ms = now_ms
-        if now_ms - self._slow_since_ms > _SLOW_MS_MAX:
-            self._end_stuck(now_ms)
+        for side in self.sides:
+            side.on_tick(now_ms)
 
-    def _end_stuck(self, now_ms: int) -> None:
-        """End the one that holds most of it and takes nothing; who takes something is waited for.
+    def link_anew(self, peer: int) -> None:
+        """Something between this node and a peer was lost: send again what may be."""
+        for side in self.sides:
+            side.link_anew(peer)
+        for prg in self.prgs:
+            prg.peer_changed(None)
 
-        Publishers that are faster than their subscribers are no reason to end a subscriber.
-        """
-        stuck = [
-            each
-            for each in self.connected()
-            if each.queued_bytes and now_ms - each.moved_ms > _SLOW_MS_MAX
-        ]
-        worst = max(stuck, key=lambda each: each.queued_bytes, default=None)
-        if worst is not None:
-            worst.disconnect(ReasonCode.QUOTA_EXCEEDED, "it took nothing while publishers waited")
-
-    def say_slow(
-        self, node: int, prg: int, publisher: bytes, subscriber: bytes, *, slow: bool
-    ) -> None:
-        """Tell another node that a publisher there is too fast for a subscriber here, or is not."""
-        if not self._links.is_local(node) and self._links.knows_slow_down(node):
-            said = link.SlowDown(self.life, prg, publisher, subscriber, slow)
-            self._links.say(node, said, len(publisher) + len(subscriber) + 32)
-
-    def knows_full_queues(self, prg: Prg) -> bool:
+    def knows_full_queues(self, prg: PartitionLeader) -> bool:
         """Say whether every replica of a partition can apply another choice for full queues."""
         return self._links.knows_full_queues(prg)
 
@@ -263,17 +224,17 @@ class Tenant:
     def soon(self, call: Callable[[], None]) -> None:
         self._links.soon(call)
 
-    def touch(self, prg: Prg) -> None:
+    def touch(self, prg: PartitionLeader) -> None:
         self._links.touch(prg)
 
-    def session_prg(self, client_id: bytes) -> Prg:
+    def session_prg(self, client_id: bytes) -> PartitionLeader:
         """Return the partition that a client's session lives in."""
         number = self._ring.session_partition(
             TenantId(self.name), ClientId(client_id), self.prg_count
         )
         return self.prgs[number]
 
-    def owner(self, topic: bytes) -> Prg:
+    def owner(self, topic: bytes) -> PartitionLeader:
         """Return the partition that owns a topic."""
         prg = self.owners.get(topic)
         if prg is None:
@@ -288,13 +249,13 @@ class Tenant:
     # Between partitions, wherever their leaders are. Each says whether there was a way.
 
     def forward(
-        self, origin: Prg, owner: int, first: int, records: list[bytes], done: Done
+        self, origin: PartitionLeader, owner: int, first: int, records: list[bytes], done: Done
     ) -> bool:
         """Pass publishes on to the leader of the partition that owns their topics."""
         prg = self.prgs[owner]
         if prg.leading and prg.is_open:
-            if prg.held:
-                origin.note_held(owner, prg.held)
+            if prg.blocked_reason:
+                origin.note_blocked(owner, prg.blocked_reason)
             prg.publish_passed(origin.number, origin.term, first, records, done)
             return True
         node = prg.leader_node
@@ -340,49 +301,18 @@ class Tenant:
         if prg.leading:
             prg.items_taken(peer, through)
             return
-        node = prg.leader_node
-        if node is not None and not self._links.is_local(node):
-            self._links.say(node, link.ItemsTaken(self.life, number, peer, through), 64)
+        self.say_to_leader(prg, link.ItemsTaken(self.life, number, peer, through), 64)
 
-    def publish_unlogged(self, message: Message) -> None:
-        """Let a QoS 0 message go to everyone who is there; it may be lost."""
-        prg = self.owner(message.topic)
-        if prg.leading:
-            prg.publish_unlogged(message)
-            return
+    def say_to_leader(self, prg: PartitionLeader, said: link.Said, size: int) -> None:
+        """Say something to the node that leads a partition, if that is another one."""
         node = prg.leader_node
         if node is not None and not self._links.is_local(node):
-            said = link.Unlogged(self.life, prg.number, [message.record])
-            self._links.say(node, said, len(message.record) + 32)
+            self._links.say(node, said, size)
 
-    def deliver_unlogged(self, origin: int, number: int, message: Message) -> None:
-        """Deliver a QoS 0 message to the sessions of a partition."""
-        prg = self.prgs[number]
-        if prg.leading:
-            prg.fan_out_behind(origin, message)
-            return
-        node = prg.leader_node
-        if node is not None and not self._links.is_local(node):
-            said = link.UnloggedDeliver(self.life, origin, number, [message.record])
-            self._links.say(node, said, len(message.record) + 32)
-
-    def deliver_to_member(self, member: Member, message: Message) -> None:
-        """Deliver a QoS 0 message to one member of a shared subscription."""
-        prg = self.prgs[member.prg]
-        if prg.leading:
-            prg.deliver_to_member(member.client_id, member.epoch, member.identifier, message)
-            return
-        node = prg.leader_node
-        if node is not None and not self._links.is_local(node):
-            said = link.UnloggedMember(
-                self.life,
-                member.prg,
-                member.client_id,
-                member.epoch,
-                member.identifier,
-                message.record,
-            )
-            self._links.say(node, said, len(message.record) + 64)
+    def say_if_known(self, node: int, gate: CommandGate, said: link.Said, size: int) -> None:
+        """Say something to another node whose build knows the word."""
+        if not self._links.is_local(node) and self._links.knows(node, gate):
+            self._links.say(node, said, size)
 
     # Leaders.
 

@@ -25,6 +25,8 @@ from quantum.protocols.mqtt.codec.hot import (
     scan,
 )
 
+MOVED: Final = b"\xe0\x01\x9d"
+"""DISCONNECT of MQTT 5: Server moved."""
 REMEMBERED_BYTES_MAX: Final = 4 << 20
 """Who has more unanswered is not remembered any more."""
 _PUBLISH: Final = 0x30
@@ -81,6 +83,11 @@ class RelayMemory:
     @property
     def is_v5(self) -> bool:
         return self._is_v5
+
+    @property
+    def farewell(self) -> bytes:
+        """What a client is told that cannot go on: before MQTT 5 there are no words for it."""
+        return MOVED if self._is_v5 else b""
 
     @property
     def needs_session(self) -> bool:

@@ -76,7 +76,7 @@ class ArchiveEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TracesEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """That messages are traced; see `quantum.node.traces`."""
+    """That messages are traced; see `quantum.protocols.mqtt.session.traces`."""
 
     share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.01
     """How many of the publishes whose clients say nothing of a trace get one."""

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from quantum.edge.ports import Wire
 from quantum.protocols.mqtt.codec import PacketType
-
-if TYPE_CHECKING:
-    from quantum.edge.ports import Wire
-    from quantum.mesh.relay_memory import RelayMemory
+from quantum.protocols.mqtt.session.relay_memory import RelayMemory
 
 RESUME_MS_MAX: Final = 60_000
 """For how long a client waits for another leader; within its keep-alive, where it has one."""
-MOVED: Final = b"\xe0\x01\x9d"
-"""DISCONNECT of MQTT 5: Server moved."""
 
 
 class ResumedWire:
@@ -71,8 +67,8 @@ class ResumedWire:
 
     def close(self) -> None:
         """Close; a client that was never told more is told that its server moved."""
-        if not self._is_answered and self._memory.is_v5:
-            self.wire.write(MOVED)
+        if not self._is_answered and self._memory.farewell:
+            self.wire.write(self._memory.farewell)
         self._is_answered = True
         self.wire.close()
 

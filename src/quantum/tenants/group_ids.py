@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from clustor.log.types import PartitionId
-
-if TYPE_CHECKING:
-    from quantum.node.broker_file import TenantEntry
+from quantum.tenants.broker_file import TenantEntry
 
 FIRST_PARTITION: Final = 1_000
 PRGS_PER_TENANT_MAX: Final = 1_024
@@ -20,22 +18,26 @@ def group_of(tenant_ordinal: int, prg: int) -> PartitionId:
     return PartitionId(FIRST_PARTITION + tenant_ordinal * PRGS_PER_TENANT_MAX + prg)
 
 
-class Seat(NamedTuple):
+class GroupPlacement(NamedTuple):
     """The group of one partition, and the voters with which it begins; none: the founders."""
 
     partition: PartitionId
     voters: tuple[int, ...] = ()
 
 
-def seats_of(entry: TenantEntry, ordinal: int) -> tuple[Seat, ...]:
+def placements_of(entry: TenantEntry, ordinal: int) -> tuple[GroupPlacement, ...]:
     """Return the groups of a tenant of `broker.json`."""
-    numbers = range(entry.prg_count)
-    return tuple(Seat(group_of(ordinal, number), entry.voters(number)) for number in numbers)
+    return tuple(
+        GroupPlacement(group_of(ordinal, number), entry.voters(number))
+        for number in range(entry.prg_count)
+    )
 
 
-def grown_seats(held: Sequence[Seat], entry: TenantEntry) -> tuple[Seat, ...]:
+def grown_placements(
+    held: Sequence[GroupPlacement], entry: TenantEntry
+) -> tuple[GroupPlacement, ...]:
     """Return the groups of a ring that grew: their numbers go on behind the first one's."""
     first = held[0].partition
     fresh = range(len(held), entry.prg_count)
-    grown = (Seat(PartitionId(first + number), entry.voters(number)) for number in fresh)
+    grown = (GroupPlacement(PartitionId(first + number), entry.voters(number)) for number in fresh)
     return (*held, *grown)
