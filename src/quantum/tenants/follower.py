@@ -90,9 +90,7 @@ class TenantHost(Protocol):
         """Host the partitions of a tenant that are not hosted yet."""
 
     def forget_tenant(self, name: str) -> None: ...
-    def note_act(
-        self, what: str, outcome: str, *, target: str = "", tenant: str = ""
-    ) -> None: ...
+    def note_act(self, what: str, outcome: str, *, target: str = "", tenant: str = "") -> None: ...
 
 
 class TenantKeeper:

@@ -287,9 +287,7 @@ class PublishGate:
             for rate, rest_ms in guards.publish_rests(now_ms)
         ]
 
-    def admit(
-        self, count: int, size: int, kept: int, retained_bytes: int, now_ms: int
-    ) -> Admitted:
+    def admit(self, count: int, size: int, kept: int, retained_bytes: int, now_ms: int) -> Admitted:
         """Decide about so many publishes of so many bytes, `kept` of them to be retained.
 
         `retained_bytes` is what the tenant has retained.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from clustor.log.types import PartitionId
 from clustor.raft.types import ReplicaId
 from clustor.replica import ChunkSent
-from clustor.runtime.peers.snapshot_pace import SnapshotPace
+from clustor.runtime.peers.snapshot_pace import PacedChunk, SnapshotPace
 
 KIB = 1 << 10
 RATE = 1024 * KIB
@@ -17,10 +17,15 @@ def chunk(number: int, size: int = 100 * KIB) -> ChunkSent:
     return ChunkSent("manifest", f"chunk-{number}", b"x" * size)
 
 
+def chunk_of(paced: PacedChunk) -> ChunkSent:
+    assert isinstance(paced.chunk, ChunkSent)
+    return paced.chunk
+
+
 def sent_by(pace: SnapshotPace, seconds: int, target: ReplicaId = PEER) -> int:
     """Return how many bytes leave for a receiver in so many seconds of ticks."""
     return sum(
-        len(paced.chunk.sealed)
+        len(chunk_of(paced).sealed)
         for now_ms in range(10_000, 10_000 + 1000 * seconds, 10)
         for paced in pace.take(now_ms)
         if paced.target == target
@@ -45,7 +50,7 @@ def test_groups_share_a_peers_rate_and_peers_do_not() -> None:
     by_target = {PEER: 0, OTHER: 0}
     for now_ms in range(10_000, 15_000, 10):
         for paced in pace.take(now_ms):
-            by_target[paced.target] += len(paced.chunk.sealed)
+            by_target[paced.target] += len(chunk_of(paced).sealed)
     assert 4 * RATE <= by_target[PEER] <= 6 * RATE
     assert 4 * RATE <= by_target[OTHER] <= 6 * RATE
 
@@ -67,7 +72,7 @@ def test_order_is_kept_and_what_is_asked_for_again_waits_once() -> None:
         for number in range(4):
             pace.add(ONE, PEER, chunk(number))
     assert pace.waiting == 4
-    taken = [paced.chunk.chunk_id for paced in pace.take(10_000)]
+    taken = [chunk_of(paced).chunk_id for paced in pace.take(10_000)]
     assert taken == [f"chunk-{number}" for number in range(4)]
     pace.add(ONE, PEER, chunk(0))
     assert pace.waiting == 1, "it has left, so it was lost, and is sent again"

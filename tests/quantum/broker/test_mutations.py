@@ -101,11 +101,11 @@ def pubrec_before_the_owner_has_the_message(patch: Patch) -> None:
 def qos_2_is_not_remembered(patch: Patch) -> None:
     publish = publishing._publish_once
 
-    def forgetful(state: State, message: Any, flags: int) -> int:
+    def forgetful(state: State, message: Any, record: bytes) -> int:
         session = state.sessions.get(message.client_id)
         if session is not None:
             session.received.pop(message.packet_id, None)
-        return publish(state, message, flags)
+        return publish(state, message, record)
 
     patch.setattr(publishing, "_publish_once", forgetful)
 

@@ -28,7 +28,7 @@ PLANS = {
     "one partition": Plan(partitions=1, replicas=1),
     "three partitions": Plan(replicas=1),
     "short queues": Plan(queue_messages_max=8, replicas=1),
-    "short streams": Plan(stream_items_max=6, partitions=2, replicas=1),
+    "short streams": Plan(channel_items_max=6, partitions=2, replicas=1),
     "a ring that grows": GROWING,
 }
 COLUMNS = ["raft_index", "sub_index", "topic", "payload", "qos", "publisher", "row_kind"]

@@ -42,9 +42,7 @@ class WatchedClient(Protocol):
 class MqttNode:
     """All MQTT clients of one node."""
 
-    def __init__(
-        self, host: Host, limits: MqttLimits, entropy: Callable[[int], bytes]
-    ) -> None:
+    def __init__(self, host: Host, limits: MqttLimits, entropy: Callable[[int], bytes]) -> None:
         self.host = host
         self.limits = limits
         self._entropy = entropy
