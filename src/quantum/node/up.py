@@ -37,12 +37,11 @@ from quantum.node.broker_file import (
     prepare_broker,
     read_broker_file,
 )
-from quantum.node.feeding import Feeding
 from quantum.node.listeners import Door, Doors, Listeners
 from quantum.node.listening import note_listening
+from quantum.node.served import ServedBroker
 from quantum.node.service import BrokerService
 from quantum.node.trace_starting import start_traces
-from quantum.node.views import BrokerPages
 from quantum.node.why import show_broker
 from quantum.protocols.mqtt.session.limits import MqttLimits
 from quantum.tenants.follower import keep_tenants
@@ -109,7 +108,7 @@ async def serve_alone(
         keeper = keep_tenants(node, service, broker)
         service.obey(TenantsFile(settings.data))
         archiving = start_archiving(node, service, archive_entry(settings))
-        admin.pages = BrokerPages(service, archiving, Feeding(node, service))
+        admin.service = ServedBroker(node, service, archiving)
         show_broker(service, node.watch)
         said = keeper.at_start() if keeper is not None else {}
         own = doors(settings).told(said)

@@ -21,7 +21,7 @@ from clustor.log.types import PartitionId
 from clustor.raft.control_plane import CacheState
 from quantum.config.live import LIVE_KEYS, NODE_KEYS, Takes, read_value
 from quantum.node.broker_file import BrokerFile, Ring, TenantEntry
-from quantum.node.tenant_pages import is_settled
+from quantum.node.orders import is_settled
 from quantum.partition.gate import Standing
 from quantum.partition.group_ids import Seat, seats_of
 from quantum.protocols.mqtt.session.limits import MqttLimits

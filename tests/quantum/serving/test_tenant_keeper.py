@@ -30,7 +30,7 @@ from clustor.control.tenants import AclPolicy, QuotaPolicy
 from clustor.kv import Key, Page, Record
 from clustor.security import AuditEvent
 from quantum.node.broker_file import BrokerFile, TenantEntry
-from quantum.node.tenant_pages import is_settled
+from quantum.node.orders import is_settled
 from quantum.protocols.mqtt.codec import ProtocolVersion, ReasonCode
 from quantum.tenants.follower import Changed, TenantKeeper
 from quantum.tenants.records import tenant_records
