@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -204,3 +206,17 @@ def test_item_16_what_a_broker_serves_is_what_is_documented(
         case.body["wait_ms"] = min(case.body["wait_ms"], 20)
     case.path_parameters["tenant_id"] = "dev"
     case.call_and_validate(base_url=f"http://{broker.admin}", checks=CHECKS)
+
+
+def test_item_16_the_page_on_http_does_what_it_shows(broker: BrokerProcess) -> None:
+    """Every request of the page is answered, and as it shows where it shows an answer."""
+    page = (Path(__file__).parents[2] / "docs" / "http.md").read_text()
+    found = re.findall(r"9080(/v1/\S+) .* -d '(.*)'\n```\n(?:\n```text\n(.*)\n```)?", page)
+    assert len(found) == 2
+    for path, body, shown in found:
+        told = good(ask(broker, "POST", path, json.loads(body)))
+        assert not shown or told == json.loads(shown)
+    pages = re.findall(r"`(?:GET )?(/v1/[a-z/]+)`", page)
+    assert len(pages) >= 4
+    for path in pages:
+        assert ask(broker, "GET", path).code in (200, 404), path  # it has no archive

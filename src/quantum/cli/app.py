@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import signal
 import sys
 from collections.abc import Iterable
 from importlib import import_module
@@ -199,7 +200,9 @@ def main() -> None:
     try:
         try:
             _refuse_empty_paths(sys.argv[1:])
-            _pasteable_command(app)()
+            command = _pasteable_command(app)
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # it may have begun something
+            command()
         except OSError as error:
             fail_path(error)
     except typer.Exit as ended:
