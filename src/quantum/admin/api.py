@@ -146,9 +146,10 @@ class Api:
         body = bind_body(route, request.body)
         caller = Caller(identity=peer.identity, break_glass=_token(request, peer))
         linearizable = values.pop("linearizable", True)
-        if route.freshness is Freshness.ANY or route.is_local:
+        is_look = route.is_local and not (route.mutates and request.encrypted)
+        if route.freshness is Freshness.ANY or is_look:
             store = local
-        elif route.make is not None:
+        elif route.make is not None or route.is_local:
             store = await self._store_with_roles()
         else:
             store = await self.port.state(linearizable=linearizable)

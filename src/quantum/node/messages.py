@@ -105,8 +105,8 @@ class Messages:
         """
         if self._publishing >= AT_ONCE_MAX:
             raise TooManyAtOnce
-        self._publishing += 1
         client = self._client(caller, self._draw_id())
+        self._publishing += 1
         try:
             async with _in_time():
                 await client.connect(
@@ -128,8 +128,8 @@ class Messages:
             client_id, acknowledged = _read_cursor(wanted.cursor)
         if self._fetching >= AT_ONCE_MAX:
             raise TooManyAtOnce
-        self._fetching += 1
         client = self._client(caller, client_id)
+        self._fetching += 1
         try:
             async with _in_time():
                 await _begin(client, wanted, acknowledged)
