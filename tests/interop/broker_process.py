@@ -79,7 +79,7 @@ class BrokerProcess:
 
     def _serves(self) -> bool:
         try:
-            code, page = fetch(self.admin, "/broker/status")
+            code, page = fetch(self.admin, "/v1/broker/status")
         except AdminUnreachable:
             return False
         served = [each["serves"] for each in page.get("partitions", ())]

@@ -184,7 +184,7 @@ def _masked(rng: random.Random, data: bytes) -> bytes:
 
 
 _TARGETS: Final = (
-    "/status", "/metrics", "/healthz", "/readyz", "/broker/status", "/groups/1/why", "/kv",
+    "/status", "/metrics", "/healthz", "/readyz", "/v1/broker/status", "/groups/1/why", "/kv",
     "/v1/cluster/state", "/v1/nodes?limit=2", "/openapi.json", "/incidents?after=0",
     "/.well-known/wide-int-registry", "/clients/fuzz1/why", "/v1/audit?limit=5", "/nothing/[",
 )  # fmt: skip

@@ -45,7 +45,7 @@ class Place:
 
     def session(self, client: str) -> dict[str, Any] | None:
         """What the first node knows of a client's session; None if it knows none."""
-        return self._page(f"/broker/sessions/{client}")
+        return self._page(f"/v1/tenants/dev/sessions/{client}")
 
     def has_subscribed(self, client: str, subscriptions: int) -> bool:
         """Say whether every partition knows of a client's subscriptions.
@@ -56,14 +56,17 @@ class Place:
         session = self.session(client)
         if session is None or session["subscriptions"] < subscriptions:
             return False
-        status = self._page("/broker/status")
+        status = self._page("/v1/broker/status")
         return status is not None and not any(
             status["partitions"][session["partition"]]["streams"].values()
         )
 
     def is_away(self, client: str) -> bool:
         """Say whether every node knows that a client is not connected."""
-        pages = [self._page(f"/broker/sessions/{client}", node) for node in range(len(self.admins))]
+        pages = [
+            self._page(f"/v1/tenants/dev/sessions/{client}", node)
+            for node in range(len(self.admins))
+        ]
         return all(page is not None and not page["connected"] for page in pages)
 
     def _page(self, path: str, node: int = 0) -> dict[str, Any] | None:
@@ -76,7 +79,9 @@ class Place:
     def knows_session(self, client: str) -> bool:
         """Say whether any node knows a client's session; its leader always does."""
         try:
-            return any(fetch(each, f"/broker/sessions/{client}")[0] == 200 for each in self.admins)
+            return any(
+                fetch(each, f"/v1/tenants/dev/sessions/{client}")[0] == 200 for each in self.admins
+            )
         except AdminUnreachable:
             return True  # nobody said no
 
@@ -120,7 +125,7 @@ def all_served(cluster: ClusterProcess, but: int = 0) -> bool:
         if node == but:
             continue
         try:
-            _, page = fetch(cluster.admin(node), "/broker/status")
+            _, page = fetch(cluster.admin(node), "/v1/broker/status")
         except AdminUnreachable:
             continue
         served |= {each["group"] for each in page.get("partitions", ()) if each["serves"]}

@@ -148,10 +148,10 @@ def retain_some(cluster: ClusterProcess, count: int, away: int = 0) -> None:
 def digest(cluster: ClusterProcess, node: int) -> tuple[int, str] | None:
     """Return what a node's replica of the partition is, and at which index."""
     try:
-        (found,) = fetch(cluster.admin(node), "/broker/digests")[1]["partitions"]
+        (found,) = fetch(cluster.admin(node), "/v1/broker/digests")[1]["partitions"]
     except (AdminUnreachable, KeyError, ValueError):
         return None
-    return found["index"], found["digest"]
+    return int(found["index"]), found["digest"]
 
 
 def agree(cluster: ClusterProcess) -> bool:

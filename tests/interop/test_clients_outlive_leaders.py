@@ -56,7 +56,7 @@ def leader_of(cluster: ClusterProcess) -> int | None:
     """Name the node that serves the tenant's only partition."""
     for node in range(1, cluster.nodes + 1):
         try:
-            _, page = fetch(cluster.admin(node), "/broker/status")
+            _, page = fetch(cluster.admin(node), "/v1/broker/status")
         except AdminUnreachable:
             continue
         if all(each["serves"] for each in page.get("partitions", ())) and page.get("partitions"):

@@ -66,7 +66,7 @@ def wait_for_archive(broker: BrokerProcess, archive: str, keys: KeyProvider, wan
     """Wait for the archive itself: what the broker says of it may be a moment old."""
     deadline = time.monotonic() + 180
     while _count(open_source(archive, keys)) < wanted:
-        assert time.monotonic() < deadline, broker.page("/broker/archive")
+        assert time.monotonic() < deadline, broker.page("/v1/archive")
         time.sleep(0.02)
 
 

@@ -218,7 +218,7 @@ def leader_of(cluster: ClusterProcess) -> int:
     def is_known() -> bool:
         nonlocal found
         with contextlib.suppress(AdminUnreachable):
-            code, answer = fetch(cluster.admin(1), "/broker/status")
+            code, answer = fetch(cluster.admin(1), "/v1/broker/status")
             found = answer["partitions"][0]["leader"] if code == 200 else None
         return found is not None
 

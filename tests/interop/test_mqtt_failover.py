@@ -95,8 +95,8 @@ def serving_node(cluster: ClusterProcess, client: str) -> int | None:
     """Name the node that leads the partition of a client's session."""
     for node in range(1, cluster.nodes + 1):
         try:
-            code, session = fetch(cluster.admin(node), f"/broker/sessions/{client}")
-            _, status = fetch(cluster.admin(node), "/broker/status")
+            code, session = fetch(cluster.admin(node), f"/v1/tenants/dev/sessions/{client}")
+            _, status = fetch(cluster.admin(node), "/v1/broker/status")
         except AdminUnreachable:
             continue
         if code == 200 and any(

@@ -45,12 +45,12 @@ class Node:
 
 def digests(cluster: ClusterProcess, node: int) -> dict[int, tuple[int, str]]:
     try:
-        code, answer = fetch(cluster.admin(node), "/broker/digests")
+        code, answer = fetch(cluster.admin(node), "/v1/broker/digests")
     except AdminUnreachable:
         return {}
     if code != 200:
         return {}
-    return {row["partition"]: (row["index"], row["digest"]) for row in answer["partitions"]}
+    return {row["partition"]: (int(row["index"]), row["digest"]) for row in answer["partitions"]}
 
 
 def test_replay_gives_the_digests_of_the_live_cluster(tmp_path: Path) -> None:

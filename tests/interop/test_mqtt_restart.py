@@ -37,7 +37,7 @@ def until_held(broker: BrokerProcess, client: str, messages: int) -> None:
     """Wait until the log knows how many messages a client has not acknowledged."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     while True:
-        session = broker.page(f"/broker/sessions/{client}")
+        session = broker.page(f"/v1/tenants/dev/sessions/{client}")
         if session["queued"] + session["in_flight"] == messages:
             return
         assert time.monotonic() < deadline, session

@@ -72,7 +72,7 @@ class Disturber:
 
     def _serves(self, node: int) -> bool:
         try:
-            code, _ = fetch(self._cluster.admin(node), "/broker/status")
+            code, _ = fetch(self._cluster.admin(node), "/v1/broker/status")
         except AdminUnreachable:
             return False
         return code == 200
@@ -130,7 +130,7 @@ def statuses(cluster: ClusterProcess) -> list[object]:
     found: list[object] = []
     for node in (1, 2, 3):
         try:
-            found.append(fetch(cluster.admin(node), "/broker/status")[1])
+            found.append(fetch(cluster.admin(node), "/v1/broker/status")[1])
         except AdminUnreachable as error:
             found.append(str(error))
             with suppress(ProcessLookupError):

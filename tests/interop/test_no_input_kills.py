@@ -153,7 +153,10 @@ def post(target: str, body: bytes, *headers: str, host: str = "127.0.0.1") -> by
         "nulls": (b"\0" * 64 + b"\r\n\r\n", 400),
         "a number of another script": (request("GET /incidents?after=%C2%B2"), 400),
         "a number of thousands of digits": (request("GET /incidents?after=" + "9" * 5000), 400),
-        "a count of another script": (post("/broker/tenants/dev/prgs?count=%C2%B2", b"{}"), 400),
+        "a count of another script": (
+            post("/v1/tenants/dev/ring", b'{"prg_count": "\xc2\xb2"}'),
+            400,
+        ),
         "a group of a billion digits": (request("GET /groups/" + "9" * 5000 + "/why"), 404),
     }.values(),
     ids=str,

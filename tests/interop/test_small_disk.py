@@ -84,7 +84,7 @@ def test_a_fresh_directory_is_small_and_status_tells_of_groups_that_stopped(
         resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (1, 1))
         client.send(Publish(TopicName(b"any"), b"for the log", 1, packet_id=client.draw_id()))
         deadline = time.monotonic() + DEADLINE_SECONDS
-        while not broker.page("/broker/status")["stopped"]:
+        while not broker.page("/v1/broker/status")["stopped"]:
             assert time.monotonic() < deadline, broker.last_words()
             time.sleep(0.02)
         client.cut()  # no earlier: a reset takes what was sent and not read with it

@@ -376,7 +376,7 @@ def test_a_blocked_group_has_no_credits_and_says_whose_word_it_was(tmp_path: Pat
 
 
 def _is_led(cluster: ClusterProcess) -> bool:
-    code, found = page(cluster, 1, "/broker/status")
+    code, found = page(cluster, 1, "/v1/broker/status")
     served = [each["serves"] for each in found.get("partitions", ())]
     return code == 200 and bool(served) and all(served) and all_listen(cluster)
 

@@ -104,7 +104,7 @@ class Site:
         served: set[int] = set()
         for node in NODES:
             try:
-                _, page = fetch(self.cluster.admin(node), "/broker/status")
+                _, page = fetch(self.cluster.admin(node), "/v1/broker/status")
             except AdminUnreachable:
                 continue
             rows = [each for each in page.get("partitions", ()) if each["tenant"] == name]
@@ -306,7 +306,8 @@ def test_rules_and_rates_are_in_force_soon_after_the_answer(site: Site) -> None:
 
         async def ended() -> bool:  # who reads by the server's own page sees the subscription go
             try:
-                told = AdminApi(site.cluster.admin(1)).ask("GET", f"/broker/sessions/{name}")
+                path = f"/v1/tenants/rules{life}/sessions/{name}"
+                told = AdminApi(site.cluster.admin(1)).ask("GET", path)
             except AdminUnreachable:
                 return False
             return not told.body.get("subscriptions")
@@ -336,7 +337,7 @@ def leader_of(site: Site, name: str) -> tuple[int, int] | None:
     """Return who serves the one partition of a tenant, and in which term."""
     for node in NODES:
         try:
-            _, page = fetch(site.cluster.admin(node), "/broker/status")
+            _, page = fetch(site.cluster.admin(node), "/v1/broker/status")
             for each in page.get("partitions", ()):
                 if each["tenant"] == name and each["serves"]:
                     path = f"/v1/groups/{each['group']}?linearizable=false"

@@ -89,7 +89,7 @@ class Traced:
         changes = GroupChanges(self.cluster.admins(), 180)
 
         def partitions(node: int) -> list[dict[str, Any]]:
-            code, page = fetch(self.cluster.admin(node), "/broker/status")
+            code, page = fetch(self.cluster.admin(node), "/v1/broker/status")
             return list(page["partitions"]) if code == 200 else []
 
         rows: list[dict[str, Any]] = []

@@ -59,7 +59,7 @@ def server(cluster: ClusterProcess, but: int = 0) -> int | None:
         if node == but:
             continue
         with contextlib.suppress(Exception):
-            _, page = fetch(cluster.admin(node), "/broker/status")
+            _, page = fetch(cluster.admin(node), "/v1/broker/status")
             if any(each["serves"] for each in page["partitions"]):
                 return node
     return None
@@ -196,7 +196,7 @@ def test_a_killed_node_on_the_way_is_no_end_of_its_clients(cluster: ClusterProce
     client.cut()
 
     def is_away() -> bool:
-        code, page = fetch(cluster.admin(leader), "/broker/sessions/relayed")
+        code, page = fetch(cluster.admin(leader), "/v1/tenants/dev/sessions/relayed")
         return code == 200 and not page["connected"]
 
     cluster.until(lambda: is_so(is_away), "the leader knows that the way is gone")

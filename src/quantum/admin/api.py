@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -30,7 +30,14 @@ from clustor.control import (
 from clustor.control.gates import RETRY_AFTER_MS_MIN
 from clustor.control.rbac import Authority
 from clustor.control.types import Name
-from clustor.runtime.admin.http import Request, Response, host_name, is_loopback_name
+from clustor.runtime.admin.http import (
+    JSON,
+    Request,
+    Response,
+    Text,
+    host_name,
+    is_loopback_name,
+)
 from clustor.runtime.errors import ControlUnavailable
 from quantum.admin.answers import CallDone
 from quantum.admin.break_glass import (
@@ -56,6 +63,7 @@ from quantum.admin.port import ControlPort, GroupsPort, RefusalNote, RefusalSink
 from quantum.admin.routes import Asked, Route
 from quantum.admin.shapes import shown
 from quantum.admin.table import ROUTES
+from quantum.node.served import ServedBroker
 
 ANSWER_SECONDS_MAX: Final = 30.0
 DEVELOPMENT_HEADER: Final = "Quantum-Development"
@@ -81,8 +89,11 @@ class Api:
         why: WhyPort | None = None,
         groups: GroupsPort | None = None,
         sink: RefusalSink | None = None,
+        broker: Callable[[], ServedBroker | None] = lambda: None,
     ) -> None:
         self.port = port
+        self.broker = broker
+        """The broker of this node, as soon as it is served."""
         self.development = development
         self.why = why
         self.groups = groups
@@ -100,7 +111,10 @@ class Api:
             if given not in (None, request_id):
                 raise malformed("an Idempotency-Key is letters, digits, '.', '_' and '-'")
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
-                content = await self._answer(request, request_id)
+                content, media = await self._answer(request, request_id)
+            if media != JSON:
+                assert isinstance(content, bytes)
+                content = Text(content, media)
             return Response(200, content, self._headers(request_id))
         except Exception as error:  # noqa: BLE001
             return self._refuse(request, request_id, self._refusal(request, error))
@@ -119,21 +133,23 @@ class Api:
             return self._refuse(request, request_id, self._refusal(request, error))
         return None
 
-    async def _answer(self, request: Request, request_id: str) -> object:
+    async def _answer(self, request: Request, request_id: str) -> tuple[object, str]:
+        """Return what is answered, and what that is."""
         parts = urlsplit(request.target)
         peer = self._identify(request)
         local = await self.port.state(linearizable=False)
         self._require_good(local, peer)
         if parts.path == OPENAPI_PATH and request.method == "GET":
-            return _document()
+            return _document(), JSON
         route, texts = _TABLE.find(request.method, parts.path)
         values = bind_path(route, texts) | bind_query(route, parts.query)
         body = bind_body(route, request.body)
         caller = Caller(identity=peer.identity, break_glass=_token(request, peer))
         linearizable = values.pop("linearizable", True)
-        if route.freshness is Freshness.ANY:
+        is_look = route.is_local and not (route.mutates and request.encrypted)
+        if route.freshness is Freshness.ANY or is_look:
             store = local
-        elif route.make is not None:
+        elif route.make is not None or route.is_local:
             store = await self._store_with_roles()
         else:
             store = await self.port.state(linearizable=linearizable)
@@ -142,8 +158,18 @@ class Api:
             require_issuer(store, request.certificate, self.now_ms())
         require_covered(route, store, peer)
         authority = self._authority(store, peer.identity)
-        asked = Asked(store, caller, authority, values, body, request_id)
-        return await (self._read(route, asked) if route.make is None else self._call(route, asked))
+        asked = Asked(
+            store,
+            caller,
+            authority,
+            values,
+            body,
+            request_id,
+            request.encrypted,
+            self._quotas_in_force,
+        )
+        answering = self._read(route, asked) if route.make is None else self._call(route, asked)
+        return await answering, route.media
 
     # Who.
 
@@ -212,19 +238,27 @@ class Api:
             cache_age_ms=self.port.local_age(),
         )
 
+    def _quotas_in_force(self, tenant: str) -> Mapping[str, int]:
+        broker = self.broker()
+        return {} if broker is None else broker.quotas_in_force(tenant)
+
     # What.
 
     async def _read(self, route: Route, asked: Asked) -> object:
-        _require_initialized(asked.store)
-        self._require_role(asked.authority, route.roles)
-        others = asked.authority.roles & (route.roles - {Role.TENANT_ADMIN})
-        if route.own_tenant and not others:
-            _require_own_tenant(asked)
+        if not (route.is_local and not asked.encrypted):  # in development everybody is Operator
+            self._require_reader(route, asked)
         assert route.read is not None
         found = route.read(self, asked)
         if isinstance(found, Awaitable):
             found = await found
         return found if isinstance(found, bytes) else self.encoded(route.answer, found)
+
+    def _require_reader(self, route: Route, asked: Asked) -> None:
+        _require_initialized(asked.store)
+        self._require_role(asked.authority, route.roles)
+        others = asked.authority.roles & (route.roles - {Role.TENANT_ADMIN})
+        if route.own_tenant and not others:
+            _require_own_tenant(asked)
 
     async def _call(self, route: Route, asked: Asked) -> bytes:
         assert route.make is not None and route.kind is not None

@@ -22,6 +22,7 @@ from clustor.security import AuditSink as SecurityAudit
 from quantum.admin.identity import revoked_serials, serial_name
 from quantum.admin.pages import AdminPages
 from quantum.admin.port import RefusalNote, RefusalSink, WhyPort
+from quantum.node.served import ServedBroker
 
 
 class ServicePort:
@@ -121,6 +122,7 @@ def attach(
         why=why,
         groups=HostedGroups(node),
         sink=sink,
+        broker=lambda: admin.service if isinstance(admin.service, ServedBroker) else None,
     )
     admin.api = pages
     if cluster.admin_tls:

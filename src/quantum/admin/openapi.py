@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from clustor.control import canonical
+from clustor.runtime.admin.http import JSON
 from quantum.admin.errors import ErrorBody
 from quantum.admin.routes import REQUIRED, Parameter, Route
 from quantum.admin.shapes import schema_of
@@ -138,7 +139,7 @@ def _operation(route: Route, answer: Any, error: Any) -> dict[str, Any]:
     parameters += [_parameter(each, "query") for each in route.query]
     if route.make is not None:
         parameters += _HEADERS
-    responses = {"200": _response("The answer.", answer)}
+    responses = {"200": _response("The answer.", answer, route.media)}
     for code in sorted(route.codes):
         responses[str(code)] = _response(HTTPStatus(code).phrase, error)
     operation = {
@@ -177,5 +178,5 @@ def _request_body(schema: Any) -> dict[str, Any]:
     return {"required": True, "content": content}
 
 
-def _response(about: str, schema: Any) -> dict[str, Any]:
-    return {"description": about, "content": {"application/json": {"schema": schema}}}
+def _response(about: str, schema: Any, media: str = JSON) -> dict[str, Any]:
+    return {"description": about, "content": {media: {"schema": schema if media == JSON else {}}}}

@@ -54,7 +54,7 @@ from quantum.admin.answers import (
 )
 from quantum.admin.errors import malformed, not_found
 from quantum.admin.routes import Asked, ReadPage
-from quantum.config.live import takes
+from quantum.config.live import SET, USER_PREFIX, takes
 
 if TYPE_CHECKING:
     from quantum.admin.api import Api
@@ -251,6 +251,15 @@ def scope_of(values: Mapping[str, Any]) -> Scope:
     return Scope(kind=kind, name=name)
 
 
+def veiled(version: ConfigVersion) -> ConfigVersion:
+    """Show a document without what is kept of passwords: only that there is one."""
+    shown: dict[str, Any] = {
+        key: SET if key.startswith(USER_PREFIX) else value
+        for key, value in version.document.items()
+    }
+    return msgspec.structs.replace(version, document=shown)
+
+
 def configuration(_api: Api, asked: Asked) -> Configuration:
     scope = scope_of(asked.values)
     head = find(asked.store, ConfigHead, scope.kind.value, scope.name)
@@ -261,7 +270,9 @@ def configuration(_api: Api, asked: Asked) -> Configuration:
         scope=scope,
         version=head.version,
         oldest=head.oldest,
-        in_force=find(asked.store, ConfigVersion, *parts),
+        in_force=None
+        if (held := find(asked.store, ConfigVersion, *parts)) is None
+        else veiled(held),
     )
 
 
@@ -278,7 +289,10 @@ def explained(_api: Api, asked: Asked) -> ConfigValue:
         raise not_found("no scope sets this key", key=key, scopes=[s.kind.value for s in scopes])
     of_tenant = found.scope.kind is ScopeKind.TENANT
     effect = takes(key, of_tenant=of_tenant).value
-    return ConfigValue(key=key, **asdict(found) | {"scope": found.scope, "takes_effect": effect})
+    said = {"scope": found.scope, "takes_effect": effect}
+    if key.startswith(USER_PREFIX):
+        said["value"] = SET
+    return ConfigValue(key=key, **asdict(found) | said)
 
 
 # The whole cluster.

@@ -17,6 +17,7 @@ import msgspec
 
 from clustor.control import KINDS, Caller, Command, CommandKind, Freshness, Reading, Role
 from clustor.control.rbac import Authority
+from clustor.runtime.admin.http import JSON
 from quantum.admin.answers import CallDone
 from quantum.admin.words import about
 
@@ -69,6 +70,10 @@ class Asked:
     values: Mapping[str, Any]
     body: Any
     request_id: str
+    encrypted: bool = False
+    """Whether it came over TLS."""
+    quotas_in_force: Callable[[str], Mapping[str, int]] = lambda _tenant: {}
+    """A tenant's quotas as this node's broker holds them, whoever said them."""
 
 
 ReadPage: TypeAlias = Callable[[Any, Asked], object | Awaitable[object]]
@@ -103,6 +108,11 @@ class Route:
     example: str = ""
     columns: tuple[str, ...] = field(default=())
     """What a table of a listing shows first."""
+    is_local: bool = False
+    """Whether it is about this node alone: it is answered without the control plane, by roles as
+    this node last heard of them. How a node stands is asked when nothing else answers."""
+    media: str = JSON
+    """What an answer is; anything but JSON is sent as it is."""
 
     @property
     def mutates(self) -> bool:
@@ -173,6 +183,9 @@ def page(
     own_tenant: bool = False,
     example: str = "",
     columns: tuple[str, ...] = (),
+    is_local: bool = False,
+    media: str = JSON,
+    codes: tuple[int, ...] = (),
 ) -> Route:
     """Make the route of something that is read, or done, at this node."""
     places = _PLACE.findall(path)
@@ -184,15 +197,17 @@ def page(
         summary=summary,
         answer=answer,
         roles=roles,
-        codes=READ_CODES if method == "GET" else CALL_CODES,
+        codes=(*(READ_CODES if method == "GET" else CALL_CODES), *codes),
         path_parameters=parameters,
-        query=(*query, LINEARIZABLE) if method == "GET" else query,
+        query=(*query, LINEARIZABLE) if method == "GET" and not is_local else query,
         body=body,
         read=read,
         own_tenant=own_tenant,
         command_line=command_line,
         example=example,
         columns=columns,
+        is_local=is_local,
+        media=media,
     )
 
 

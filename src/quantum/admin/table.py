@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from quantum.admin import table_cluster, table_groups, table_tenants
+from quantum.admin import table_broker, table_cluster, table_groups, table_tenants
 from quantum.admin.routes import Route
 
 ROUTES: Final[tuple[Route, ...]] = (
@@ -18,6 +18,9 @@ ROUTES: Final[tuple[Route, ...]] = (
     *table_tenants.CERTIFICATES,
     *table_tenants.ROUTING,
     *table_tenants.CONFIG,
+    *table_broker.BROKER,
+    *table_broker.SESSIONS,
+    *table_broker.MESSAGES,
     *table_groups.GROUPS,
     *table_groups.PROOFS,
     *table_groups.FEATURES,

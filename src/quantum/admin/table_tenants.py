@@ -200,7 +200,7 @@ CONFIG: Final = (
     ),
     page(
         "/v1/config/versions",
-        r.listing(c.ConfigVersion),
+        r.listing(c.ConfigVersion, row=r.veiled),
         list_page(c.ConfigVersion),
         "config versions",
         "List the versions of all scopes that are kept.",
@@ -230,6 +230,7 @@ CONFIG: Final = (
             "config set",
             "--scope Tenant/acme --document '{\"rates.publishes\": 4096}'",
         ),
+        make=t.set_configuration,
         check=t.check_configuration,
         remark=t.configuration_effects,
     ),

@@ -11,11 +11,21 @@ from typing import Final
 
 import msgspec
 
-from clustor.control import QuotaPolicy, ScopeKind, SetAcls, SetConfiguration, SetQuotas, find
+from clustor.control import (
+    ConfigHead,
+    ConfigVersion,
+    QuotaPolicy,
+    Scope,
+    ScopeKind,
+    SetAcls,
+    SetConfiguration,
+    SetQuotas,
+    find,
+)
 from clustor.control.types import Count, Name
 from quantum.admin.errors import conflict, malformed, not_found
 from quantum.admin.routes import Asked
-from quantum.config.live import Takes, effects, mistakes
+from quantum.config.live import SET, USER_PREFIX, Takes, effects, mistakes
 from quantum.tenancy import QUOTA_MAXIMA
 from quantum.tenants.control_words import rule_mistakes
 
@@ -50,6 +60,8 @@ def change_quotas(asked: Asked) -> SetQuotas:
     if wanted not in (None, held.version):
         raise conflict("another version stands", version=held.version)
     stands = {name: getattr(held, name) for name in _NAMES}
+    if not held.version:  # nobody set any yet: what holds is what the broker's own file says
+        stands |= asked.quotas_in_force(tenant)
     quotas = stands | dict(asked.body.quotas)
     return SetQuotas(tenant_id=tenant, expected_version=held.version, quotas=quotas)
 
@@ -66,6 +78,39 @@ def check_rules(command: SetAcls) -> None:
     found = list(rule_mistakes(command.rules))
     if found:
         raise malformed("; ".join(found))
+
+
+def set_configuration(asked: Asked) -> SetConfiguration:
+    """Take a document; a password that only says that it is set stays what it is.
+
+    Documents are read with their passwords veiled, and written whole: who changes something else
+    sends the veil back.
+    """
+    body = asked.body
+    kept = [key for key, value in body.document.items() if _is_veil(key, value)]
+    document = dict(body.document)
+    if kept:
+        held = _document(asked, body.scope, body.expected_version)
+        for key in kept:
+            if key not in held:
+                raise malformed("no such user has a password: give its hash", key=key)
+            document[key] = held[key]
+    members = {name: getattr(body, name) for name in body.__struct_fields__}
+    return SetConfiguration(**members | {"document": document})
+
+
+def _is_veil(key: str, value: object) -> bool:
+    return key.startswith(USER_PREFIX) and value == SET
+
+
+def _document(asked: Asked, scope: Scope, version: int) -> Mapping[str, object]:
+    """Return the document that stands, which must be the version that the caller has read."""
+    head = find(asked.store, ConfigHead, scope.kind.value, scope.name)
+    stands = 0 if head is None else head.version
+    if stands != version:
+        raise conflict("another version stands", version=stands)
+    held = find(asked.store, ConfigVersion, scope.kind.value, scope.name, version)
+    return {} if held is None else held.document
 
 
 def check_configuration(command: SetConfiguration) -> None:

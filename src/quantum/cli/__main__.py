@@ -1,5 +1,5 @@
 """Run the command as a module."""
 
-from quantum.cli.app import main
+from quantum.cli import main
 
 main()

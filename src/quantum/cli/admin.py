@@ -75,6 +75,15 @@ NOUNS: Final = {
     "roles": "Who may do what.",
     "audit": "Who did what, when, and what became of it.",
     "loglevel": "How much a node logs.",
+    "broker": "The broker of a node: how it stands.",
+    "sessions": "Sessions of a tenant: look at them, end one.",
+    "clients": "Clients that are connected.",
+    "topics": "Filters that clients subscribe to.",
+    "retained": "Retained messages.",
+    "ring": "A tenant's ring on a node: look at it, let it grow.",
+    "messages": "Publish, and wait for messages.",
+    "archive": "The archive of a node.",
+    "feed": "The feed of a node's committed entries.",
 }
 # Where a command finds what stands now: the page, and the fact in it.
 _STANDS: Final = {

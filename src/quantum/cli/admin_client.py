@@ -43,7 +43,7 @@ def parse_address(text: str) -> Address:
     """Read HOST:PORT, or raise ValueError with one clear sentence."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65_536:
-        raise ValueError(f"not an address like 127.0.0.1:7011: {text}")
+        raise ValueError(f"not an address like 127.0.0.1:9080: {text}")
     return Address(host.strip("[]"), int(port))
 
 

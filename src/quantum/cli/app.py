@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import signal
 import sys
 from collections.abc import Iterable
 from importlib import import_module
+from itertools import pairwise
 from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 from typer.main import get_command
 
-from quantum.cli.exits import fail_path
+from quantum.cli.exits import Exit, fail, fail_path
 from quantum.cli.naming import pasteable
+
+_PATHS: Final = frozenset({"--data", "--out", "--keys", "--config", "--ca", "--cert", "--cert-key"})
 
 
 class Command(NamedTuple):
@@ -179,6 +183,14 @@ def _pasteable_command(app: typer.Typer) -> Any:
     return command
 
 
+def _refuse_empty_paths(arguments: list[str]) -> None:
+    """Refuse an empty path, which a script's unset variable is: it would mean `here`."""
+    for given, value in pairwise((*arguments, None)):
+        option, has_value, joined = given.partition("=") if given is not None else ("", "", "")
+        if option in _PATHS and (joined if has_value else value) == "":
+            fail(f"{option} is empty: say a path, or leave it out", Exit.USAGE)
+
+
 def main() -> None:
     """Run the command line. What a path or a disk refuses is one line, as every other refusal."""
     if not __debug__:
@@ -186,9 +198,12 @@ def main() -> None:
     asked = sys.argv[1] if len(sys.argv) > 1 else ""
     app = build([asked]) if asked in COMMANDS else build_list()
     try:
-        _pasteable_command(app)()
-    except OSError as error:
         try:
+            _refuse_empty_paths(sys.argv[1:])
+            command = _pasteable_command(app)
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # it may have begun something
+            command()
+        except OSError as error:
             fail_path(error)
-        except typer.Exit as ended:
-            raise SystemExit(ended.exit_code) from None
+    except typer.Exit as ended:
+        raise SystemExit(ended.exit_code) from None

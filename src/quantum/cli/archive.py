@@ -88,13 +88,15 @@ def status(
 
 def _show_archiver(admin: str, *, as_json: bool) -> None:
     try:
-        code, answer = fetch(parse_address(admin), "/broker/archive")
+        code, answer = fetch(parse_address(admin), "/v1/archive")
     except ValueError as error:
         fail(str(error), Exit.USAGE)
     except AdminUnreachable as error:
         fail_unreachable(error)
-    if code != 200:
+    if code == 404:
         fail("this broker has no archive; start it with --archive URL", Exit.NOT_FOUND)
+    if code != 200:
+        fail(str(answer.get("message", code)), Exit.FAILED)
     rows: list[dict[str, Any]] = answer["partitions"]
     columns = ("prg", "state", "archived_index", "behind", "archived_bytes")
     _show(f"Archiving to {answer['archive']}", columns, rows, as_json=as_json)

@@ -29,6 +29,9 @@ Admin = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Limit = Annotated[int, typer.Option(min=1, max=1000, help="How many to print.")]
 After = Annotated[str, typer.Option(help="Go on behind this one: the page before names it.")]
+Tenant = Annotated[
+    str, typer.Option(metavar="NAME", help="Whose they are; needed where there are several.")
+]
 
 session_app = typer.Typer(help="Look at one session, or end it.", no_args_is_help=True)
 
@@ -40,7 +43,7 @@ def status(admin: Admin = ADMIN_DEFAULT, *, as_json: AsJson = False) -> None:
     Exit code 0: every partition has a leader and takes writes. 1: one has no leader, a group has
     stopped, the disk is too full for writes, or the control plane is away. 12: no node answered.
     """
-    found = _get(admin, "/broker/status")
+    found = _get(admin, "/v1/broker/status")
     if as_json:
         typer.echo(json.dumps(found))
     else:
@@ -56,7 +59,7 @@ def _problems(found: dict[str, Any]) -> list[str]:
         for each in found["stopped"]
     ]
     if found["disk"]["level"] == "DiskHard":
-        free = found["disk"]["free_bytes"] / 1e6
+        free = int(found["disk"]["free_bytes"] or 0) / 1e6
         lines.append(f"writes are refused: only {free:.0f} MB are free on the disk; make room")
     for cause in found.get("closed", [])[:1]:
         lines.append(f"clients must wait: {cause}; bring the control plane back")
@@ -78,15 +81,16 @@ def _print_status(found: dict[str, Any]) -> None:
 def sessions(
     admin: Admin = ADMIN_DEFAULT,
     *,
+    tenant: Tenant = "",
     contains: Annotated[str, typer.Option(help="Only client ids that contain this.")] = "",
     after: After = "",
     limit: Limit = 100,
     as_json: AsJson = False,
 ) -> None:
     """List sessions: connected clients, and those that will come back."""
-    found = _page(admin, "sessions", contains, after, limit)
+    found = _page(admin, tenant, "sessions", {"contains": contains}, after, limit)
     columns = ("client_id", "connected", "subscriptions", "queued", "in_flight", "full")
-    _show(found, "sessions", columns, as_json=as_json)
+    _show(found, "Sessions", columns, as_json=as_json)
 
 
 @speaking
@@ -94,13 +98,14 @@ def topics(
     topic_filter: Annotated[str, typer.Argument(metavar="FILTER", help="Only these.")] = "",
     admin: Admin = ADMIN_DEFAULT,
     *,
+    tenant: Tenant = "",
     after: After = "",
     limit: Limit = 100,
     as_json: AsJson = False,
 ) -> None:
     """List the filters that clients subscribe to."""
-    found = _page(admin, "topics", topic_filter, after, limit)
-    _show(found, "topics", ("filter", "subscribers"), as_json=as_json)
+    found = _page(admin, tenant, "topics", {"filter": topic_filter}, after, limit)
+    _show(found, "Topics", ("filter", "subscribers"), as_json=as_json)
 
 
 @speaking
@@ -108,41 +113,64 @@ def retained(
     topic_filter: Annotated[str, typer.Argument(metavar="FILTER", help="Only these.")] = "#",
     admin: Admin = ADMIN_DEFAULT,
     *,
+    tenant: Tenant = "",
     after: After = "",
     limit: Limit = 100,
     as_json: AsJson = False,
 ) -> None:
     """List retained messages."""
-    found = _page(admin, "retained", topic_filter, after, limit)
-    _show(found, "retained", ("topic", "qos", "bytes", "payload"), as_json=as_json)
+    found = _page(admin, tenant, "retained", {"filter": topic_filter}, after, limit)
+    _show(found, "Retained", ("topic", "qos", "bytes", "payload"), as_json=as_json)
 
 
 @session_app.command()
 @speaking
-def show(client_id: str, admin: Admin = ADMIN_DEFAULT) -> None:
+def show(client_id: str, admin: Admin = ADMIN_DEFAULT, *, tenant: Tenant = "") -> None:
     """Print everything about one session, as JSON."""
-    typer.echo(json.dumps(_get(admin, f"/broker/sessions/{quote(client_id, safe='')}"), indent=2))
+    path = f"{_tenant_path(admin, tenant)}/sessions/{quote(client_id, safe='')}"
+    typer.echo(json.dumps(_get(admin, path), indent=2))
 
 
 @session_app.command()
 @speaking
-def kick(client_id: str, admin: Admin = ADMIN_DEFAULT) -> None:
+def kick(client_id: str, admin: Admin = ADMIN_DEFAULT, *, tenant: Tenant = "") -> None:
     """End a session: its client is disconnected, its subscriptions and queue are gone."""
-    path = f"/broker/sessions/{quote(client_id, safe='')}/kick"
+    path = f"{_tenant_path(admin, tenant)}/sessions/{quote(client_id, safe='')}/kick"
+    code, answer = _order(admin, path)
+    leader = answer.get("facts", {}).get("admin") if code == 409 else None
+    if leader:
+        code, answer = _order(leader, path)  # who leads the session's partition does it
+    if code >= 400:
+        fail(f"{answer.get('message', code)}: {client_id}", Exit.FAILED)
+    typer.echo(f"ended the session of {client_id}")
+
+
+def _order(admin: str, path: str) -> tuple[int, dict[str, Any]]:
     try:
-        code, answer = post(parse_address(admin), path, {})
+        return post(parse_address(admin), path, {})
     except ValueError as error:
         fail(str(error), Exit.USAGE)
     except AdminUnreachable as error:
         fail_unreachable(error)
-    if code >= 400:
-        fail(f"{answer.get('error', code)}: {client_id}", Exit.FAILED)
-    typer.echo(f"ended the session of {client_id}")
 
 
-def _page(admin: str, name: str, wanted: str, after: str, limit: int) -> dict[str, Any]:
-    query = urlencode({"filter": wanted, "after": after, "limit": limit})
-    return _get(admin, f"/broker/{name}?{query}")
+def _tenant_path(admin: str, tenant: str) -> str:
+    """Return the path of a tenant: the one that is named, or the only one that there is."""
+    if tenant:
+        return f"/v1/tenants/{quote(tenant, safe='')}"
+    served = sorted({row["tenant"] for row in _get(admin, "/v1/broker/status")["partitions"]})
+    if len(served) != 1:
+        names = ", ".join(served) or "none"
+        fail(f"say whose it is: --tenant NAME (tenants served here: {names})", Exit.USAGE)
+    return f"/v1/tenants/{quote(served[0], safe='')}"
+
+
+def _page(  # noqa: PLR0917  # a page is all of these
+    admin: str, tenant: str, name: str, wanted: dict[str, str], after: str, limit: int
+) -> dict[str, Any]:
+    asked = {name: text for name, text in {**wanted, "after": after}.items() if text}
+    query = urlencode({**asked, "limit": limit})
+    return _get(admin, f"{_tenant_path(admin, tenant)}/{name}?{query}")
 
 
 def _get(admin: str, path: str) -> dict[str, Any]:
@@ -153,15 +181,15 @@ def _get(admin: str, path: str) -> dict[str, Any]:
     except AdminUnreachable as error:
         fail_unreachable(error, "start a broker with `make run`")
     if code != 200:
-        fail(str(answer.get("error", code)), Exit.FAILED)
+        fail(str(answer.get("message") or answer.get("error", code)), Exit.FAILED)
     return answer
 
 
-def _show(found: dict[str, Any], name: str, columns: tuple[str, ...], *, as_json: bool) -> None:
+def _show(found: dict[str, Any], title: str, columns: tuple[str, ...], *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(found))
         return
-    _print_table(name.capitalize(), columns, found[name])
+    _print_table(title, columns, found["items"])
     if found["after"] is not None:
         typer.echo(f"there are more: --after {found['after']}")
 
@@ -183,5 +211,5 @@ def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict):
-        return str(next(iter(value.values()), ""))
+        return str(next((each for each in value.values() if each is not None), ""))
     return "-" if value is None else str(value)

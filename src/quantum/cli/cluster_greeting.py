@@ -76,7 +76,7 @@ class Greeting:
 
 def _answers_ready(place: Address) -> bool:
     try:
-        code, status = fetch(place, "/broker/status")
+        code, status = fetch(place, "/v1/broker/status")
     except AdminUnreachable:
         return False
     return code == 200 and is_ready(status)

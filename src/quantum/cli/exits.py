@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from enum import IntEnum
 from typing import TYPE_CHECKING, NoReturn
 
@@ -70,9 +71,20 @@ def fail_path(error: OSError) -> NoReturn:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         fail(f"the disk is full: {error.filename or 'make room and try again'}", Exit.NO_ROOM)
     said = error.strerror or str(error)
+    if error.filename is None and _is_nowhere():
+        fail("the directory that this was called in is gone; cd to one that is", Exit.NOT_FOUND)
     if error.filename is None:
         fail(said, Exit.FAILED)
     fail(f"cannot use {error.filename}: {said}; check the path and its rights", Exit.NOT_FOUND)
+
+
+def _is_nowhere() -> bool:
+    """Say whether the working directory does not exist any more."""
+    try:
+        os.getcwd()  # noqa: PTH109  # Path.cwd asks the same
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def fail(message: str, code: Exit) -> NoReturn:

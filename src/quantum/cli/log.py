@@ -162,7 +162,7 @@ def replay(
     """Apply every broker partition's log again, and print the digest of the state it gives.
 
     Replicas of a partition that stand at the same index must have the same digest, and a node
-    that runs has it too (`/broker/digests` of its admin port). Exit code 6: two differ.
+    that runs has it too (`/v1/broker/digests` of its admin port). Exit code 6: two differ.
     """
     from quantum.node.replaying import Replayed, replay_directory
 
@@ -277,7 +277,10 @@ def _table(found: dict[str, Any]) -> Table:
 
 def _keys(directory: Path, key_file: Path | None) -> KeyRing:
     try:
-        return load_keyring(find_keyring(directory), key_file)
+        found = find_keyring(directory)
+        if not found.is_relative_to(directory.resolve()):
+            typer.echo(f"quantum: keys are taken from {found}, the nearest above", err=True)
+        return load_keyring(found, key_file)
     except LogError as error:
         fail(str(error), exit_of(error))
 

@@ -23,7 +23,10 @@ def own_command(name: str = "quantum") -> str:
         return name
     if not own.exists():
         return f"{shlex.quote(sys.executable)} -m {name}.cli"
-    relative = os.path.relpath(own)
+    try:
+        relative = os.path.relpath(own)
+    except FileNotFoundError:  # the directory that it was called in is gone
+        return shlex.quote(str(own))
     if os.sep not in relative:
         relative = f"{os.curdir}{os.sep}{relative}"
     return shlex.quote(min(relative, str(own), key=len))
@@ -32,6 +35,8 @@ def own_command(name: str = "quantum") -> str:
 def _own_path(name: str) -> Path:
     """Return where the script of this installation is, whether or not it was what was called."""
     called = Path(sys.argv[0])
+    if called.name == name and called.is_absolute() and called.is_file():
+        return called
     if called.name == name and called.is_file():
         return called.absolute()
     return Path(sys.executable).with_name(name)

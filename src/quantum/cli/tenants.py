@@ -22,7 +22,7 @@ from quantum.cli.credentials import speaking
 from quantum.cli.exits import Exit, fail
 
 LOOK_SECONDS: Final = 0.1
-_PAGE: Final = "/broker/tenants/"
+_PAGE: Final = "/v1/tenants/{tenant}/ring"
 
 Tenant = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant's name.")]
 
@@ -53,15 +53,15 @@ def grow(
 
     Exit code 0: done. 1: refused, or not over in time. 12: no node answered.
     """
-    path = f"{_PAGE}{quote(tenant, safe='')}/prgs?count={prgs}"
+    path = _PAGE.format(tenant=quote(tenant, safe=""))
     try:
-        code, answer = post(parse_address(admin), path, {})
+        code, answer = post(parse_address(admin), path, {"prg_count": prgs})
     except ValueError as error:
         fail(str(error), Exit.USAGE)
     except AdminUnreachable as error:
         fail_unreachable(error)
     if code >= 400:
-        fail(str(answer.get("error", code)), Exit.FAILED)
+        fail(str(answer.get("message", code)), Exit.FAILED)
     _watch(admin, tenant, answer["epoch"], time.monotonic() + timeout)
 
 
@@ -101,7 +101,7 @@ def _look(admin: str, tenant: str) -> dict[str, Any]:
 
 
 def _ask(admin: str, tenant: str) -> dict[str, Any]:
-    code, answer = fetch(parse_address(admin), _PAGE + quote(tenant, safe=""))
+    code, answer = fetch(parse_address(admin), _PAGE.format(tenant=quote(tenant, safe="")))
     if code >= 400:
-        fail(str(answer.get("error", code)), Exit.FAILED)
+        fail(str(answer.get("message", code)), Exit.FAILED)
     return answer

@@ -125,6 +125,8 @@ LIVE_KEYS: Final[Mapping[str, LiveKey]] = dict(
     ]
 )
 USER_PREFIX: Final = "users."
+SET: Final = "(set)"
+"""What is shown of a password's hash, and what leaves it as it is where it is sent back."""
 """In front of the key of each user of a tenant, whose value is a password's hash."""
 _USER: Final = LiveKey(
     kinds.password_hash(), Takes.LIVE, "a user of a tenant", of_tenant=True, of_cluster=False

@@ -1,7 +1,7 @@
 """The feed of a node: its partitions' committed entries, page by page, for whoever has the keys.
 
-    GET /broker/feed                                     which partitions, from where to where
-    GET /broker/feed/TENANT/NUMBER?from=&bytes=&at=&proof=   a page of entries
+    GET /v1/feed                                         which partitions, from where to where
+    GET /v1/feed/TENANT/NUMBER?from=&bytes=&at=&proof=   a page of entries
 
 Feeds are observers: they have a tenth of the snapshots' bandwidth, for each partition, and see
 nothing while the gates are closed. Every answer that is no page says why, and whether to try
@@ -26,7 +26,6 @@ from clustor.runtime.disk import DirectoryStorage
 from clustor.snapshot.bandwidth import Budget, observer_bytes_per_second
 from quantum.node.feed_page import (
     NONCE_BYTES,
-    PAGE_BYTES_DEFAULT,
     PAGE_BYTES_MAX,
     PROOF_AGE_MS_MAX,
     FeedRequest,
@@ -36,6 +35,7 @@ from quantum.node.feed_page import (
     key_name,
 )
 from quantum.node.outflow import facts_of, outflow
+from quantum.node.rows import FeedDirectory, FeedPartition
 from quantum.partition.leader import PartitionLeader
 
 if TYPE_CHECKING:
@@ -62,22 +62,20 @@ class Feeding:
         """Threads of its own: those of the node read for its followers."""
         self._open = 0
 
-    def directory(self) -> Answer:
+    def directory(self) -> FeedDirectory:
         """List the partitions, and how far each can be read here."""
         prgs = [prg for tenant in self._service.tenants.values() for prg in tenant.prgs]
-        return 200, {"cluster": self._node.cluster.birth, "partitions": [_row(p) for p in prgs]}
+        return FeedDirectory(
+            cluster=self._node.cluster.birth, partitions=[_row(prg) for prg in prgs]
+        )
 
-    def page(
-        self, tenant: str, number: str, query: dict[str, str]
-    ) -> Answer | asyncio.Future[Answer]:
-        """Answer for a page; raises ValueError for a question that cannot be meant."""
-        request = _request(tenant, number, query)
-        found = self._service.tenants.get(tenant)
+    def page(self, request: FeedRequest, proof: str) -> Answer | asyncio.Future[Answer]:
+        """Answer for a page."""
+        found = self._service.tenants.get(request.tenant)
         if found is None or request.prg >= len(found.prgs):
-            return 404, {"error": "no such partition", "prg": f"{tenant}/{number}"}
+            return 404, {"error": "no such partition", "prg": f"{request.tenant}/{request.prg}"}
         prg = found.prgs[request.prg]
         keys, partition = self._node.settings.keys, prg.group.partition_id
-        proof = query.get("proof", "")
         now_ms = time.time_ns() // 1_000_000
         if not is_proven(request, proof, keys, partition, now_ms):
             return 403, _unproven(request, keys, now_ms)
@@ -85,10 +83,10 @@ class Feeding:
 
     def _refusal(self, prg: PartitionLeader, request: FeedRequest) -> Answer | None:
         row = _row(prg)
-        if row["refusal"]:
-            return 503, {"error": row["refusal"], "retry_ms": 5 * _RETRY_MS}
-        if request.first < row["first"]:
-            return 410, {"error": "compacted", "first": row["first"], "last": row["last"]}
+        if row.refusal:
+            return 503, {"error": row.refusal, "retry_ms": 5 * _RETRY_MS}
+        if request.first < row.first:
+            return 410, {"error": "compacted", "first": row.first, "last": row.last}
         if self._open >= _PAGES_AT_ONCE:
             return 429, {"error": "too many pages at once", "retry_ms": _RETRY_MS}
         if not self._budget(prg).available(self._node.now_ms()):
@@ -105,7 +103,7 @@ class Feeding:
         self, prg: PartitionLeader, request: FeedRequest, keys: KeyRing
     ) -> Answer | asyncio.Future[Answer]:
         row, replica = _row(prg), prg.group.replica
-        first, last = LogIndex(request.first), LogIndex(row["last"])
+        first, last = LogIndex(request.first), LogIndex(row.last)
         window = replica.group.core.log
         size = self._spent(prg, min(request.bytes_max, _bytes_left(window, first, last)))
         job: Callable[[DirectoryStorage], list[Entry]]
@@ -120,8 +118,8 @@ class Feeding:
             f"{request.tenant}/{request.prg}",
             first,
             0,
-            row["first"],
-            row["last"],
+            row.first,
+            row.last,
             keys.dek_epoch,
             os.urandom(NONCE_BYTES).hex(),
         )
@@ -194,38 +192,23 @@ def _make_page(
         storage.close()
 
 
-def _row(prg: PartitionLeader) -> dict[str, Any]:
+def _row(prg: PartitionLeader) -> FeedPartition:
     replica = prg.group.replica
     flow = outflow(facts_of(replica))
     base = replica.log.entries.base_index
     settings = prg.broker.settings
-    return {
-        "tenant": prg.tenant.name,
-        "number": prg.number,
-        "partition": int(prg.group.partition_id),
-        "first": base + 1,
-        "last": max(base, flow.through),
-        "bytes": replica.group.core.log.bytes_total,
-        "leader": prg.leader_node,
-        "refusal": flow.refusal,
-        "prgs": settings.prg_count,
-        "rings": [ring.prg_count for ring in prg.tenant.rings],
-        "queue_messages_max": settings.queue_messages_max,
-        "queue_bytes_max": settings.queue_bytes_max,
-        "dedupe_horizon_seconds": settings.dedupe_horizon_ms // 1_000,
-    }
-
-
-def _request(tenant: str, number: str, query: dict[str, str]) -> FeedRequest:
-    def whole(name: str, text: str, low: int, high: int) -> int:
-        if not (text.isascii() and text.isdecimal()) or not low <= int(text[:20]) <= high:
-            raise ValueError(f"{name} must be a whole number from {low} to {high}")
-        return int(text)
-
-    return FeedRequest(
-        tenant,
-        whole("the partition", number, 0, 1 << 20),
-        whole("from", query.get("from", ""), 1, 1 << 53),
-        whole("bytes", query.get("bytes", str(PAGE_BYTES_DEFAULT)), 1, PAGE_BYTES_MAX),
-        whole("at", query.get("at", "0"), 0, 1 << 53),
+    return FeedPartition(
+        tenant=prg.tenant.name,
+        number=prg.number,
+        partition=int(prg.group.partition_id),
+        first=base + 1,
+        last=max(base, flow.through),
+        bytes=replica.group.core.log.bytes_total,
+        leader=prg.leader_node,
+        refusal=flow.refusal,
+        prgs=settings.prg_count,
+        rings=[ring.prg_count for ring in prg.tenant.rings],
+        queue_messages_max=settings.queue_messages_max,
+        queue_bytes_max=settings.queue_bytes_max,
+        dedupe_horizon_seconds=settings.dedupe_horizon_ms // 1_000,
     )

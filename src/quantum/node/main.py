@@ -18,13 +18,12 @@ from clustor.runtime.node import Node
 from quantum.edge.ports import Transport
 from quantum.edge.tls import ClientAuth, TlsPolicy
 from quantum.node.archiving import closing, start_archiving
-from quantum.node.feeding import Feeding
 from quantum.node.listeners import Door, Doors, Listeners
 from quantum.node.listening import MQTT_ROLE, MQTTS_ROLE, WS_ROLE, WSS_ROLE
+from quantum.node.served import ServedBroker
 from quantum.node.service import BrokerService
 from quantum.node.tenant_following import keep_tenants
 from quantum.node.trace_starting import start_traces
-from quantum.node.views import BrokerPages
 from quantum.node.why import show_broker
 from quantum.tenants.broker_file import BROKER_FILE, DEVELOPMENT_TENANT, read_broker_file
 from quantum.tenants.policy import TenantsFile
@@ -48,7 +47,7 @@ async def serve_mqtt(node: Node, admin: AdminServer, cluster_file: Path) -> Call
     keeper = keep_tenants(node, service, described) if is_broker else None
     service.obey(TenantsFile(cluster_file.parent))
     archiving = start_archiving(node, service, described.archive)
-    admin.pages = BrokerPages(service, archiving, Feeding(node, service))
+    admin.service = ServedBroker(node, service, archiving)
     show_broker(service, node.watch)
     service.references = _references(node)
     if not service.tenants and keeper is None:

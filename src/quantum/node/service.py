@@ -424,10 +424,18 @@ class BrokerService:
             every = wanted is ConnectionAudit.ALL
             self.audit.client_did(what, who=who, why=why, tenant=tenant.name, every=every)
 
-    def note_act(self, what: str, outcome: str, *, target: str = "", tenant: str = "") -> None:
+    def note_act(
+        self,
+        what: str,
+        outcome: str,
+        *,
+        who: str = "(control plane)",
+        target: str = "",
+        tenant: str = "",
+    ) -> None:
         """Tell the audit log what was done to clients because somebody in charge wants it."""
         if self.audit is not None:
-            who, at_ms = "(control plane)", self.now_ms()
+            at_ms = self.now_ms()
             event = AuditEvent(
                 who=who, what=what, outcome=outcome, at_ms=at_ms, object=target, tenant=tenant
             )

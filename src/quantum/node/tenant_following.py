@@ -7,8 +7,8 @@ from collections.abc import Callable
 from clustor.raft.control_plane import CacheState
 from clustor.runtime.control.service import ControlService
 from clustor.runtime.node import Node
+from quantum.node.orders import is_settled
 from quantum.node.service import BrokerService
-from quantum.node.tenant_pages import is_settled
 from quantum.partition.gate import OperationGate
 from quantum.partition.leader import PartitionLeader
 from quantum.tenants.broker_file import BrokerFile

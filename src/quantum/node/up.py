@@ -29,13 +29,12 @@ from clustor.runtime.pki.identity import NodeId, cluster_id, utc_now
 from quantum.config import ListenAddress, Settings
 from quantum.edge.tls import ClientAuth, TlsPolicy
 from quantum.node.archiving import closing, start_archiving
-from quantum.node.feeding import Feeding
 from quantum.node.listeners import Door, Doors, Listeners
 from quantum.node.listening import note_listening
+from quantum.node.served import ServedBroker
 from quantum.node.service import BrokerService
 from quantum.node.tenant_following import keep_tenants
 from quantum.node.trace_starting import start_traces
-from quantum.node.views import BrokerPages
 from quantum.node.why import show_broker
 from quantum.protocols.mqtt.session.limits import MqttLimits
 from quantum.tenants.broker_file import (
@@ -109,7 +108,7 @@ async def serve_alone(
         keeper = keep_tenants(node, service, broker)
         service.obey(TenantsFile(settings.data))
         archiving = start_archiving(node, service, archive_entry(settings))
-        admin.pages = BrokerPages(service, archiving, Feeding(node, service))
+        admin.service = ServedBroker(node, service, archiving)
         show_broker(service, node.watch)
         said = keeper.at_start() if keeper is not None else {}
         own = doors(settings).told(said)

@@ -20,8 +20,8 @@ from clustor.sim.judge import GroupJudge
 from clustor.sim.scenario import MS, Scenario
 from clustor.sim.seat import Seat
 from quantum.broker import Broker, BrokerSettings
+from quantum.node.orders import is_settled
 from quantum.node.replaying import broker_settings
-from quantum.node.tenant_pages import is_settled
 from quantum.partition.gate import HEALTHY, OperationGate
 from quantum.protocols.mqtt.codec import ProtocolVersion
 from quantum.sim.captures import Captures

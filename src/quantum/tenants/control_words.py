@@ -261,6 +261,11 @@ def quotas_of(policy: QuotaPolicy, held: Quotas) -> Quotas:
         return held
 
 
+def named_quotas(quotas: Quotas) -> dict[str, int]:
+    """Say quotas in the control plane's words."""
+    return {name: getattr(quotas, ours) for ours, name in _QUOTAS.items()}
+
+
 def _rates(prefix: str, word: TenantWord, held: Rates) -> Rates:
     found: dict[str, RateLimit | None] = {}
     for name in _RATES:

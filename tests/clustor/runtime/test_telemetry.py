@@ -161,7 +161,7 @@ async def test_bad_questions_get_an_answer_too(target: str, code: int) -> None:
 async def test_pages_of_others_are_left_to_others() -> None:
     stage = Stage(Cluster(1))
     assert stage.telemetry[1].get("/status") is None
-    assert stage.telemetry[1].get("/broker/status") is None
+    assert stage.telemetry[1].get("/v1/broker/status") is None
 
 
 async def test_all_six_questions_are_answered_at_once_and_one_by_one() -> None:

@@ -23,6 +23,11 @@ from quantum.lake.source import QuantumReader
 from quantum.node.feed_page import key_name
 
 PRG = PrgId("dev", 0)
+REFUSAL: dict[str, object] = {
+    "error": "NoProof",
+    "message": "no proof of this tenant's keys",
+    "facts": {"wanted": "key 0123 (epoch 1)"},
+}
 ROW = {"tenant": "dev", "number": 0, "partition": 1000, "first": 11, "last": 20, "bytes": 1000}
 
 
@@ -45,7 +50,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:  # http.server's
         self.server.asked.append(self.path)
         listed = 200, {"partitions": [ROW | {"refusal": ""}]}
-        code, document = listed if self.path == "/broker/feed" else self.server.answer
+        code, document = listed if self.path == "/v1/feed" else self.server.answer
         body = json.dumps(document).encode()
         self.send_response(code)
         self.send_header("Content-Length", str(len(body)))
@@ -70,7 +75,7 @@ def test_item_12_a_refusal_says_what_was_wanted_and_given(node: Node, tmp_path: 
     ours = key_name(create_keyring(tmp_path))
     source = ClusterSource.at(node.address, DirectoryKeys(str(tmp_path)))
     check_keys(source, PRG)  # it refuses for another reason: the proof was believed
-    node.answer = 403, {"error": "no proof of this tenant's keys", "wanted": "key 0123 (epoch 1)"}
+    node.answer = 403, REFUSAL
     with pytest.raises(NotPermitted) as caught:
         check_keys(source, PRG)
     assert f"wanted=key 0123 (epoch 1), given={ours} of directory {tmp_path}" in str(caught.value)
@@ -83,7 +88,7 @@ def test_item_12_a_refusal_says_what_was_wanted_and_given(node: Node, tmp_path: 
 def test_item_12_a_query_is_refused_where_it_is_planned(node: Node, tmp_path: Path) -> None:
     """A cluster tells everybody how far its logs go: only a page tells whether the keys fit."""
     create_keyring(tmp_path)
-    node.answer = 403, {"error": "no proof of this tenant's keys", "wanted": "key 0123 (epoch 1)"}
+    node.answer = 403, REFUSAL
     options = parse_options({"cluster": node.address, "keys": str(tmp_path)})
     with pytest.raises(NotPermitted, match="wanted=key 0123"):
         QuantumReader(options, NAMES).partitions()
@@ -94,4 +99,4 @@ def test_item_13_one_question_tells_how_much_there_is(node: Node, tmp_path: Path
     assert [log_bytes(source, {PRG: last}) for last in (0, 10, 15, 20, 99)] == [
         *(1000, 1000, 500, 0, 0)
     ]
-    assert node.asked == ["/broker/feed"] * 5
+    assert node.asked == ["/v1/feed"] * 5

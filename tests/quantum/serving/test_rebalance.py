@@ -6,11 +6,12 @@ from collections.abc import Callable
 from itertools import chain, count
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from clustor.runtime.errors import DataDirectoryRefused
 from quantum.broker.message import BEFORE_V5
-from quantum.node.tenant_pages import TenantPages
+from quantum.node.orders import describe_ring
 from quantum.protocols.mqtt.codec import (
     Connack,
     Connect,
@@ -81,9 +82,8 @@ def grow(lab: Lab, data: Path, prg_count: int = NEW) -> None:
 
 
 def described(lab: Lab) -> dict[str, object]:
-    found = TenantPages(lab.service).get(f"/broker/tenants/{TENANT}")
-    assert found is not None and isinstance(found[1], dict)
-    return found[1]
+    found: dict[str, object] = msgspec.to_builtins(describe_ring(lab.service.tenants[TENANT]))
+    return found
 
 
 def lasting(lab: Lab, version: ProtocolVersion, client_id: str, **options: object) -> Client:

@@ -29,7 +29,7 @@ from clustor.control.draft import find
 from clustor.control.tenants import AclPolicy, QuotaPolicy
 from clustor.kv import Key, Page, Record
 from clustor.security import AuditEvent
-from quantum.node.tenant_pages import is_settled
+from quantum.node.orders import is_settled
 from quantum.protocols.mqtt.codec import ProtocolVersion, ReasonCode
 from quantum.tenants.broker_file import BrokerFile, TenantEntry
 from quantum.tenants.follower import Changed, TenantKeeper

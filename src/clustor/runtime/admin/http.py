@@ -21,6 +21,8 @@ _WITHOUT_BODY: Final = frozenset({"GET", "DELETE"})
 _REASONS: Final = {
     200: "OK",
     202: "Accepted",
+    304: "Not Modified",
+    308: "Permanent Redirect",
     400: "Bad Request",
     401: "Unauthorized",
     403: "Forbidden",

@@ -406,6 +406,8 @@ class AdminServer:
         self.commands = commands
         self.pages: Pages | None = None
         """What a service shows beside."""
+        self.service: object | None = None
+        """A service of this node, for the API that knows what to ask of it."""
         self.calls: Calls | None = None
         """What the control plane is asked for."""
         self.api: Api | None = None

@@ -93,7 +93,7 @@ class FencedGroups:
         if self._reported(held.group) is not None:
             held.is_known = True
         elif held.is_known or control.has_seen(held.revision):
-            # Where the copy is behind the report and shows none, it was ended between two looks.
+            # Where the copy is past the report and shows none, it was ended between two looks.
             if held.group.idle and not held.group.is_recorded:
                 self._beside(held, self._open(held))
         elif self._may_call(held.group):

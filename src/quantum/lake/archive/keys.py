@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,12 +20,20 @@ from quantum.node.feed_page import key_name
 RING_SUFFIX = "_KEYRING"
 KEK_SUFFIX = "_KEK"
 
+journal = logging.getLogger("quantum.lake")
+
 
 class KeyProvider(Protocol):
     """Gives the key ring of a partition's tenant. Picklable: executors ask it where they run."""
 
     def keyring(self, prg: PrgId) -> KeyRing:
         """Return the ring, or raise WrongKey."""
+
+
+@cache
+def _say_above(found: str, directory: str) -> None:
+    """Say once that a directory has no ring of its own: another cluster's may be meant."""
+    journal.warning("%s has no keys: those of %s are taken, the nearest above", directory, found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +53,8 @@ class DirectoryKeys:
         own = root / prg.tenant
         try:
             found = own if (own / KEYRING_FILE).is_file() else find_keyring(root)
+            if not found.is_relative_to(root.resolve()):
+                _say_above(str(found), self.directory)
             return load_keyring(found, key_file)
         except (KeyUnavailable, ChecksumMismatch, UnsupportedFormat) as error:
             wanted = f"{KEYRING_FILE} of tenant {prg.tenant}"

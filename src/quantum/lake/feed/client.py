@@ -165,7 +165,7 @@ class ClusterSource:
             "at": request.at_ms,
             "proof": prove(request, ring, partition),
         }
-        path = f"/broker/feed/{prg}?{urlencode(query)}"
+        path = f"/v1/feed/{prg}?{urlencode(query)}"
         return _get(address, path, self.timeout_seconds)
 
     def _page(self, span: IndexRange, index: int) -> list[Entry]:
@@ -237,7 +237,9 @@ def _get(address: Address, path: str, seconds: float) -> tuple[int, bytes]:
 
 
 def _rows(address: Address, seconds: float) -> list[dict[str, Any]]:
-    code, body = _get(address, "/broker/feed", seconds)
+    code, body = _get(address, "/v1/feed", seconds)
+    if code in (429, 503):
+        raise _Later(str(_said(body).get("error", _AWAY)), address=address)
     if code != 200:
         raise BadAddress("this node has no feed", address=address, code=code)
     try:
@@ -248,11 +250,12 @@ def _rows(address: Address, seconds: float) -> list[dict[str, Any]]:
 
 
 def _said(body: bytes) -> dict[str, Any]:
+    """Return the facts of a refusal, and its sentence as `error`."""
     try:
         said = json.loads(body)
-    except ValueError:
+        return {**said.get("facts", {}), "error": said["message"]}
+    except (ValueError, KeyError, TypeError, AttributeError):
         return {}
-    return said if isinstance(said, dict) else {}
 
 
 def _refused(code: int, body: bytes, address: Address, span: IndexRange, index: int) -> LakeError:
@@ -260,7 +263,7 @@ def _refused(code: int, body: bytes, address: Address, span: IndexRange, index: 
     reason = str(said.get("error", f"the node answered {code}"))
     if code == 410:
         first = int(said["first"])
-        readable = first if said["last"] >= first else None
+        readable = first if int(said["last"]) >= first else None
         return LogGone(
             reason,
             prg=span.prg,

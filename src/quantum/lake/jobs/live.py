@@ -30,14 +30,15 @@ def live_digests(addresses: str) -> dict[str, tuple[int, str]]:
             problem = str(error)
             continue
         try:
-            connection.request("GET", "/broker/digests")
+            connection.request("GET", "/v1/broker/digests")
             answer = connection.getresponse()
             rows = json.loads(answer.read())["partitions"]
             if not rows:  # a comparison with nothing would find everything equal
                 problem = f"{address} serves no partition"
                 continue
             return {
-                f"{row['tenant']}/{row['partition']}": (row["index"], row["digest"]) for row in rows
+                f"{row['tenant']}/{row['partition']}": (int(row["index"]), row["digest"])
+                for row in rows
             }
         except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
             problem = str(error)

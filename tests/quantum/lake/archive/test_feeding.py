@@ -59,13 +59,7 @@ class Bench:
 
     async def ask(self, first: int, bytes_max: int = 1_000_000) -> tuple[int, Any]:
         request = FeedRequest("dev", 0, first, bytes_max, time.time_ns() // 1_000_000)
-        query = {
-            "from": str(first),
-            "bytes": str(bytes_max),
-            "at": str(request.at_ms),
-            "proof": prove(request, self.keys, PARTITION),
-        }
-        answer = self.feeding.page("dev", "0", query)
+        answer = self.feeding.page(request, prove(request, self.keys, PARTITION))
         code, content = await answer if isinstance(answer, asyncio.Future) else answer
         if code == 200:
             assert isinstance(content, bytes)
@@ -132,10 +126,10 @@ async def test_item_12_a_refusal_names_the_key_or_the_clock() -> None:
     cluster, leader = filled(1)
     bench = Bench(cluster, leader)
     now_ms = time.time_ns() // 1_000_000
-    query = {"from": "1", "bytes": "100", "at": str(now_ms), "proof": "1.00"}
-    code, said = cast("Any", bench.feeding.page("dev", "0", query))
+    asked = FeedRequest("dev", 0, 1, 100, now_ms)
+    code, said = cast("Any", bench.feeding.page(asked, "1.00"))
     assert (code, said["wanted"]) == (403, key_name(cluster.keys))
-    code, said = cast("Any", bench.feeding.page("dev", "0", query | {"at": str(now_ms - 900_000)}))
+    code, said = cast("Any", bench.feeding.page(replace(asked, at_ms=now_ms - 900_000), "1.00"))
     assert code == 403 and "wanted" not in said
     assert "the reader's clock is 900 s behind ours" in said["error"]
 
@@ -143,12 +137,9 @@ async def test_item_12_a_refusal_names_the_key_or_the_clock() -> None:
 async def test_questions_that_prove_nothing_are_refused() -> None:
     cluster, leader = filled(1)
     bench = Bench(cluster, leader)
-    query = {"from": "1", "bytes": "100", "at": str(NOW_MS), "proof": "1.00"}
-    assert bench.feeding.page("dev", "0", query)[0] == 403  # type: ignore[index]
-    assert bench.feeding.page("dev", "1", query)[0] == 404  # type: ignore[index]
-    assert bench.feeding.page("other", "0", query)[0] == 404  # type: ignore[index]
-    code, listed = bench.feeding.directory()
-    assert code == 200
-    row = cast("Any", listed)["partitions"][0]
-    assert (row["tenant"], row["first"], row["refusal"]) == ("dev", 1, "")
+    for tenant, prg, expected in (("dev", 0, 403), ("dev", 1, 404), ("other", 0, 404)):
+        asked = FeedRequest(tenant, prg, 1, 100, NOW_MS)
+        assert cast("Any", bench.feeding.page(asked, "1.00"))[0] == expected
+    row = bench.feeding.directory().partitions[0]
+    assert (row.tenant, row.first, row.refusal) == ("dev", 1, "")
     assert leader.id == ReplicaId(1)

@@ -1,0 +1,255 @@
+"""What a node says of its broker, as types: pages are made of these, and the document says them.
+
+What can exceed 32 bits is a `Count`, and is spelled as text in answers; the rest is `Small`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+import msgspec
+
+from clustor.control.types import Count
+
+Small: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """The root of what is shown."""
+
+
+class PartitionRow(Row, frozen=True, kw_only=True):
+    """One partition, as this node's replica has it; who is connected is known to its leader."""
+
+    tenant: str
+    partition: Small
+    group: Small
+    leader: Small | None
+    serves: bool
+    state: str
+    sessions: Small
+    connected: Small
+    filters: Small
+    retained: Small
+    queued: Small
+    streams: dict[str, Small]
+    applied_index: Count
+    routing_epoch: Small
+    prg_count: Small
+    open: bool
+    waits_for: list[str]
+
+
+class StoppedGroup(Row, frozen=True, kw_only=True):
+    group: Small
+    cause: str
+
+
+class DiskRow(Row, frozen=True, kw_only=True):
+    level: str
+    free_bytes: Count | None
+
+
+class BrokerStatus(Row, frozen=True, kw_only=True):
+    """How the broker of this node stands."""
+
+    connections: Small
+    dropped: Count
+    faults: dict[str, Small]
+    partitions: list[PartitionRow]
+    stopped: list[StoppedGroup]
+    disk: DiskRow
+    closed: list[str]
+
+
+class DigestRow(Row, frozen=True, kw_only=True):
+    tenant: str
+    partition: Small
+    index: Count
+    digest: str
+
+
+class Digests(Row, frozen=True, kw_only=True):
+    """The state of each partition at this moment; `quantum log replay` gives the same."""
+
+    partitions: list[DigestRow]
+
+
+class FilterRow(Row, frozen=True, kw_only=True):
+    filter: str
+    qos: Small
+    identifier: Small | None
+
+
+class SessionRow(Row, frozen=True, kw_only=True):
+    client_id: str
+    partition: Small
+    connected: bool
+    expiry_seconds: Small
+    epoch: Count = 0
+    subscriptions: Small = 0
+    queued: Small = 0
+    in_flight: Small = 0
+    queued_bytes: Count = 0
+    unreleased: Small = 0
+    full: bool = False
+
+
+class SessionView(SessionRow, frozen=True, kw_only=True):
+    """One session with all that it subscribes to."""
+
+    filters: list[FilterRow] = []
+    has_will: bool = False
+    ends_at_ms: Count | None = None
+
+
+class ClientRow(Row, frozen=True, kw_only=True):
+    """A client that is connected, as the leader of its session's partition sees it."""
+
+    client_id: str
+    partition: Small
+    identity: str | None
+    transport: str
+    address: str
+    protocol: str
+    keep_alive_seconds: Small
+    expiry_seconds: Small
+    queued_bytes: Count
+
+
+class LedElsewhere(Row, frozen=True, kw_only=True):
+    """A partition whose clients another node knows; null: nobody leads it now."""
+
+    partition: Small
+    leader: Small | None
+
+
+class Payload(Row, frozen=True, kw_only=True):
+    """Bytes: as text where they are text, else in base64."""
+
+    text: str | None = None
+    base64: bytes | None = None
+
+
+class RetainedRow(Row, frozen=True, kw_only=True):
+    """A retained message, with the first kibibyte of its payload."""
+
+    topic: str
+    qos: Small
+    bytes: Small
+    payload: Payload
+    partition: Small
+
+
+class TopicRow(Row, frozen=True, kw_only=True):
+    filter: str
+    subscribers: Small
+
+
+class Page(Row, frozen=True, kw_only=True):
+    """Some of a list. `after` is where the next page begins; null: there is none."""
+
+    after: str | None
+
+
+class SessionPage(Page, frozen=True, kw_only=True):
+    items: list[SessionRow]
+
+
+class ClientPage(Page, frozen=True, kw_only=True):
+    """Clients of the partitions that this node leads; `elsewhere` says whom to ask for the rest."""
+
+    items: list[ClientRow]
+    elsewhere: list[LedElsewhere]
+
+
+class RetainedPage(Page, frozen=True, kw_only=True):
+    items: list[RetainedRow]
+
+
+class TopicPage(Page, frozen=True, kw_only=True):
+    items: list[TopicRow]
+
+
+class RingPartition(Row, frozen=True, kw_only=True):
+    partition: Small
+    routing_epoch: Small
+    prg_count: Small
+    open: bool
+    leader: Small | None
+    waits_for: list[str]
+
+
+class RingView(Row, frozen=True, kw_only=True):
+    """Where a tenant's ring is, as far as this node's replicas know."""
+
+    tenant: str
+    routing_epoch: Small
+    prg_count: Small
+    settled: bool
+    partitions: list[RingPartition]
+
+
+class RingOrdered(Row, frozen=True, kw_only=True):
+    """The order is written down; it is carried out whatever happens to who gave it."""
+
+    tenant: str
+    prg_count: Small
+    epoch: Small
+
+
+class SessionEnded(Row, frozen=True, kw_only=True):
+    client_id: str
+
+
+class ArchiveRow(Row, frozen=True, kw_only=True):
+    prg: str
+    state: str
+    reason: str
+    committed_index: Count
+    archived_index: Count
+    behind: Count
+    archived_bytes: Count
+    archived_at_ms: Count | None
+    compaction_held_through: Count | None
+    compaction_hold: str
+    hold_released_at_ms: Count | None
+    leads: bool
+
+
+class AuditExportRow(Row, frozen=True, kw_only=True):
+    state: str
+    reason: str
+    exported_sequence: Count
+
+
+class ArchiveView(Row, frozen=True, kw_only=True):
+    """How far this node's archive is, and what it waits for."""
+
+    archive: str
+    node: Small
+    partitions: list[ArchiveRow]
+    audit: AuditExportRow | None
+
+
+class FeedPartition(Row, frozen=True, kw_only=True):
+    """A partition of the feed: which entries can be read here."""
+
+    tenant: str
+    number: Small
+    partition: Small
+    first: Count
+    last: Count
+    bytes: Count
+    leader: Small | None
+    refusal: str
+    prgs: Small
+    rings: list[Small]
+    queue_messages_max: Small
+    queue_bytes_max: Count
+    dedupe_horizon_seconds: Small
+
+
+class FeedDirectory(Row, frozen=True, kw_only=True):
+    cluster: str
+    partitions: list[FeedPartition]
