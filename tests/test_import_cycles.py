@@ -23,7 +23,6 @@ _KNOWN = (
     " control.service kv.reads kv.service node",
     "quantum.broker: changes full_queues state",
     "quantum.sim: clients node wire world",
-    "quantum.admin: api listings node_pages reading table table_cluster table_groups table_tenants",
 )
 KNOWN_CYCLES = frozenset(
     frozenset(f"{room}.{module}" for module in modules.split())

@@ -121,6 +121,11 @@ class Installing:
         if self._fetch is not None:
             self._fetch.advance(self._now_ms)
 
+    @property
+    def has_question(self) -> bool:
+        """Whether something is to be asked of the source."""
+        return bool(self.wants) or (self._fetch is not None and self._fetch.has_question)
+
     def on_streams(self, message: StreamsSent) -> None:
         if self._fetch is not None:
             self._fetch.on_sent(message, self._now_ms)

@@ -523,6 +523,7 @@ class Replica:
             or self._read_gate.waits
             or self._writing.waits
             or self._snapshots.has_work
+            or (self.streams is not None and self.streams.has_work)
         )
 
     def take(self, *, plan_later: bool = False) -> ReplicaOutput:

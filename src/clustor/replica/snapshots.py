@@ -101,7 +101,7 @@ class Snapshots:
         if self.transfers:
             return True
         if self._shelf.busy:
-            return self._installing is not None and bool(self._installing.wants)
+            return self._installing is not None and self._installing.has_question
         return self._install_waits is not None or self._emit_waits is not None
 
     # Inputs.

@@ -151,9 +151,14 @@ class StreamFetch:
         """How many partitions still lack something."""
         return len(self._missing)
 
+    @property
+    def has_question(self) -> bool:
+        """Whether `advance` would ask, or end: no piece is on its way, and the disk has room."""
+        return not (self._over or self._asked_ms is not None or self._streams.overdue_bytes)
+
     def advance(self, now_ms: int) -> None:
         """Ask for the next piece, unless one is on its way or the disk has enough to do."""
-        if self._over or self._asked_ms is not None or self._streams.overdue_bytes:
+        if not self.has_question:
             return
         if not self._missing:
             self._over = True

@@ -91,6 +91,18 @@ class ReplicaStreams:
         self.want_durable(raft_index)
         self._waiting.append((raft_index, then))
 
+    @property
+    def has_work(self) -> bool:
+        """Whether `advance` would begin a plan, or there is something to be told."""
+        if self.news or self.disk.has_fresh:
+            return True
+        store = self.store
+        return not len(self.disk) and (
+            store.durable_raft_index < self._goal
+            or store.tail_bytes >= store.config.flush_bytes
+            or store.uncovered_bytes >= store.config.checkpoint_bytes
+        )
+
     def advance(self) -> None:
         """Begin the plan that is due, if any, and no other is out."""
         store = self.store

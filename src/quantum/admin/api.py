@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
@@ -251,7 +251,7 @@ class Api:
         found = route.read(self, asked)
         if isinstance(found, Awaitable):
             found = await found
-        return found if isinstance(found, bytes) else self.encoded(route.answer, found)
+        return found if isinstance(found, bytes) else shown(route.answer, found)
 
     def _require_reader(self, route: Route, asked: Asked) -> None:
         _require_initialized(asked.store)
@@ -277,7 +277,7 @@ class Api:
         if route.remark is not None:
             result |= route.remark(command, asked)
         done = CallDone(request_id=asked.request_id, revision=answer.revision, result=result)
-        return self.encoded(CallDone, done)
+        return shown(CallDone, done)
 
     @staticmethod
     def _keep_strangers_out(route: Route, asked: Asked) -> None:
@@ -297,10 +297,6 @@ class Api:
             )
 
     # The response.
-
-    @staticmethod
-    def encoded(kind: Any, value: object) -> bytes:
-        return shown(kind, value)
 
     def _headers(self, request_id: str) -> dict[str, str]:
         headers = {"Request-Id": request_id, "Cache-Control": "no-store"}

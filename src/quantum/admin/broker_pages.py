@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from quantum.admin.errors import ApiError, conflict, malformed, not_found
+from quantum.admin.page_context import PageContext
 from quantum.admin.routes import Asked
 from quantum.node.feed_page import FeedRequest
 from quantum.node.orders import LedByAnother, OrderFailed, OrderRefused, describe_ring
@@ -29,7 +30,6 @@ from quantum.node.served import ServedBroker
 from quantum.protocols.mqtt.codec import PeerFault, check_topic_filter
 
 if TYPE_CHECKING:
-    from quantum.admin.api import Api
     from quantum.mesh.tenant import Tenant
 
 
@@ -43,7 +43,7 @@ class KickBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Nothing has to be said."""
 
 
-def broker_of(api: Api) -> ServedBroker:
+def broker_of(api: PageContext) -> ServedBroker:
     """Return the broker of this node, or refuse."""
     broker = api.broker()
     if broker is None:
@@ -51,7 +51,7 @@ def broker_of(api: Api) -> ServedBroker:
     return broker
 
 
-def tenant_of(api: Api, asked: Asked) -> tuple[ServedBroker, Tenant]:
+def tenant_of(api: PageContext, asked: Asked) -> tuple[ServedBroker, Tenant]:
     """Return the tenant that the path names, as it is served here."""
     broker = broker_of(api)
     tenant = broker.tenant(asked.values["tenant_id"])
@@ -63,27 +63,27 @@ def tenant_of(api: Api, asked: Asked) -> tuple[ServedBroker, Tenant]:
 # What is in it.
 
 
-def status(api: Api, _asked: Asked) -> BrokerStatus:
+def status(api: PageContext, _asked: Asked) -> BrokerStatus:
     return broker_of(api).views.status()
 
 
-def digests(api: Api, _asked: Asked) -> Digests:
+def digests(api: PageContext, _asked: Asked) -> Digests:
     return broker_of(api).views.digests()
 
 
-def archive(api: Api, _asked: Asked) -> ArchiveView:
+def archive(api: PageContext, _asked: Asked) -> ArchiveView:
     found = broker_of(api).views.archive()
     if found is None:
         raise not_found("this broker has no archive; start it with --archive URL")
     return found
 
 
-def sessions(api: Api, asked: Asked) -> SessionPage:
+def sessions(api: PageContext, asked: Asked) -> SessionPage:
     broker, tenant = tenant_of(api, asked)
     return broker.views.sessions(tenant, *_span(asked))
 
 
-def session(api: Api, asked: Asked) -> SessionView:
+def session(api: PageContext, asked: Asked) -> SessionView:
     broker, tenant = tenant_of(api, asked)
     found = broker.views.session(tenant, asked.values["client_id"].encode())
     if found is None:
@@ -91,17 +91,17 @@ def session(api: Api, asked: Asked) -> SessionView:
     return found
 
 
-def clients(api: Api, asked: Asked) -> ClientPage:
+def clients(api: PageContext, asked: Asked) -> ClientPage:
     broker, tenant = tenant_of(api, asked)
     return broker.views.clients(tenant, *_span(asked))
 
 
-def topics(api: Api, asked: Asked) -> TopicPage:
+def topics(api: PageContext, asked: Asked) -> TopicPage:
     broker, tenant = tenant_of(api, asked)
     return broker.views.topics(tenant, *_span(asked))
 
 
-def retained(api: Api, asked: Asked) -> RetainedPage:
+def retained(api: PageContext, asked: Asked) -> RetainedPage:
     broker, tenant = tenant_of(api, asked)
     wanted, after, limit = _span(asked)
     try:
@@ -117,14 +117,14 @@ def _span(asked: Asked) -> tuple[bytes, bytes, int]:
     return wanted.encode(), (values["after"] or "").encode(), values["limit"]
 
 
-def ring(api: Api, asked: Asked) -> RingView:
+def ring(api: PageContext, asked: Asked) -> RingView:
     return describe_ring(tenant_of(api, asked)[1])
 
 
 # What is ordered.
 
 
-def kick(api: Api, asked: Asked) -> SessionEnded:
+def kick(api: PageContext, asked: Asked) -> SessionEnded:
     """End a session; who leads its partition does it."""
     broker, tenant = tenant_of(api, asked)
     name = asked.values["client_id"]
@@ -148,7 +148,7 @@ def _led_by_another(broker: ServedBroker, leader: int | None) -> ApiError:
     )
 
 
-def grow(api: Api, asked: Asked) -> RingOrdered:
+def grow(api: PageContext, asked: Asked) -> RingOrdered:
     broker, tenant = tenant_of(api, asked)
     try:
         return broker.orders.grow(tenant, asked.body.prg_count, asked.caller.identity)
@@ -163,11 +163,11 @@ def grow(api: Api, asked: Asked) -> RingOrdered:
 # The feed.
 
 
-def feed(api: Api, _asked: Asked) -> FeedDirectory:
+def feed(api: PageContext, _asked: Asked) -> FeedDirectory:
     return broker_of(api).feeding.directory()
 
 
-async def feed_page(api: Api, asked: Asked) -> bytes:
+async def feed_page(api: PageContext, asked: Asked) -> bytes:
     """Return a sealed page of entries."""
     values = asked.values
     request = FeedRequest(

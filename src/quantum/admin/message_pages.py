@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
 from quantum.admin.broker_pages import tenant_of
 from quantum.admin.errors import ApiError, malformed
+from quantum.admin.page_context import PageContext
 from quantum.admin.routes import Asked
 from quantum.node.inner_client import ClientLost, ClientRefused
 from quantum.node.messages import (
@@ -29,9 +30,6 @@ from quantum.protocols.mqtt.codec import (
     check_topic_filter,
     check_topic_name,
 )
-
-if TYPE_CHECKING:
-    from quantum.admin.api import Api
 
 FILTERS_MAX: Final = 64
 MESSAGES_MAX: Final = 1_000
@@ -101,7 +99,7 @@ class Polled(Row, frozen=True, kw_only=True):
     cursor: str | None
 
 
-async def publish(api: Api, asked: Asked) -> Published:
+async def publish(api: PageContext, asked: Asked) -> Published:
     """Publish, and answer when a quorum has it."""
     body: PublishBody = asked.body
     messages, caller = _caller(api, asked)
@@ -112,7 +110,7 @@ async def publish(api: Api, asked: Asked) -> Published:
         raise refusal_of(error) from None
 
 
-async def poll(api: Api, asked: Asked) -> Polled:
+async def poll(api: PageContext, asked: Asked) -> Polled:
     """Wait for messages, no longer than the request lets it."""
     body: PollBody = asked.body
     if bool(body.filters) == (body.cursor is not None):
@@ -145,7 +143,7 @@ async def poll(api: Api, asked: Asked) -> Polled:
     return Polled(messages=[_row(each) for each in found.messages], cursor=found.cursor)
 
 
-def _caller(api: Api, asked: Asked) -> tuple[Messages, Caller]:
+def _caller(api: PageContext, asked: Asked) -> tuple[Messages, Caller]:
     broker, tenant = tenant_of(api, asked)
     return broker.messages, Caller(tenant.name, asked.caller.identity, asked.encrypted)
 

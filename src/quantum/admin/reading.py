@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -53,11 +53,10 @@ from quantum.admin.answers import (
     TenantState,
 )
 from quantum.admin.errors import malformed, not_found
+from quantum.admin.page_context import PageContext
 from quantum.admin.routes import Asked, ReadPage
+from quantum.admin.shapes import shown
 from quantum.config.live import SET, USER_PREFIX, takes
-
-if TYPE_CHECKING:
-    from quantum.admin.api import Api
 
 PAGE_BYTES_MAX: Final = 4 << 20
 
@@ -71,7 +70,7 @@ def listing(
 ) -> ReadPage:
     """List the objects of a kind by key; `within` names the query's parts of the prefix."""
 
-    def read(_api: Api, asked: Asked) -> ListPage[object]:
+    def read(_api: PageContext, asked: Asked) -> ListPage[object]:
         prefix = prefix_of(kind, *(asked.values[each] for each in within))
         records, after = _page(asked, prefix)
         found = [decode_object(kind, record.value) for record in records]
@@ -103,7 +102,7 @@ def _tail(record: Record, prefix: bytes) -> str:
 def item(kind: type[Object], *parts: str) -> ReadPage:
     """Show the object that these parameters name."""
 
-    def read(_api: Api, asked: Asked) -> Object:
+    def read(_api: PageContext, asked: Asked) -> Object:
         return _need(asked.store, kind, *(asked.values[each] for each in parts))
 
     return read
@@ -112,7 +111,7 @@ def item(kind: type[Object], *parts: str) -> ReadPage:
 def item_at(kind: type[Object], name: str) -> ReadPage:
     """Show an object of which there is one."""
 
-    def read(_api: Api, asked: Asked) -> Object:
+    def read(_api: PageContext, asked: Asked) -> Object:
         return _need(asked.store, kind, name)
 
     return read
@@ -128,7 +127,7 @@ def _need(store: Reading, kind: type[Object], *parts: str | int) -> Object:
 # Tenants.
 
 
-def tenant(_api: Api, asked: Asked) -> TenantState:
+def tenant(_api: PageContext, asked: Asked) -> TenantState:
     name = asked.values["tenant_id"]
     return TenantState(
         tenant=_need(asked.store, TenantSpec, name),
@@ -140,7 +139,7 @@ def tenant(_api: Api, asked: Asked) -> TenantState:
 
 
 def _of_tenant(make: Callable[[Reading, str], Object]) -> ReadPage:
-    def read(_api: Api, asked: Asked) -> Object:
+    def read(_api: PageContext, asked: Asked) -> Object:
         _need(asked.store, TenantSpec, asked.values["tenant_id"])
         return make(asked.store, asked.values["tenant_id"])
 
@@ -165,21 +164,21 @@ tenant_acls: Final = _of_tenant(_acls)
 tenant_trust: Final = _of_tenant(_trust)
 
 
-def cluster_trust(_api: Api, asked: Asked) -> CertificateBundle:
+def cluster_trust(_api: PageContext, asked: Asked) -> CertificateBundle:
     return _trust(asked.store, CLUSTER)
 
 
 # Gatherings.
 
 
-def features(_api: Api, asked: Asked) -> Features:
+def features(_api: PageContext, asked: Asked) -> Features:
     return Features(
         manifest=find(asked.store, FeatureManifest, "manifest"),
         gates=list(scan(asked.store, FeatureGate)),
     )
 
 
-def keys(_api: Api, asked: Asked) -> Keys:
+def keys(_api: PageContext, asked: Asked) -> Keys:
     return Keys(
         epochs=find(asked.store, KeyEpochs, "newest"), keys=list(scan(asked.store, SigningKey))
     )
@@ -196,7 +195,7 @@ def bundle_row(bundle: DefinitionBundle) -> BundleRow:
     )
 
 
-def audit(_api: Api, asked: Asked) -> ListPage[AuditRow]:
+def audit(_api: PageContext, asked: Asked) -> ListPage[AuditRow]:
     """List the newest records first; `after` goes on where a page ended."""
     ring, limit, after = (asked.values[each] for each in ("ring", "limit", "after"))
     prefix = prefix_of(AuditRecord, ring.value)
@@ -260,7 +259,7 @@ def veiled(version: ConfigVersion) -> ConfigVersion:
     return msgspec.structs.replace(version, document=shown)
 
 
-def configuration(_api: Api, asked: Asked) -> Configuration:
+def configuration(_api: PageContext, asked: Asked) -> Configuration:
     scope = scope_of(asked.values)
     head = find(asked.store, ConfigHead, scope.kind.value, scope.name)
     if head is None:
@@ -276,7 +275,7 @@ def configuration(_api: Api, asked: Asked) -> Configuration:
     )
 
 
-def explained(_api: Api, asked: Asked) -> ConfigValue:
+def explained(_api: PageContext, asked: Asked) -> ConfigValue:
     """Say which scope gives a key its value, of the widest to the narrowest that are named."""
     key = asked.values["key"]
     scopes = [Scope(kind=ScopeKind.CLUSTER)]
@@ -331,23 +330,23 @@ class Copy:
         return Page(self.revision, self._by_prefix.get(start, []), more=False)  # type: ignore[arg-type]
 
 
-async def whole_cluster(api: Api, asked: Asked) -> bytes:
+async def whole_cluster(api: PageContext, asked: Asked) -> bytes:
     """Show everything at one revision; a large cluster is encoded beside the event loop."""
     copy, age_ms = Copy(asked.store), api.port.local_age()
     return await asyncio.to_thread(_whole, api, asked, copy, age_ms)
 
 
-def _whole(api: Api, asked: Asked, copy: Copy, age_ms: int | None) -> bytes:
+def _whole(api: PageContext, asked: Asked, copy: Copy, age_ms: int | None) -> bytes:
     found = cluster_state(copy)
     found["partitions"] = [GroupState(**each) for each in found["partitions"]]
     found["audit_records"] = copy.audit_records
     state = ClusterState(
         access=access_of(api, asked), revision=copy.revision, cache_age_ms=age_ms, **found
     )
-    return api.encoded(ClusterState, state)
+    return shown(ClusterState, state)
 
 
-def access_of(api: Api, asked: Asked) -> Access:
+def access_of(api: PageContext, asked: Asked) -> Access:
     message = "roles are those of /v1/roles"
     if api.development is not None:
         message = "development: plaintext on loopback, and every caller is this Operator"

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import msgspec
 
+from clustor.raft.types import ReplicaId
+from clustor.sim.cluster import SimNode
 from clustor.sim.judge import PromiseBroken
-from clustor.sim.scenario import MS
+from clustor.sim.scenario import MS, Scenario
 from clustor.sim.seat import Seat
+from clustor.sim.timeline import Timeline
 from clustor.streams import StreamFileReader, take_view
 from quantum.broker import (
     Broker,
@@ -25,18 +28,43 @@ from quantum.broker import (
 from quantum.broker.streams import CATALOGUE_PRG
 from quantum.model.records import MQTT_RECORDS
 
-if TYPE_CHECKING:
-    from quantum.sim.world import BrokerWorld
-
 EVERYTHING: Final = (b"everything", b"t/#")
 TRIMMED: Final = (b"trimmed", b"t/+/x")
 _READ_BYTES: Final = 1_000
 
 
+class CapturedPublisher(Protocol):
+    """A publisher, as far as its messages are looked for in streams."""
+
+    name: str
+    qos: int
+    next_number: int
+    acknowledged: set[int]
+
+
+class CapturingWorld(Protocol):
+    """A world whose broker captures."""
+
+    scenario: Scenario
+    timeline: Timeline
+    counts: Counter[str]
+
+    @property
+    def nodes(self) -> Mapping[ReplicaId, SimNode]: ...
+    @property
+    def publishers(self) -> Sequence[CapturedPublisher]: ...
+    @property
+    def captures(self) -> Captures: ...
+    def later(self, delay: int, call: Callable[[], None], /) -> None: ...
+    def leader(self, group: int, /) -> Seat | None: ...
+    def propose(self, group: int, command: bytes, told: Callable[[bytes | None], None], /) -> None:
+        """Let the leader of a partition propose a command, if there is one."""
+
+
 class Captures:
     """An operator with two streams: one keeps everything, one is trimmed now and then."""
 
-    def __init__(self, world: BrokerWorld, rng: Random) -> None:
+    def __init__(self, world: CapturingWorld, rng: Random) -> None:
         self._world = world
         self._rng = rng
         self._awaited: dict[bytes, list[tuple[int, int]]] = {}
@@ -63,12 +91,7 @@ class Captures:
 
     def _say(self, group: int, command: Command, name: bytes | None = None) -> None:
         """Let the leader propose it, if there is one; nobody answers for it."""
-        leader = self._world.leader(group)
-        broker = None if leader is None else self._world.brokers.get(leader.node.id)
-        if broker is not None:
-            prg = broker.service.tenants[self._world.tenant.name].prgs[group]
-            prg.propose(encode_command(command), lambda reply: self._told(name, reply))
-            broker.turn_soon()
+        self._world.propose(group, encode_command(command), lambda reply: self._told(name, reply))
 
     def _told(self, name: bytes | None, reply: bytes | None) -> None:
         if name is None or not reply or name in self._awaited:
@@ -108,7 +131,7 @@ def _broker(seat: Seat) -> Broker:
     return machine
 
 
-def judge_captures(world: BrokerWorld) -> None:
+def judge_captures(world: CapturingWorld) -> None:
     """Replicas hold the same; nothing acknowledged is missing, and of QoS 2 nothing is twice."""
     kept: Counter[tuple[str, int]] = Counter()
     for group in range(world.scenario.groups):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
@@ -193,6 +193,14 @@ class BrokerWorld(SimCluster):
         self.links.stopped(node)
         for line in self._lines.pop(broker):
             line.node_gone()
+
+    def propose(self, group: int, command: bytes, told: Callable[[bytes | None], None]) -> None:
+        """Let the leader of a partition propose a command, if there is one."""
+        leader = self.leader(group)
+        broker = None if leader is None else self.brokers.get(leader.node.id)
+        if broker is not None:
+            broker.service.tenants[self.tenant.name].prgs[group].propose(command, told)
+            broker.turn_soon()
 
     def on_tick(self, node: SimNode) -> None:
         broker = self.brokers.get(node.id)
