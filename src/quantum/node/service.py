@@ -26,7 +26,8 @@ from quantum.broker.items import decode_item
 from quantum.edge.lobby import Lobby
 from quantum.edge.ports import Peer, Transport, Wire
 from quantum.mesh import link
-from quantum.mesh.relay import RelayEntry, RelayExit
+from quantum.mesh.relay import RelayEntry
+from quantum.mesh.relays import Relays
 from quantum.mesh.tenant import Tenant
 from quantum.node.replaying import broker_settings
 from quantum.partition.backpressure import TurnShare
@@ -43,14 +44,11 @@ from quantum.tenants.group_ids import GroupPlacement, grown_placements, placemen
 from quantum.tenants.policy import TenantsFile, server_name_owners
 from quantum.tenants.recent import Recent
 
-_SENT_AWAY_AT_ONCE: Final = 16  # in a tick: clients that all come back at once are a storm
 _ROUND_TICKS: Final = 50
 """Half a second: what is not urgent is looked at once in so many ticks."""
 _LINK_BYTES_PER_TURN: Final = 2 << 20
 _WAITING_TICKS: Final = 10
 _REVIEW_TICKS: Final = 5
-_MOVED_CHECKS: Final = 2
-"""A relay to a node that leads no more ends after half a second to a second."""
 
 journal = logging.getLogger("quantum.broker")
 
@@ -80,15 +78,9 @@ class BrokerService:
         self._touched: dict[PartitionLeader, None] = {}
         self._round = 0  # ticks since the last round
         self._leaders: dict[PartitionLeader, int | None] = {}
-        self._moved: dict[PartitionLeader, int] = {}
-        """Partitions whose leader changed lately: relays to older leaders end after a while."""
         self._links_out: dict[int, link.LinkOut] = {}
         self._links_in: dict[int, link.LinkIn] = {}
-        self._entries: dict[int, tuple[int, RelayEntry]] = {}
-        self._exits: dict[tuple[int, int], RelayExit] = {}
         self._incarnation = int.from_bytes(entropy(6), "little")
-        self._next_relay = self._incarnation
-        """No other process of this node ever used the numbers that follow."""
         self.tick_ms = self._started_ms = node.now_ms()
         self.audit: AuditDesk | None = None
         """Where to tell what clients may not; None: nowhere."""
@@ -122,6 +114,7 @@ class BrokerService:
         self.mqtt = MqttAdapter(self, limits or MqttLimits(), entropy)
         self.adapters: tuple[Adapter, ...] = (self.mqtt,)
         """The protocols that clients speak here."""
+        self.relays = Relays(self, self._incarnation, self.mqtt.relayed_connection)
         self._words = {kind: call for each in self.adapters for kind, call in each.words.items()}
         self._number = node.serve(self)
 
@@ -269,7 +262,7 @@ class BrokerService:
         leader = prg.leader_node
         if self._leaders[prg] != leader:
             self._leaders[prg] = leader
-            self._moved[prg] = _MOVED_CHECKS
+            self.relays.leader_changed(prg)
             prg.tenant.leadership_changed(prg.number)
 
     def flush(self) -> None:
@@ -302,10 +295,9 @@ class BrokerService:
             if self.keeper is not None:
                 contained.run("tenant words", "control plane", self.keeper.follow)
         if self.draining:
-            contained.run("drain", "", self._send_relayed_away)
-        if self._moved and self._round == 0:
-            self._end_strays()
+            contained.run("drain", "", self.relays.send_some_away)
         if self._round == 0:
+            self.relays.end_strays()
             contained.run("tenant words", "tenants.json", self._follow_tenants)
 
     def _follow_tenants(self) -> None:
@@ -333,45 +325,14 @@ class BrokerService:
         self._begin_link_anew(peer)
 
     def _begin_link_anew(self, peer: int) -> None:
-        """Something between the nodes was lost: what rests on it ends, or is sent again.
-
-        The peer is told of every relay that ends. It may have lost nothing: a node hears of the
-        end of an old connection when a new one is in use already.
-        """
-        for number, (node, entry) in list(self._entries.items()):
-            if node == peer:
-                del self._entries[number]
-                self.say(peer, link.RelayEnd(number, opened_here=True, by_us=True), 32)
-                entry.end()
-        for key, relay_exit in list(self._exits.items()):
-            if key[0] == peer:
-                del self._exits[key]
-                self.say(peer, link.RelayEnd(key[1], opened_here=False), 32)
-                relay_exit.node_lost()
+        """Something between the nodes was lost: what rests on it ends, or is sent again."""
+        self.relays.link_anew(peer)
         for tenant in self.tenants.values():
             tenant.link_anew(peer)
 
     def set_draining(self, draining: bool) -> None:
         """Serve nobody here any more, or again; leaderships leave by themselves."""
         self.draining = draining
-
-    def _send_relayed_away(self) -> None:
-        """End some of the connections that only pass through here: their clients dial elsewhere."""
-        for number, (node, entry) in list(self._entries.items())[:_SENT_AWAY_AT_ONCE]:
-            del self._entries[number]
-            self.say(node, link.RelayEnd(number, opened_here=True, by_us=True), 32)
-            entry.end(again=False)
-
-    def _end_strays(self) -> None:
-        """End relays to nodes that lead no more; while they live they end them themselves."""
-        moved = {prg: checks - 1 for prg, checks in self._moved.items()}
-        self._moved = {prg: checks for prg, checks in moved.items() if checks}
-        for number, (node, entry) in list(self._entries.items()):
-            leader = entry.prg.leader_node
-            if moved.get(entry.prg) == 0 and leader is not None and leader != node:
-                del self._entries[number]
-                self.say(node, link.RelayEnd(number, opened_here=True), 32)
-                entry.end()
 
     # What the rooms above a node ask.
 
@@ -469,39 +430,16 @@ class BrokerService:
         self, wire: Wire, peer: Peer, prg: PartitionLeader, node: int, client_id: bytes, data: bytes
     ) -> RelayEntry:
         """Let another node serve a client that came here."""
-        self._next_relay += 1
-        number = self._next_relay
-        entry = RelayEntry(self, wire, prg, node, number, data)
-        self._entries[number] = (node, entry)
-        said = link.RelayOpen(
-            number,
-            peer.transport,
-            peer.address,
-            peer.tenant,
-            peer.identity,
-            peer.server_name,
-            peer.not_after_ms,
-            client_id,
-            data,
-            peer.named_tenant,
-        )
-        self.say(node, said, len(data) + 128)
-        return entry
-
-    def forget_entry(self, number: int) -> None:
-        self._entries.pop(number, None)
-
-    def forget_exit(self, node: int, number: int) -> None:
-        self._exits.pop((node, number), None)
+        return self.relays.open(wire, peer, prg, node, client_id, data)
 
     def _on_said(self, peer: int, said: link.Said) -> None:
         match said:
-            case link.RelayData() | link.RelayEnd() | link.RelayTaken() | link.RelayOpen():
-                self._on_relay(peer, said)
+            case link.RelayData() | link.RelayEnd() | link.RelayTaken():
+                self.relays.on_said(peer, said)
+            case link.RelayOpen():
+                self.relays.on_open(peer, said)
             case link.RelayExpelled():
-                relay_exit = self._exits.get((peer, said.relay))
-                if relay_exit is not None:
-                    relay_exit.expelled(said.why)
+                self.relays.on_expelled(peer, said)
             case link.Forwarded():
                 self._on_forwarded(peer, said)
             case link.ForwardsDone():
@@ -565,49 +503,3 @@ class BrokerService:
             forwards = prg.forwards.get(said.owner)
             if forwards is not None:
                 forwards.done(said.first, said.through, said.refused)
-
-    def _on_relay(
-        self,
-        peer: int,
-        said: link.RelayOpen | link.RelayData | link.RelayEnd | link.RelayTaken,
-    ) -> None:
-        if isinstance(said, link.RelayOpen):
-            self._on_relay_open(peer, said)
-            return
-        end: RelayEntry | RelayExit | None
-        if said.opened_here:
-            end = self._exits.get((peer, said.relay))
-        else:
-            node, entry = self._entries.get(said.relay, (0, None))
-            end = entry if node == peer else None
-        if end is None:
-            if isinstance(said, link.RelayData):  # whoever still speaks should know
-                self.say(peer, link.RelayEnd(said.relay, opened_here=not said.opened_here), 32)
-            return
-        if isinstance(said, link.RelayData):
-            end.on_data(said.data)
-        elif isinstance(said, link.RelayTaken):
-            end.on_taken(said.taken)
-        elif isinstance(end, RelayExit):
-            del self._exits[peer, said.relay]
-            end.node_lost() if said.by_us else end.lost()
-        else:
-            del self._entries[said.relay]
-            end.end(again=isinstance(said, link.RelayEnd) and said.again)
-
-    def _on_relay_open(self, node: int, said: link.RelayOpen) -> None:
-        peer = Peer(
-            said.transport,
-            said.address,
-            said.tenant,
-            said.identity,
-            said.server_name,
-            said.not_after_ms,
-            said.named_tenant,
-        )
-        relay_exit = RelayExit(self, node, said.relay)
-        self._exits[node, said.relay] = relay_exit
-        handler = self.mqtt.relayed_connection(said.client_id)
-        relay_exit.handler = handler
-        handler.opened(relay_exit, peer)
-        handler.received(said.data)

@@ -40,7 +40,7 @@ class Far:
     @property
     def relay(self) -> int:
         """The number of the newest relay to it."""
-        return max(self._lab.service._entries)
+        return max(self._lab.service.relays._entries)
 
     def says(self, data: bytes) -> None:
         self._say(link.RelayData(self.relay, opened_here=False, data=data))

@@ -1,0 +1,1 @@
+"""MQTT, its whole server side."""

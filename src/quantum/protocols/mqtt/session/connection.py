@@ -5,7 +5,7 @@ reached. It decides what the standard lets a server decide without a log; everyt
 survive goes through its partition. Nothing here is awaited: answers come as calls.
 
 Each part has its own file: `client_wire` what leaves, `session_client` the session's partition,
-`entrance` the way to CONNACK, and here what comes in and who may end it. The first two are bases
+`handshake` the way to CONNACK, and here what comes in and who may end it. The first two are bases
 and not parts, because a part would cost a call for each message.
 """
 
@@ -16,16 +16,13 @@ from typing import Any, Final
 from clustor.runtime.containment import guarded
 from quantum.broker import Unsubscribe as UnsubscribeCommand
 from quantum.broker import encode_command
-from quantum.broker.types import NEVER_EXPIRES
 from quantum.edge.ports import Peer, Wire
 from quantum.mesh.relay import RelayEntry, RelayExit
 from quantum.partition.gate import Operation
 from quantum.partition.leader import PartitionLeader
 from quantum.partition.reasons import RefusalReason
 from quantum.protocols.mqtt.codec import (
-    Auth,
     Connack,
-    Disconnect,
     PacketReader,
     PacketType,
     PeerFault,
@@ -33,9 +30,8 @@ from quantum.protocols.mqtt.codec import (
     ReasonCode,
 )
 from quantum.protocols.mqtt.codec.hot import SLOW, UNBOUNDED, Row, scan
-from quantum.protocols.mqtt.session.authentication import Accepted, Challenge, Refused, Talk
-from quantum.protocols.mqtt.session.dispatch import Conversation
-from quantum.protocols.mqtt.session.handshake import Entrance
+from quantum.protocols.mqtt.session.dispatch import PacketDispatch
+from quantum.protocols.mqtt.session.handshake import ConnectHandshake
 from quantum.protocols.mqtt.session.large_packets import LARGE_BYTES, whole_within_ms
 from quantum.protocols.mqtt.session.mqtt_node import MqttNode
 from quantum.protocols.mqtt.session.partition_sessions import PartitionSessions
@@ -60,8 +56,8 @@ class Connection(SessionClient):
     __slots__ = (
         "_awaits_suback",
         "_connect_deadline_ms",
-        "_conversation",
-        "_entrance",
+        "_dispatch",
+        "_handshake",
         "_incomplete",
         "_is_large",
         "_relay",
@@ -71,13 +67,13 @@ class Connection(SessionClient):
 
     def __init__(self, node: MqttNode) -> None:
         super().__init__(node)
-        self._entrance: Entrance | None = Entrance(self)
+        self._handshake: ConnectHandshake | None = ConnectHandshake(self)
         """Not None exactly until it is live, relayed or closed."""
         self._connect_deadline_ms = 0
         self._relay: RelayEntry | None = None
         self._resumed: ResumedWire | None = None
         """Not None while its session finds another leader: what it says waits."""
-        self._conversation: Conversation | None = None
+        self._dispatch: PacketDispatch | None = None
         self.passes_full = False
         """Whether its next publish goes on although a queue is full: it waited long enough."""
         self._incomplete = (0, 0)
@@ -90,9 +86,9 @@ class Connection(SessionClient):
     def opened(self, wire: Wire, peer: Peer) -> None:
         self.wire, self.peer = wire, peer
         self.last_seen_ms = self.node.tick_ms
-        assert self._entrance is not None
-        self._entrance.deadline_ms = self.last_seen_ms + self.limits.connect_wait_ms
-        self._connect_deadline_ms = self._entrance.deadline_ms
+        assert self._handshake is not None
+        self._handshake.deadline_ms = self.last_seen_ms + self.limits.connect_wait_ms
+        self._connect_deadline_ms = self._handshake.deadline_ms
         self.node.joined(self)
 
     @guarded(PLACE)
@@ -108,8 +104,8 @@ class Connection(SessionClient):
                 self._note_large()
         elif self._relay is not None:
             self._relay.received(data)
-        elif self._entrance is not None:
-            self._entrance.received(data)
+        elif self._handshake is not None:
+            self._handshake.received(data)
 
     @guarded(PLACE)
     def writable_again(self) -> None:
@@ -134,12 +130,12 @@ class Connection(SessionClient):
         self.wire = None
         self.close_session()
 
-    # What the entrance decides.
+    # What the handshake decides.
 
     def arrived(self, client_id: bytes) -> None:
         """Note that another node sent this connection here, with the id that it assigned."""
-        assert self._entrance is not None
-        self._entrance.arrived(client_id)
+        assert self._handshake is not None
+        self._handshake.arrived(client_id)
 
     def attach_to(self, sessions: PartitionSessions[TenantClient]) -> None:
         sessions.connections[self.client_id] = self
@@ -154,7 +150,7 @@ class Connection(SessionClient):
     ) -> None:
         assert self.wire is not None and self.peer is not None
         self.phase = Phase.RELAYED
-        self._entrance = self._permit = None
+        self._handshake = self._permit = None
         if self._holds:
             self._holds, self._is_paused = 0, False
             self.wire.resume_reading()
@@ -171,9 +167,9 @@ class Connection(SessionClient):
         if self.wire is None or self.phase is Phase.CLOSED:
             return
         self.phase = Phase.NEW
-        self._entrance = Entrance(self)
-        self._entrance.deadline_ms = deadline_ms
-        self._entrance.received(early)
+        self._handshake = ConnectHandshake(self)
+        self._handshake.deadline_ms = deadline_ms
+        self._handshake.received(early)
 
     def _resume(self, memory: RelayMemory) -> None:
         """Wait unread for the session's next leader, which is told what the last one was."""
@@ -216,9 +212,9 @@ class Connection(SessionClient):
                 self.received(said)
 
     def become_live(self, connack: Connack) -> None:
-        entrance, self._entrance = self._entrance, None
-        if entrance is not None and entrance.trace is not None:
-            entrance.trace.finish(self.home.name)
+        handshake, self._handshake = self._handshake, None
+        if handshake is not None and handshake.trace is not None:
+            handshake.trace.finish(self.home.name)
         self.phase = Phase.LIVE
         self.note_audit("ClientConnected", "Resumed" if connack.session_present else "Done")
         self.send(connack)
@@ -288,10 +284,10 @@ class Connection(SessionClient):
                 return rows[:number], row[2]
         return rows, end
 
-    def _talk_on(self) -> Conversation:
-        if self._conversation is None:
-            self._conversation = Conversation(self)
-        return self._conversation
+    def _talk_on(self) -> PacketDispatch:
+        if self._dispatch is None:
+            self._dispatch = PacketDispatch(self)
+        return self._dispatch
 
     def _note_large(self) -> None:
         """Be counted while a large packet comes; there may be no room for it now."""
@@ -310,60 +306,17 @@ class Connection(SessionClient):
             return self.limits.block_ms_max
         return self._keep_alive_ms or None
 
-    def on_auth(self, packet: Auth) -> None:
-        talk = self.talk
-        if talk is None:  # [MQTT-4.12.0-6]
-            why = "AUTH without an authentication method"
-            raise ProtocolViolation(ReasonCode.PROTOCOL_ERROR, why)
-        verdict = talk.on_auth(packet)
-        if isinstance(verdict, Challenge):
-            self.write_now(talk.challenge(verdict.data))
-        elif isinstance(verdict, Accepted):
-            self._on_accepted_again(talk, verdict)
-        else:
-            self._on_refused_again(verdict)
-
-    def _on_accepted_again(self, talk: Talk, verdict: Accepted) -> None:
-        self.believe(verdict)
-        if verdict.identity in (None, self.identity):
-            self.send(talk.success())
-            return
-        why = "it authenticated again as somebody else"
-        self.note_refused("IdentityChanged", why)
-        self.expelled(why)
-
-    def _on_refused_again(self, verdict: Refused) -> None:
-        if verdict.audit:
-            self.note_refused(verdict.audit, verdict.why)
-        self.gracefully = True  # no will after that (§10.4)
-        is_shut = verdict.reason is ReasonCode.SERVER_UNAVAILABLE
-        reason = ReasonCode.SERVER_BUSY if is_shut else verdict.reason  # C11
-        self.disconnect(reason, verdict.why)  # [MQTT-4.12.1-2]
-
-    def on_disconnect(self, packet: Disconnect) -> None:
-        expiry = packet.properties.session_expiry_interval
-        if expiry is not None:
-            if expiry and not self.expiry_seconds:
-                raise ProtocolViolation(
-                    ReasonCode.PROTOCOL_ERROR, "the session expiry interval was zero"
-                )
-            if expiry != NEVER_EXPIRES:
-                expiry = min(expiry, self.limits.session_expiry_seconds_max)
-            self.new_expiry_seconds = expiry
-        self.gracefully = packet.reason_code is ReasonCode.SUCCESS  # [MQTT-3.14.4-3]
-        self.drop("disconnected by the client")
-
     # Answers to its publishes.
 
     @property
     def unanswered(self) -> int:
         """How many of its publishes have no answer yet."""
-        return 0 if self._conversation is None else self._conversation.inbound.unanswered
+        return 0 if self._dispatch is None else self._dispatch.inbound.unanswered
 
     @guarded(PLACE)
     def batch_finished(self) -> None:
-        if self._conversation is not None and self.phase is Phase.LIVE:
-            self._conversation.inbound.release_answers()
+        if self._dispatch is not None and self.phase is Phase.LIVE:
+            self._dispatch.inbound.release_answers()
 
     def answer_pubrec(self, packet_id: int, refusal: RefusalReason | None) -> None:
         if self.phase is Phase.LIVE:
@@ -394,8 +347,8 @@ class Connection(SessionClient):
         """Topics may have other owners from now on, these partitions too."""
         if self._permit is not None:
             self._permit.owners.clear()
-        if self._conversation is not None:
-            self._conversation.inbound.ring_grew(fresh)
+        if self._dispatch is not None:
+            self._dispatch.inbound.ring_grew(fresh)
 
     def _end_forbidden(self) -> None:
         prg = self.prg
@@ -417,7 +370,7 @@ class Connection(SessionClient):
         """Close what was silent too long, or waits too long for a leader."""
         if self._behind is not None:
             self.check_behind()
-        if self._entrance is not None and self._entrance.check_time(now_ms):
+        if self._handshake is not None and self._handshake.check_time(now_ms):
             return
         if self._ends_ms != NEVER_MS and self.now_ms() >= self._ends_ms:
             self.expelled("its token has ended")
@@ -477,9 +430,9 @@ class Connection(SessionClient):
         """The partition is led elsewhere: the client finds its session there (C10)."""
         prg, self.epoch = self.prg, 0
         self.join(None)
-        if self._entrance is not None and self._entrance.connect is not None:
+        if self._handshake is not None and self._handshake.connect is not None:
             self.operations = 0  # what was on its way into that log is not heard of any more
-            self._entrance.route_again(why)
+            self._handshake.route_again(why)
             return
         if isinstance(self.wire, RelayExit) and self.phase is Phase.LIVE:
             self.flush()
@@ -503,8 +456,8 @@ class Connection(SessionClient):
         self, refused: ReasonCode, ended: ReasonCode, why: str, reference: str | None = None
     ) -> None:
         """Answer a CONNECT that waits with the one reason, or end with the other."""
-        if self._entrance is not None and self._entrance.connect is not None:
-            self._entrance.refuse(refused, why)
+        if self._handshake is not None and self._handshake.connect is not None:
+            self._handshake.refuse(refused, why)
         else:
             self.disconnect(ended, why, reference)
 
@@ -515,7 +468,7 @@ class Connection(SessionClient):
             left = "Goodbye" if self.gracefully else "BrokenByUs" if self.by_us else "Lost"
             self.note_audit("ClientDisconnected", left)
         self.phase = Phase.CLOSED
-        self._entrance = None
+        self._handshake = None
         self.node.left(self)
         if self._is_large:
             self._note_large()

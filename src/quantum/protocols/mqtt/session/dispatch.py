@@ -8,6 +8,7 @@ from typing import Final
 from quantum.broker import PUBACK, PUBCOMP, PUBREC, Subscribed
 from quantum.broker.reasons import QUOTA_EXHAUSTED
 from quantum.broker.receiving import REFUSED
+from quantum.broker.types import NEVER_EXPIRES
 from quantum.partition.leader import PartitionLeader
 from quantum.protocols.mqtt.codec import (
     Auth,
@@ -35,11 +36,12 @@ from quantum.protocols.mqtt.codec.hot import PUBCOMP as PUBCOMP_BYTE
 from quantum.protocols.mqtt.codec.hot import PUBREC as PUBREC_BYTE
 from quantum.protocols.mqtt.codec.hot import PUBREL as PUBREL_BYTE
 from quantum.protocols.mqtt.codec.hot import SLOW, Row
+from quantum.protocols.mqtt.session.authentication import Accepted, Challenge, Refused, Talk
 from quantum.protocols.mqtt.session.deliver_out import UPPER_HALF, answer_stray_pubrec
 from quantum.protocols.mqtt.session.delivery import Outgoing, system_message
 from quantum.protocols.mqtt.session.filter_parts import FilterParts
 from quantum.protocols.mqtt.session.permit import is_publish
-from quantum.protocols.mqtt.session.publish_in import Inbound, qos_1_record
+from quantum.protocols.mqtt.session.publish_in import PublishIn, qos_1_record
 from quantum.protocols.mqtt.session.session_client import SessionClient
 from quantum.protocols.mqtt.session.subscribing import SubscribePlan, plan_unsubscribe
 
@@ -47,14 +49,14 @@ _PINGRESP: Final = b"\xd0\x00"
 _QOS_1: Final = frozenset({0x32, 0x33, 0x3A, 0x3B})
 
 
-class Conversation:
+class PacketDispatch:
     """The packets of one connection. Made when the first one behind CONNECT comes."""
 
     __slots__ = ("_connection", "inbound")
 
     def __init__(self, connection: SessionClient) -> None:
         self._connection = connection
-        self.inbound = Inbound(connection)
+        self.inbound = PublishIn(connection)
 
     def on_rows(self, buffer: bytes, rows: list[Row]) -> None:
         """Take packets in order; QoS 1 publishes for one partition become one batch, and so do
@@ -179,7 +181,7 @@ class Conversation:
             case Pingreq():
                 self._connection.stage(_PINGRESP)
             case Disconnect():
-                self._connection.on_disconnect(packet)
+                self._on_disconnect(packet)
             case Puback() | Pubrec() if packet.reason_code.is_failure:
                 self._on_negative(packet.packet_id)
             case Puback():
@@ -191,7 +193,7 @@ class Conversation:
             case Pubcomp():
                 self._on_pubcomp(packet.packet_id)
             case Auth():
-                self._connection.on_auth(packet)
+                self._on_auth(packet)
             case _:
                 raise ProtocolViolation(ReasonCode.PROTOCOL_ERROR, "a packet out of place")
 
@@ -233,6 +235,57 @@ class Conversation:
         self._connection.acknowledge(kind, packet_id)
         if (outward := self._connection.outward) is not None:
             outward.settle_kept(packet_id)
+
+    # Who it is, and its leave.
+
+    def _on_auth(self, packet: Auth) -> None:
+        """Let a client that is let in prove again who it is."""
+        connection = self._connection
+        talk = connection.talk
+        if talk is None:  # [MQTT-4.12.0-6]
+            why = "AUTH without an authentication method"
+            raise ProtocolViolation(ReasonCode.PROTOCOL_ERROR, why)
+        verdict = talk.on_auth(packet)
+        if isinstance(verdict, Challenge):
+            connection.write_now(talk.challenge(verdict.data))
+        elif isinstance(verdict, Accepted):
+            self._on_accepted_again(talk, verdict)
+        else:
+            self._on_refused_again(verdict)
+
+    def _on_accepted_again(self, talk: Talk, verdict: Accepted) -> None:
+        connection = self._connection
+        connection.believe(verdict)
+        if verdict.identity in (None, connection.identity):
+            connection.send(talk.success())
+            return
+        why = "it authenticated again as somebody else"
+        connection.note_refused("IdentityChanged", why)
+        connection.expelled(why)
+
+    def _on_refused_again(self, verdict: Refused) -> None:
+        connection = self._connection
+        if verdict.audit:
+            connection.note_refused(verdict.audit, verdict.why)
+        connection.gracefully = True  # no will after that (§10.4)
+        is_shut = verdict.reason is ReasonCode.SERVER_UNAVAILABLE
+        reason = ReasonCode.SERVER_BUSY if is_shut else verdict.reason  # C11
+        connection.disconnect(reason, verdict.why)  # [MQTT-4.12.1-2]
+
+    def _on_disconnect(self, packet: Disconnect) -> None:
+        """End as the client wants it."""
+        connection = self._connection
+        expiry = packet.properties.session_expiry_interval
+        if expiry is not None:
+            if expiry and not connection.expiry_seconds:
+                raise ProtocolViolation(
+                    ReasonCode.PROTOCOL_ERROR, "the session expiry interval was zero"
+                )
+            if expiry != NEVER_EXPIRES:
+                expiry = min(expiry, connection.limits.session_expiry_seconds_max)
+            connection.new_expiry_seconds = expiry
+        connection.gracefully = packet.reason_code is ReasonCode.SUCCESS  # [MQTT-3.14.4-3]
+        connection.drop("disconnected by the client")
 
     # Subscriptions.
 

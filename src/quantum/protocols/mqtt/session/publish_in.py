@@ -43,7 +43,7 @@ class _Exchange:
         self.is_released = False  # its PUBREL came before its PUBREC had left
 
 
-class Inbound:
+class PublishIn:
     """The publishes of one connection. Made when the first one comes."""
 
     __slots__ = (

@@ -17,7 +17,7 @@ from quantum.partition.batches import PublishBatch
 from quantum.partition.leader import PartitionLeader
 from quantum.partition.ports import Completion
 from quantum.partition.reasons import RefusalReason
-from quantum.protocols.mqtt.codec import Auth, Connack, Disconnect, PacketReader, ReasonCode
+from quantum.protocols.mqtt.codec import Connack, PacketReader, ReasonCode
 from quantum.protocols.mqtt.codec.hot import PUBCOMP as PUBCOMP_BYTE
 from quantum.protocols.mqtt.codec.hot import PUBREL as PUBREL_BYTE
 from quantum.protocols.mqtt.codec.hot import encode_ack
@@ -175,12 +175,8 @@ class SessionClient(ClientWire):
 
     # What its parts let it do; `Connection` does it.
 
-    def on_auth(self, packet: Auth) -> None:
-        """Let a client that is let in prove again who it is."""
-        raise NotImplementedError
-
-    def on_disconnect(self, packet: Disconnect) -> None:
-        """End as the client wants it."""
+    def expelled(self, why: str) -> None:
+        """End a client that is believed no more; its will is not said (§10.3)."""
         raise NotImplementedError
 
     def become_live(self, connack: Connack) -> None:
