@@ -449,13 +449,17 @@ class Node:
                 self._tick_groups(leading=False)
         for service in self._services:
             contained.run("service tick", type(service).__name__, service.on_tick)
+        if self._ticks % GROUP_TICKS == 0:
+            self._look_around(now_ms)
+            self.turn_soon()  # whatever a tick staged without a word leaves now
+        self.loop_watch.ran("tick", began_ns)
+
+    def _look_around(self, now_ms: int) -> None:
+        """Let those look who look some times a second, and need no tick of their own."""
         if self.duties is not None:
             contained.run("duties", "", partial(self.duties.on_tick, now_ms))
         if self.watch is not None:
             contained.run("telemetry", "", partial(self.watch.on_tick, now_ms))
-        if self._ticks % GROUP_TICKS == 0:
-            self.turn_soon()  # whatever a tick staged without a word leaves now
-        self.loop_watch.ran("tick", began_ns)
 
     def _read_first(self) -> None:
         """Let a late tick of those who follow wait until the sockets were read: a leader that

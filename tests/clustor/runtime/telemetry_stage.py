@@ -57,7 +57,7 @@ class StageNode:
 
     @property
     def transport(self) -> Any:
-        return SimpleNamespace(connected=lambda: self.reaches)
+        return SimpleNamespace(connected=lambda: self.reaches, frames_sent=0, frames_received=0)
 
     @property
     def disk(self) -> Any:

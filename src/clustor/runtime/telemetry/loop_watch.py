@@ -115,10 +115,12 @@ class StackWatch:
         self._thread.join()
 
     def _look(self) -> None:
-        told_ns = 0
-        while not self._stopped.wait(_SAMPLER_SECONDS):
+        told_ns, pause = 0, _SAMPLER_SECONDS
+        while not self._stopped.wait(pause):
             beat_ns = self._watch.beat_ns
             age_ns = time.monotonic_ns() - beat_ns
+            # Look again when this beat would be too old: each look costs the loop its turn.
+            pause = max(_SAMPLER_SECONDS, (self._patience_ns - age_ns) / 1e9)
             if age_ns <= self._patience_ns or beat_ns == told_ns:
                 continue
             told_ns = beat_ns
