@@ -19,10 +19,12 @@ from clustor.runtime.disk import BlockingDisk
 from clustor.runtime.disk.stream_lane import StreamGroup, StreamLane
 from clustor.runtime.group import HostedGroup
 from clustor.runtime.keys.rotation import epochs_in_use
+from clustor.runtime.repair.scrub import Scrubber
 from clustor.runtime.stream_reads import ReaderBusy, StreamReads
 from clustor.sim.stream_machine import SimStreamMachine, StreamCommand, encode_stream_command
 from clustor.streams import StreamConfig, StreamOutOfRange, UnknownStream
 from tests.clustor.replica.harness import Cluster
+from tests.clustor.runtime.test_scrubbing import Stage, scrubbing, until
 
 ME, GROUP = ReplicaId(1), PartitionId(7)
 CONFIG = StreamConfig(
@@ -202,3 +204,33 @@ async def test_damage_that_a_reader_meets_stops_the_group_as_damaged(tmp_path: P
         await hosted.reads.read(0, 0, 500)
     assert hosted.group.replica.is_damaged
     hosted.close()
+
+
+async def at_rest(root: Path) -> Hosted:
+    hosted = await filled(root, 60)
+    await hosted.tick(20)
+    hosted.lane.close()
+    return hosted
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_the_scrub_reads_every_file_of_a_stream(tmp_path: Path, *, is_damaged: bool) -> None:
+    hosted = asyncio.run(at_rest(tmp_path))
+    parts = sorted((tmp_path / "state/7/streams/parts").glob("*.seg"))
+    if is_damaged:
+        content = bytearray(parts[1].read_bytes())
+        content[-1] ^= 1
+        parts[1].write_bytes(content)
+
+    async def story(stage: Stage, scrubber: Scrubber) -> None:
+        del stage
+        scrubber.scrub_now(hosted.group)
+        await until(lambda: not scrubber.row(hosted.group)["running"] or scrubber.faults > 0)
+        if not is_damaged:
+            assert scrubber.read_bytes > sum(part.stat().st_size for part in parts)
+
+    scrubbing(hosted.group, story)
+    assert hosted.group.replica.is_damaged is is_damaged
+    hosted.reads.close()
+    hosted.group.close()
+    hosted.disk.close()
