@@ -6,7 +6,10 @@ import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -14,15 +17,26 @@ from clustor.log.types import PartitionId
 from clustor.raft.membership import Configuration
 from clustor.raft.types import ReplicaId
 from clustor.replica import ReplicaOutput, ReplicaSettings, RequestId
+from clustor.replica.streams import ReplicaStreams
 from clustor.runtime.admission import FlowNumbers
-from clustor.runtime.disk import BlockingDisk
+from clustor.runtime.disk import BlockingDisk, DirectoryStorage
 from clustor.runtime.disk.stream_lane import StreamGroup, StreamLane
 from clustor.runtime.group import HostedGroup
 from clustor.runtime.keys.rotation import epochs_in_use
 from clustor.runtime.repair.scrub import Scrubber
 from clustor.runtime.stream_reads import ReaderBusy, StreamReads
 from clustor.sim.stream_machine import SimStreamMachine, StreamCommand, encode_stream_command
-from clustor.streams import StreamConfig, StreamOutOfRange, UnknownStream
+from clustor.streams import (
+    PolicyRegistry,
+    StoreId,
+    StreamAppend,
+    StreamConfig,
+    StreamDefine,
+    StreamOutOfRange,
+    UnknownStream,
+    create_store,
+)
+from tests.clustor.log.harness import new_keys
 from tests.clustor.replica.harness import Cluster
 from tests.clustor.runtime.test_scrubbing import Stage, scrubbing, until
 
@@ -204,6 +218,36 @@ async def test_damage_that_a_reader_meets_stops_the_group_as_damaged(tmp_path: P
         await hosted.reads.read(0, 0, 500)
     assert hosted.group.replica.is_damaged
     hosted.close()
+
+
+async def test_a_new_store_whose_files_have_the_names_of_old_ones_is_read_anew(
+    tmp_path: Path,
+) -> None:
+    """As after a rejoin: the old files are set aside, and still there for who has them open."""
+    keys, disk = new_keys(), BlockingDisk()
+    replica = SimpleNamespace(settings=SimpleNamespace(keys=keys, stream_config=CONFIG))
+    storage = DirectoryStorage(tmp_path)
+    group = SimpleNamespace(directory=tmp_path, storage=storage, replica=replica)
+    reads = StreamReads(cast("HostedGroup", group), threads=1)
+    for nth in range(2):
+        files = disk.open_partition(tmp_path)
+        made = create_store(GROUP, StoreId(bytes([nth]) * 16), keys, CONFIG)
+        disk.execute(files, made.plan)
+        made.store.take(1, StreamDefine(0))
+        made.store.take(2, StreamAppend(0, 0, 1, 0, payload(nth)))
+        plan = made.store.plan_checkpoint()
+        disk.execute(files, plan.steps)
+        made.store.stored(plan.receipt)
+        made.store.window.close()
+        replica.streams = ReplicaStreams(made.store, PolicyRegistry())
+        replica.stream_view = partial(replica.streams.view, durable=dict)
+        (chunk,) = await reads.read(0, 0, 500)
+        assert [batch.payload for batch in chunk.batches()] == [payload(nth)]
+        disk.close_partition(files)
+        (tmp_path / "streams").rename(tmp_path / f"aside-{nth}")
+    reads.close()
+    storage.close()
+    disk.close()
 
 
 async def at_rest(root: Path) -> Hosted:
