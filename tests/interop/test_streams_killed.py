@@ -64,17 +64,20 @@ class Nodes:
 
     def _listen(self, node: int, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
-        for line in process.stdout:
-            if not line.endswith(b"\n"):
-                continue  # it was killed in the middle of it
-            kind, *numbers = line.split()
-            if kind == b"ack":
-                partition, first, number = map(int, numbers)
-                self.acks.append((partition, first, number))
-            elif kind == b"read":
-                self.reads[node] += 1
-            else:
-                self.failures.append(line)
+        with process.stdout as said:
+            for line in said:
+                if line.endswith(b"\n"):  # else it was killed in the middle of it
+                    self._hear(node, line)
+
+    def _hear(self, node: int, line: bytes) -> None:
+        kind, *numbers = line.split()
+        if kind == b"ack":
+            partition, first, number = map(int, numbers)
+            self.acks.append((partition, first, number))
+        elif kind == b"read":
+            self.reads[node] += 1
+        else:
+            self.failures.append(line)
 
     def kill(self, node: int) -> None:
         process = self._running.pop(node)
@@ -124,7 +127,7 @@ def test_what_was_acknowledged_is_in_the_streams_of_every_replica_whoever_was_ki
     held = [held_by(nodes.root, node) for node in NODES]
     for partition, first, number in nodes.acks:
         holding = 0
-        for start, found in (each[partition] for each in held):
+        for start, found in (each.get(partition, (0, {})) for each in held):
             if first < start:
                 holding += 1  # trimmed, by the log's own word
             elif first in found:
