@@ -143,7 +143,7 @@ class Appending:
 async def _extend(node: Node, admin: AdminServer, file: Path) -> Callable[[], None]:
     del admin, file
     profile = node.settings.profile
-    replication = replace(profile.replication, snapshot_log_bytes_target=256 << 10)
+    replication = replace(profile.replication, snapshot_log_bytes_target=96 << 10)
     node.settings = replace(
         node.settings, stream_config=CONFIG, profile=replace(profile, replication=replication)
     )

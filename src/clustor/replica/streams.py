@@ -113,7 +113,8 @@ class ReplicaStreams:
         many = full and store.dirty_partitions > config.checkpoint_partitions
         if many or store.uncovered_bytes >= config.checkpoint_bytes:
             self.want_durable(store.applied_index)
-        if store.durable_raft_index < self._goal or (store.pins.has_due and full):
+            store.uncovered_bytes = 0
+        if store.durable_raft_index < self._goal or store.pins.has_due:
             self._submit(store.plan_checkpoint(config.checkpoint_partitions))
         elif full:
             self._submit(store.plan_flush())

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from clustor.log.errors import AuthenticationFailed, ChecksumMismatch
-from clustor.log.steps import FileName
+from clustor.log.steps import FileName, Storage
 from clustor.runtime.disk import DirectoryStorage
 from clustor.runtime.disk.paths import open_file
 from clustor.runtime.disk.storage import read_within
@@ -100,8 +100,8 @@ class StreamReads:
         self._files_max = files_max
         self._reads_max = reads_max
         self._reads = 0
-        self._opened: list[StreamStorage] = []  # one for each thread, and one for the loop
-        self._in_memory = self._new_reader()
+        self._opened: list[StreamStorage] = []  # one for each thread
+        self._in_memory = self._reader_of(group.storage)  # which it never asks
         self._own = threading.local()
         self._pool = ThreadPoolExecutor(threads, "stream-reads", self._start_thread)
 
@@ -170,13 +170,23 @@ class StreamReads:
             streams.unpin(pin)
 
     def _run(self, read: Callable[[StreamFileReader, StreamView], T], view: StreamView) -> T:
-        return read(self._own.reader, view)
+        own = self._own
+        if own.store_id != view.store_id:
+            # A replica that rejoined has a new store, whose files may have the names of old ones.
+            self._start_thread()
+            own.store_id = view.store_id
+        return read(own.reader, view)
 
     def _start_thread(self) -> None:
-        self._own.reader = self._new_reader()
+        own = self._own
+        if getattr(own, "storage", None) is not None:
+            self._opened.remove(own.storage)
+            own.storage.close()
+        own.store_id = None
+        own.storage = StreamStorage(self._group.directory, files_max=self._files_max)
+        self._opened.append(own.storage)
+        own.reader = self._reader_of(own.storage)
 
-    def _new_reader(self) -> StreamFileReader:
-        storage = StreamStorage(self._group.directory, files_max=self._files_max)
-        self._opened.append(storage)
+    def _reader_of(self, storage: Storage) -> StreamFileReader:
         settings = self._group.replica.settings
         return StreamFileReader(storage, settings.keys, settings.stream_config)

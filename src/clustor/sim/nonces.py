@@ -1,4 +1,4 @@
-"""Sees every block that was sent to a log's disk, and that no counter sealed two of them."""
+"""Sees every block that was sent to a log's or a stream's disk, and that no nonce sealed two."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ import struct
 from clustor.log.segment import SEGMENT_HEADER_BYTES, segment_seq_of
 from clustor.log.steps import Step, Write
 from clustor.sim.judge import PromiseBroken
+from clustor.streams.runs import (
+    PARTS_DIRECTORY,
+    RUN_HEAD_BYTES,
+    decode_file_header,
+    decode_run_head,
+)
 
 _RUN_MAGIC = b"CRUN"
 _RUN_HEADER_BYTES = 36
@@ -20,6 +26,8 @@ class NonceWitness:
     def __init__(self) -> None:
         self._sealed: dict[tuple[int, int, int], bytes] = {}
         self._dek_epochs: dict[int, int] = {}
+        self._streams: dict[str, tuple[bytes, int, int]] = {}  # whose key seals a file
+        self._runs: dict[tuple[bytes, int, int, int, int], bytes] = {}
 
     def watch(self, step: Step) -> None:
         """See a step that is about to be run; what a failed write leaves behind counts too."""
@@ -27,6 +35,20 @@ class NonceWitness:
             seq = segment_seq_of(step.file.rpartition("/")[2])
             if seq is not None:
                 self._watch_segment(seq, step)
+            elif step.file.startswith(PARTS_DIRECTORY) and step.file.endswith(".seg"):
+                self._watch_stream(step)
+
+    def _watch_stream(self, step: Write) -> None:
+        """See a file of a stream: a header that says which key, or a run with its nonce."""
+        if step.offset == 0:
+            header = decode_file_header(step.data)
+            self._streams[step.file] = (header.store_id, header.partition, header.dek_epoch)
+            return
+        head = decode_run_head(step.data)
+        place = (*self._streams[step.file], int(head.writer_seq), head.block_counter)
+        sealed = step.data[RUN_HEAD_BYTES:]
+        if self._runs.setdefault(place, sealed) != sealed:
+            raise PromiseBroken(f"nonce {place[3:]} of stream {place[1]} sealed two runs")
 
     def _watch_segment(self, seq: int, step: Write) -> None:
         if step.offset == 0 and len(step.data) == SEGMENT_HEADER_BYTES:

@@ -14,7 +14,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from clustor.log.config import LogConfig
-from clustor.log.steps import Plan, Sync
+from clustor.log.steps import Plan, Sync, SyncFiles
 from clustor.log.types import LogId, PartitionId
 from clustor.raft.durability import EVERYTHING
 from clustor.raft.errors import DataLost
@@ -379,6 +379,7 @@ class Seat:
         if not self.fails_next_sync or work.home is not Home.PARTITION:
             return
         syncs = [step.file for step in work.plan if isinstance(step, Sync)]
+        syncs += [file for step in work.plan if isinstance(step, SyncFiles) for file in step.files]
         if syncs:
             self.fails_next_sync = False
             self.disk.fail_next_sync(self.rng.choice(syncs), evict=self.rng.random() < 0.5)

@@ -115,7 +115,7 @@ class StreamStore:
         )
         self._writing: OrderedDict[int, StreamFiles] = OrderedDict()  # whose cipher is kept
         self.tail_bytes = 0  # what waits in memory to be flushed
-        self.uncovered_bytes = 0  # what was taken since the last plan of a checkpoint of all
+        self.uncovered_bytes = 0  # what was taken since its owner last asked for a checkpoint
         self._tails: dict[int, StreamFiles] = {}
         # The first raft index of each partition that is not in a checkpoint.
         self._dirty: dict[int, int] = {}
@@ -365,8 +365,6 @@ class StreamStore:
             steps.append(SyncDirectory(PARTS_DIRECTORY))
             self._names_changed = False
         covered = min(self._dirty.values()) - 1 if self._dirty else self.applied_index
-        if not self._dirty:
-            self.uncovered_bytes = 0
         self._planned_raft_index = max(self._planned_raft_index, covered)
         return self._planned(steps, receipt, changes, after)
 

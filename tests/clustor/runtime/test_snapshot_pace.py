@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from clustor.log.types import PartitionId
 from clustor.raft.types import ReplicaId
-from clustor.replica import ChunkSent
+from clustor.replica import ChunkSent, StreamsSent
+from clustor.replica.transfer import StreamPiece
 from clustor.runtime.peers.snapshot_pace import PacedChunk, SnapshotPace
 
 KIB = 1 << 10
@@ -22,10 +23,14 @@ def chunk_of(paced: PacedChunk) -> ChunkSent:
     return paced.chunk
 
 
+def sealed(paced: PacedChunk) -> bytes:
+    return chunk_of(paced).sealed
+
+
 def sent_by(pace: SnapshotPace, seconds: int, target: ReplicaId = PEER) -> int:
     """Return how many bytes leave for a receiver in so many seconds of ticks."""
     return sum(
-        len(chunk_of(paced).sealed)
+        len(sealed(paced))
         for now_ms in range(10_000, 10_000 + 1000 * seconds, 10)
         for paced in pace.take(now_ms)
         if paced.target == target
@@ -50,7 +55,7 @@ def test_groups_share_a_peers_rate_and_peers_do_not() -> None:
     by_target = {PEER: 0, OTHER: 0}
     for now_ms in range(10_000, 15_000, 10):
         for paced in pace.take(now_ms):
-            by_target[paced.target] += len(chunk_of(paced).sealed)
+            by_target[paced.target] += len(sealed(paced))
     assert 4 * RATE <= by_target[PEER] <= 6 * RATE
     assert 4 * RATE <= by_target[OTHER] <= 6 * RATE
 
@@ -85,3 +90,15 @@ def test_a_chunk_beyond_a_whole_second_leaves_all_the_same() -> None:
     assert len(pace.take(10_000)) == 1
     assert not pace.take(10_500)
     assert len(pace.take(11_000)) == 1
+
+
+def test_pieces_of_streams_go_the_same_way_and_wait_once() -> None:
+    pace = SnapshotPace(RATE)
+    pieces = StreamsSent(9, (StreamPiece(1, 0, 0, b"", b"x" * RATE, 0, None),))
+    pace.add(ONE, PEER, pieces)
+    pace.add(ONE, PEER, pieces)
+    pace.add(ONE, PEER, chunk(1))
+    assert pace.waiting == 2
+    assert [paced.chunk for paced in pace.take(10_000)] == [pieces]
+    assert pace.take(10_010) == []
+    assert [paced.chunk for paced in pace.take(12_000)] == [chunk(1)]

@@ -6,7 +6,10 @@ import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -14,15 +17,28 @@ from clustor.log.types import PartitionId
 from clustor.raft.membership import Configuration
 from clustor.raft.types import ReplicaId
 from clustor.replica import ReplicaOutput, ReplicaSettings, RequestId
+from clustor.replica.streams import ReplicaStreams
 from clustor.runtime.admission import FlowNumbers
-from clustor.runtime.disk import BlockingDisk
+from clustor.runtime.disk import BlockingDisk, DirectoryStorage
 from clustor.runtime.disk.stream_lane import StreamGroup, StreamLane
 from clustor.runtime.group import HostedGroup
 from clustor.runtime.keys.rotation import epochs_in_use
+from clustor.runtime.repair.scrub import Scrubber
 from clustor.runtime.stream_reads import ReaderBusy, StreamReads
 from clustor.sim.stream_machine import SimStreamMachine, StreamCommand, encode_stream_command
-from clustor.streams import StreamConfig, StreamOutOfRange, UnknownStream
+from clustor.streams import (
+    PolicyRegistry,
+    StoreId,
+    StreamAppend,
+    StreamConfig,
+    StreamDefine,
+    StreamOutOfRange,
+    UnknownStream,
+    create_store,
+)
+from tests.clustor.log.harness import new_keys
 from tests.clustor.replica.harness import Cluster
+from tests.clustor.runtime.test_scrubbing import Stage, scrubbing, until
 
 ME, GROUP = ReplicaId(1), PartitionId(7)
 CONFIG = StreamConfig(
@@ -202,3 +218,63 @@ async def test_damage_that_a_reader_meets_stops_the_group_as_damaged(tmp_path: P
         await hosted.reads.read(0, 0, 500)
     assert hosted.group.replica.is_damaged
     hosted.close()
+
+
+async def test_a_new_store_whose_files_have_the_names_of_old_ones_is_read_anew(
+    tmp_path: Path,
+) -> None:
+    """As after a rejoin: the old files are set aside, and still there for who has them open."""
+    keys, disk = new_keys(), BlockingDisk()
+    replica = SimpleNamespace(settings=SimpleNamespace(keys=keys, stream_config=CONFIG))
+    storage = DirectoryStorage(tmp_path)
+    group = SimpleNamespace(directory=tmp_path, storage=storage, replica=replica)
+    reads = StreamReads(cast("HostedGroup", group), threads=1)
+    for nth in range(2):
+        files = disk.open_partition(tmp_path)
+        made = create_store(GROUP, StoreId(bytes([nth]) * 16), keys, CONFIG)
+        disk.execute(files, made.plan)
+        made.store.take(1, StreamDefine(0))
+        made.store.take(2, StreamAppend(0, 0, 1, 0, payload(nth)))
+        plan = made.store.plan_checkpoint()
+        disk.execute(files, plan.steps)
+        made.store.stored(plan.receipt)
+        made.store.window.close()
+        replica.streams = ReplicaStreams(made.store, PolicyRegistry())
+        replica.stream_view = partial(replica.streams.view, durable=dict)
+        (chunk,) = await reads.read(0, 0, 500)
+        assert [batch.payload for batch in chunk.batches()] == [payload(nth)]
+        disk.close_partition(files)
+        (tmp_path / "streams").rename(tmp_path / f"aside-{nth}")
+    reads.close()
+    storage.close()
+    disk.close()
+
+
+async def at_rest(root: Path) -> Hosted:
+    hosted = await filled(root, 60)
+    await hosted.tick(20)
+    hosted.lane.close()
+    return hosted
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_the_scrub_reads_every_file_of_a_stream(tmp_path: Path, *, is_damaged: bool) -> None:
+    hosted = asyncio.run(at_rest(tmp_path))
+    parts = sorted((tmp_path / "state/7/streams/parts").glob("*.seg"))
+    if is_damaged:
+        content = bytearray(parts[1].read_bytes())
+        content[-1] ^= 1
+        parts[1].write_bytes(content)
+
+    async def story(stage: Stage, scrubber: Scrubber) -> None:
+        del stage
+        scrubber.scrub_now(hosted.group)
+        await until(lambda: not scrubber.row(hosted.group)["running"] or scrubber.faults > 0)
+        if not is_damaged:
+            assert scrubber.read_bytes > sum(part.stat().st_size for part in parts)
+
+    scrubbing(hosted.group, story)
+    assert hosted.group.replica.is_damaged is is_damaged
+    hosted.reads.close()
+    hosted.group.close()
+    hosted.disk.close()

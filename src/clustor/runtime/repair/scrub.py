@@ -34,10 +34,12 @@ from clustor.runtime.repair.scrub_reading import (
     read_piece,
     read_rest,
     read_snapshot_piece,
+    read_stream_part,
     scrub_thread,
 )
 from clustor.snapshot.errors import CorruptSnapshot
 from clustor.snapshot.scrub import Piece, SnapshotScrub, pieces_of
+from clustor.streams.scrub import StreamPart, StreamScrub, view_of_part
 from clustor.telemetry import Family, counter, gauge
 
 if TYPE_CHECKING:
@@ -66,6 +68,9 @@ class _Watched:
     waiting: deque[Slice] = field(default_factory=deque)
     pieces: deque[Piece] = field(default_factory=deque)
     """Of snapshots; they are read when no segment waits."""
+    streams: StreamScrub = field(default_factory=StreamScrub)
+    parts: deque[StreamPart] = field(default_factory=deque)
+    """Of streams; they are read when nothing else waits."""
     is_asked: bool = False  # somebody waits: no rest between the pieces
     passes: int = 0
     """How often a round, or all that somebody asked for, was read to its end."""
@@ -75,18 +80,31 @@ class _Watched:
 
     def coverage_age_days(self, now_ms: int) -> float:
         ages = (self.scrub.coverage_age_days(now_ms), self.snapshots.coverage_age_days(now_ms))
-        return max(ages)
+        return max(*ages, self.streams.coverage_age_days(now_ms))
+
+    @property
+    def has_reads(self) -> bool:
+        return bool(self.waiting or self.pieces or self.parts)
+
+    def drop_reads(self) -> None:
+        self.waiting.clear()
+        self.pieces.clear()
+        self.parts.clear()
 
     def ask(self, sizes: list[tuple[SegmentSeq, int]], now_ms: int) -> None:
         """Let everything be read now."""
         self.waiting = deque(self.scrub.take_all(sizes))
         self.pieces = deque(self.snapshots.take_all(now_ms, pieces_of(self.replica.catalog)))
+        if self.replica.streams is not None:
+            self.parts = deque(self.streams.take_all(now_ms, self.replica.streams.store))
         self.problem = ""
         self.is_asked = True
 
     def begin_round(self, sizes: list[tuple[SegmentSeq, int]], now_ms: int) -> None:
         self.waiting = deque(self.scrub.take_round(now_ms, sizes))
         self.pieces = deque(self.snapshots.take_round(now_ms, pieces_of(self.replica.catalog)))
+        if self.replica.streams is not None:
+            self.parts = deque(self.streams.take_round(now_ms, self.replica.streams.store))
 
 
 class Scrubber:
@@ -230,10 +248,9 @@ class Scrubber:
                 continue
             if watched.is_asked:
                 return group
-            reads = watched.waiting or watched.pieces
-            if not reads and now_ms >= watched.scrub.next_deadline_ms():
+            if not watched.has_reads and now_ms >= watched.scrub.next_deadline_ms():
                 watched.begin_round(self._sizes(group), now_ms)
-            if watched.waiting or watched.pieces:
+            if watched.has_reads:
                 due = group
         return due
 
@@ -263,7 +280,9 @@ class Scrubber:
             await self._read_piece(group, watched)
         elif watched.pieces:
             await self._read_snapshots(group, watched)
-        if not watched.waiting and not watched.pieces:
+        elif watched.parts:
+            await self._read_streams(group, watched)
+        if not watched.has_reads:
             await self._read_rest(group, watched)
             self._pass_ended(watched)
         spent = self._loop.time() - began
@@ -335,6 +354,34 @@ class Scrubber:
             self.faults += 1
             self._found_damage(group, watched, problem)
 
+    async def _read_streams(self, group: HostedGroup, watched: _Watched) -> None:
+        """Read the next file of a stream; it is sealed, so one reading is enough."""
+        part = watched.parts.popleft()
+        streams = group.replica.streams
+        if group.replica is not watched.replica or not group.replica.ready or streams is None:
+            watched.parts.clear()
+            return
+        view = view_of_part(streams.store, part)
+        if view is None:
+            return  # trimmed meanwhile
+        pin = streams.pin(view)
+        settings = group.replica.settings
+        try:
+            problem = await self._loop.run_in_executor(
+                self._thread,
+                read_stream_part,
+                *(group.storage, settings.keys, settings.stream_config, view),
+            )
+        finally:
+            streams.unpin(pin)
+        if problem is None:
+            watched.streams.on_read(part, self._node.now_ms())
+            watched.read_bytes += part.size_bytes
+            self.read_bytes += part.size_bytes
+        elif group.replica is watched.replica:
+            self.faults += 1
+            self._found_damage(group, watched, problem)
+
     async def _read_rest(self, group: HostedGroup, watched: _Watched) -> None:
         for attempt in range(REPAIR_ATTEMPTS_MAX + 1):
             if group.replica is not watched.replica or not group.replica.ready:
@@ -366,8 +413,7 @@ class Scrubber:
 
     def _found_damage(self, group: HostedGroup, watched: _Watched, problem: Exception) -> None:
         watched.problem = str(problem)
-        watched.waiting.clear()
-        watched.pieces.clear()
+        watched.drop_reads()
         replica = group.replica
         if replica is watched.replica and replica.ready:
             journal.error("group %d: the scrub found damage: %s", group.partition_id, problem)

@@ -20,6 +20,7 @@ from clustor.runtime.disk.paths import open_file
 from clustor.runtime.disk.storage import read_within
 from clustor.snapshot.scrub import Piece
 from clustor.snapshot.scrub import read_piece as check_piece
+from clustor.streams import StreamConfig, StreamView, verify_stream
 
 _IOPRIO_SET: Final = 251  # x86-64
 _WHO_PROCESS: Final = 1
@@ -93,6 +94,20 @@ def read_snapshot_piece(storage: DirectoryStorage, piece: Piece) -> Exception | 
         return check_piece(cold, piece)
     finally:
         cold.close()
+
+
+def read_stream_part(
+    storage: DirectoryStorage, keys: KeyRing, config: StreamConfig, view: StreamView
+) -> Exception | None:
+    """Read a file of a stream; return what is wrong with it. Without its key nothing is known."""
+    cold = ColdStorage(storage)
+    try:
+        damage = verify_stream(cold, keys, config, view)
+    except KeyUnavailable:
+        return None
+    finally:
+        cold.close()
+    return None if damage is None else damage.problem
 
 
 def read_rest(storage: DirectoryStorage, ledger_bytes: int | None) -> Exception | None:
