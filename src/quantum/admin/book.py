@@ -31,6 +31,7 @@ _KINDS: Final = {
     ".png": "image/png",
     ".ico": "image/x-icon",
     ".woff2": "font/woff2",
+    **dict.fromkeys((".py", ".c", ".go", ".java", ".rs", ".toml"), "text/plain; charset=utf-8"),
 }
 _INLINE: Final = re.compile(rb"<script>(.*?)</script>", re.DOTALL)
 

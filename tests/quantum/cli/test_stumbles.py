@@ -25,7 +25,7 @@ def run(*arguments: str, place: Path) -> subprocess.CompletedProcess[str]:
             [sys.executable, "-c", COMMAND, *arguments],
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=60,
             stdin=subprocess.DEVNULL,
         )
     finally:
