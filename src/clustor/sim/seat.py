@@ -268,8 +268,8 @@ class Seat:
         """A driver leaves a replica alone that says it has no news: then nothing may wait there."""
         said = (output.messages, output.disk, output.disk_reads, output.transfers, output.replies)
         more = (output.reads, output.snapshot_sends, output.notes, output.role, output.failed)
-        more += (output.stream_disk, output.stream_news)
-        if any(said) or any(each for each in more) or output.more or self.running.is_behind:
+        streams = (output.stream_disk, output.stream_news)
+        if any(said) or any(more) or any(streams) or output.more or self.running.is_behind:
             raise PromiseBroken(f"{self.replica_id} had something to say, and denied it")
 
     def _later(self, delay: int, action: Callable[[], None]) -> None:

@@ -52,7 +52,7 @@ from quantum.broker.rebalancing import Rebalanced, has_more_to_send, waits_for
 from quantum.broker.refusals import NOT_COUNTED, decode_refusals
 from quantum.broker.routes import Route, Target
 from quantum.broker.settings import BrokerSettings
-from quantum.broker.streams import StreamReply
+from quantum.broker.stream_table import StreamReply
 from quantum.broker.subscribing import Subscribed
 
 __all__ = [

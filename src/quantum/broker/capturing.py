@@ -12,7 +12,7 @@ from quantum.broker.commands import CreateStream, DeleteStream, TrimStreams
 from quantum.broker.interest import send_item
 from quantum.broker.items import StreamDefined, StreamDeleted
 from quantum.broker.state import State
-from quantum.broker.streams import CATALOGUE_PRG, Stream, StreamReply, StreamSpec, refuse_spec
+from quantum.broker.stream_table import CATALOGUE_PRG, Stream, StreamReply, StreamSpec, refuse_spec
 from quantum.model.records import MQTT_RECORDS
 
 _encode = msgspec.msgpack.encode

@@ -16,7 +16,7 @@ from quantum.broker.commands import SubscriptionSpec, WillSpec
 from quantum.broker.errors import SnapshotUnusable
 from quantum.broker.items import FrozenDelivery, Item
 from quantum.broker.message import Message
-from quantum.broker.streams import StreamSpec
+from quantum.broker.stream_table import StreamSpec
 
 CHUNK_BYTES: Final = 1 << 20
 FRAME_BYTES_MAX: Final = 1 << 30

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from quantum.broker.commands import PRGS_MAX, Count, QosLevel, Stamp, SubscriptionSpec, WillSpec
 from quantum.broker.message import Message
-from quantum.broker.streams import StreamSpec
+from quantum.broker.stream_table import StreamSpec
 from quantum.broker.types import MACHINE_PACKET_ID_MAX
 
 NOTHING = 0

@@ -41,7 +41,7 @@ from quantum.broker.settings import BrokerSettings
 from quantum.broker.shares import Member, ShareGroup
 from quantum.broker.snapshot import NAME, READABLE
 from quantum.broker.state import State
-from quantum.broker.streams import Stream
+from quantum.broker.stream_table import Stream
 from quantum.broker.types import ClientId, Sequence, SessionEpoch
 
 

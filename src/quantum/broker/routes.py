@@ -9,7 +9,7 @@ from quantum.broker.commands import SubscriptionSpec
 from quantum.broker.items import BLOCKED
 from quantum.broker.session import Session
 from quantum.broker.shares import ShareGroup
-from quantum.broker.streams import Stream
+from quantum.broker.stream_table import Stream
 from quantum.routing.trie import SubscriptionTrie
 
 CACHED_TOPICS_MAX: Final = 65_536

@@ -36,7 +36,7 @@ from quantum.broker.moving import frozen_delivery
 from quantum.broker.session import Session
 from quantum.broker.shares import ShareGroup
 from quantum.broker.state import State
-from quantum.broker.streams import Stream
+from quantum.broker.stream_table import Stream
 
 NAME: Final = "quantum.broker"
 VERSION: Final = 4

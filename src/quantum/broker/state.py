@@ -19,7 +19,7 @@ from quantum.broker.routes import Routes
 from quantum.broker.session import Session
 from quantum.broker.settings import BrokerSettings
 from quantum.broker.shares import ShareGroup
-from quantum.broker.streams import Stream, StreamTable
+from quantum.broker.stream_table import Stream, StreamTable
 from quantum.broker.turned_away import TurnedAway
 from quantum.broker.types import TRANSFER
 from quantum.routing.retained import RetainedIndex

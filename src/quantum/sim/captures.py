@@ -14,7 +14,7 @@ from clustor.sim.cluster import SimNode
 from clustor.sim.judge import PromiseBroken
 from clustor.sim.scenario import MS, Scenario
 from clustor.sim.seat import Seat
-from clustor.sim.timeline import Timeline
+from clustor.sim.timeline import Microseconds
 from clustor.streams import StreamFileReader, take_view
 from quantum.broker import (
     Broker,
@@ -25,7 +25,7 @@ from quantum.broker import (
     decode_record,
     encode_command,
 )
-from quantum.broker.streams import CATALOGUE_PRG
+from quantum.broker.stream_table import CATALOGUE_PRG
 from quantum.model.records import MQTT_RECORDS
 
 EVERYTHING: Final = (b"everything", b"t/#")
@@ -46,9 +46,10 @@ class CapturingWorld(Protocol):
     """A world whose broker captures."""
 
     scenario: Scenario
-    timeline: Timeline
     counts: Counter[str]
 
+    @property
+    def now(self) -> Microseconds: ...
     @property
     def nodes(self) -> Mapping[ReplicaId, SimNode]: ...
     @property
@@ -122,7 +123,7 @@ class Captures:
 
     @property
     def _now_ms(self) -> int:
-        return self._world.timeline.now // MS
+        return self._world.now // MS
 
 
 def _broker(seat: Seat) -> Broker:

@@ -19,6 +19,7 @@ from clustor.sim.cluster import Crowd, SimCluster, SimNode
 from clustor.sim.judge import GroupJudge
 from clustor.sim.scenario import MS, Scenario
 from clustor.sim.seat import Seat
+from clustor.sim.timeline import Microseconds
 from quantum.broker import Broker, BrokerSettings
 from quantum.node.orders import is_settled
 from quantum.node.replaying import broker_settings
@@ -193,6 +194,10 @@ class BrokerWorld(SimCluster):
         self.links.stopped(node)
         for line in self._lines.pop(broker):
             line.node_gone()
+
+    @property
+    def now(self) -> Microseconds:
+        return self.timeline.now
 
     def propose(self, group: int, command: bytes, told: Callable[[bytes | None], None]) -> None:
         """Let the leader of a partition propose a command, if there is one."""

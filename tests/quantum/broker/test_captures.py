@@ -30,7 +30,7 @@ from quantum.broker.items import (
     StreamDeleted,
     encode_item,
 )
-from quantum.broker.streams import NAME_BYTES_MAX, StreamSpec
+from quantum.broker.stream_table import NAME_BYTES_MAX, StreamSpec
 from quantum.broker.types import TRANSFER
 from quantum.model.records import MQTT_RECORDS
 from tests.quantum.broker.desk import HERE, THERE, Desk, record, spec

@@ -42,7 +42,7 @@ from quantum.broker.commands import unknown_family
 from quantum.broker.errors import UnknownCommand
 from quantum.broker.items import encode_item
 from quantum.broker.message import Message
-from quantum.broker.streams import StreamSpec
+from quantum.broker.stream_table import StreamSpec
 from quantum.broker.types import TRANSFER
 from quantum.routing import jump
 from tests.quantum.broker.world import Plan, peopled_world

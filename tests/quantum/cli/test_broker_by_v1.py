@@ -13,10 +13,10 @@ from typer.testing import CliRunner, Result
 
 from clustor.runtime.peers.transport import Address
 from quantum.cli import broker, tenants
-from quantum.node.broker_file import TenantEntry
 from quantum.node.orders import BrokerOrders
 from quantum.node.served import ServedBroker
 from quantum.node.views import BrokerViews
+from quantum.tenants.broker_file import TenantEntry
 from tests.clustor.control.plane import OPERATOR, settled_plane
 from tests.quantum.admin.host import Host
 from tests.quantum.admin.serving import served

@@ -10,7 +10,7 @@ import pytest
 from quantum.broker import capturing, publishing, restoring
 from quantum.broker.frames import FrozenStreams
 from quantum.broker.state import State
-from quantum.broker.streams import Stream
+from quantum.broker.stream_table import Stream
 from quantum.sim import run_broker_seed
 
 Patch: TypeAlias = pytest.MonkeyPatch
