@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from clustor.log.errors import AuthenticationFailed, ChecksumMismatch, LogError, MissingFile
 from clustor.log.keys import KeyRing
 from clustor.log.steps import Storage
-from clustor.log.types import LogState
 from clustor.streams.config import StreamConfig
 from clustor.streams.errors import ViewExpired
 from clustor.streams.flush import file_header
@@ -25,13 +24,6 @@ class StreamDamage:
     partition: StreamPartitionId
     first_index: int  # everything below could be read
     problem: LogError
-
-    @property
-    def state(self) -> LogState:
-        """How clustor §9.4 classifies it."""
-        if isinstance(self.problem, ChecksumMismatch):
-            return LogState.NEEDS_REPAIR
-        return LogState.QUARANTINED
 
 
 def verify_stream(

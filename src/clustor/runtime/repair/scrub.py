@@ -1,12 +1,12 @@
-"""The background scrub of a node: every log, and the snapshot that it begins behind, is read again
-before anybody needs it (clustor §9.4).
+"""The background scrub of a node: every log, the snapshot that it begins behind, and the streams
+beside it, are read again before anybody needs them (clustor §9.4).
 
 Each group has a round every six hours, which reads at least a hundredth of each segment, some of
-the snapshot's chunks and manifests, and so much that all of it is read once in seven days. A round
-is cut into pieces of some 100 KiB, or a chunk. A piece is read beside the loop by a thread that
-yields to everybody, and none begins while a group is at the disk, unless that lasts. What fails a
-CRC is read again, three times; what is found to be damaged stops its replica: a leader steps
-down, and the repair begins (`repairing`).
+the snapshot's chunks and manifests, some of the streams' files, and so much that all of it is read
+once in seven days. A round is cut into pieces of some 100 KiB, or a chunk, or a file of a stream. A
+piece is read beside the loop by a thread that yields to everybody, and none begins while a group
+is at the disk, unless that lasts. What fails a CRC is read again, three times; what is found to be
+damaged stops its replica: a leader steps down, and the repair begins (`repairing`).
 """
 
 from __future__ import annotations
