@@ -40,6 +40,7 @@ class CommandGate(StrEnum):
     FORWARDS_HELD = "ForwardsHeld"  # a word between brokers, tag 12 of their link
     SLOW_DOWN = "SlowDown"  # a word between brokers, tag 13 of their link
     FULL_QUEUES = "FullQueues"  # a command of the broker's log, tag 17
+    STREAMS = "Streams"  # commands of the broker's log, tags 18 to 20, and items 21 and 22
 
 
 GATE_OF: Final[Mapping[str, CommandGate]] = {

@@ -131,18 +131,18 @@ def kick(api: PageContext, asked: Asked) -> SessionEnded:
     try:
         is_ended = broker.orders.kick(tenant, name.encode(), asked.caller.identity)
     except LedByAnother as error:
-        raise _led_by_another(broker, error.leader) from None
+        raise led_by_another(broker, error.leader) from None
     if not is_ended:
         raise not_found("no such session", client_id=name)
     return SessionEnded(client_id=name)
 
 
-def _led_by_another(broker: ServedBroker, leader: int | None) -> ApiError:
+def led_by_another(broker: ServedBroker, leader: int | None) -> ApiError:
     admin = broker.admin_of(leader)
     return ApiError(
         409,
         "LedByAnother",
-        "another node leads this session's partition",
+        "another node leads this partition",
         next=f"ask {admin}" if admin else "wait for a leader, and repeat it",
         facts={"leader": leader, "admin": admin},
     )

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from quantum.admin import table_broker, table_cluster, table_groups, table_tenants
+from quantum.admin import (
+    table_broker,
+    table_cluster,
+    table_groups,
+    table_streams,
+    table_tenants,
+)
 from quantum.admin.routes import Route
 
 ROUTES: Final[tuple[Route, ...]] = (
@@ -21,6 +27,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *table_broker.BROKER,
     *table_broker.SESSIONS,
     *table_broker.MESSAGES,
+    *table_streams.STREAMS,
     *table_groups.GROUPS,
     *table_groups.PROOFS,
     *table_groups.FEATURES,

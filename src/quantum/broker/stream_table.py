@@ -124,7 +124,7 @@ def refuse_spec(name: bytes, filters: Iterable[bytes]) -> str:
         try:
             check_topic_filter(topic_filter)
         except TopicError:
-            return f"no topic filter: {topic_filter!r}"
+            return f"no topic filter: {topic_filter.decode(errors='replace')}"
         if topic_filter.startswith(b"$"):
             return "topics that begin with $ are not captured"
     return ""

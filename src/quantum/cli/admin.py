@@ -82,6 +82,7 @@ NOUNS: Final = {
     "retained": "Retained messages.",
     "ring": "A tenant's ring on a node: look at it, let it grow.",
     "messages": "Publish, and wait for messages.",
+    "streams": "Messages kept by offset: make streams, read them, end them.",
     "archive": "The archive of a node.",
     "feed": "The feed of a node's committed entries.",
 }

@@ -55,6 +55,7 @@ COMMANDS: Final[dict[str, Command]] = {
         "scrub",
         "Read every log again now, past the page cache, and authenticate every byte of it.",
     ),
+    "streams": Command("streams", "app", "Messages kept by offset: captured, read, replayed."),
     "tenants": Command("tenants", "app", "Look at tenants' rings, or let one grow."),
     "users": Command(
         "users", "app", "Users of a tenant: who may come by a user name and a password."

@@ -43,7 +43,7 @@ def status(admin: Admin = ADMIN_DEFAULT, *, as_json: AsJson = False) -> None:
     Exit code 0: every partition has a leader and takes writes. 1: one has no leader, a group has
     stopped, the disk is too full for writes, or the control plane is away. 12: no node answered.
     """
-    found = _get(admin, "/v1/broker/status")
+    found = get_page(admin, "/v1/broker/status")
     if as_json:
         typer.echo(json.dumps(found))
     else:
@@ -69,7 +69,7 @@ def _problems(found: dict[str, Any]) -> list[str]:
 def _print_status(found: dict[str, Any]) -> None:
     names = ("tenant", "partition", "leader", "state")
     counts = ("sessions", "filters", "retained", "queued")
-    _print_table("Partitions", (*names, *counts), found["partitions"])
+    print_table("Partitions", (*names, *counts), found["partitions"])
     typer.echo(f"{found['connections']} connections here, {found['dropped']} messages dropped")
     for fault, count in sorted(found["faults"].items()):
         typer.echo(f"refused {count} times: {fault}")
@@ -127,15 +127,15 @@ def retained(
 @speaking
 def show(client_id: str, admin: Admin = ADMIN_DEFAULT, *, tenant: Tenant = "") -> None:
     """Print everything about one session, as JSON."""
-    path = f"{_tenant_path(admin, tenant)}/sessions/{quote(client_id, safe='')}"
-    typer.echo(json.dumps(_get(admin, path), indent=2))
+    path = f"{tenant_path(admin, tenant)}/sessions/{quote(client_id, safe='')}"
+    typer.echo(json.dumps(get_page(admin, path), indent=2))
 
 
 @session_app.command()
 @speaking
 def kick(client_id: str, admin: Admin = ADMIN_DEFAULT, *, tenant: Tenant = "") -> None:
     """End a session: its client is disconnected, its subscriptions and queue are gone."""
-    path = f"{_tenant_path(admin, tenant)}/sessions/{quote(client_id, safe='')}/kick"
+    path = f"{tenant_path(admin, tenant)}/sessions/{quote(client_id, safe='')}/kick"
     code, answer = _order(admin, path)
     leader = answer.get("facts", {}).get("admin") if code == 409 else None
     if leader:
@@ -154,11 +154,11 @@ def _order(admin: str, path: str) -> tuple[int, dict[str, Any]]:
         fail_unreachable(error)
 
 
-def _tenant_path(admin: str, tenant: str) -> str:
+def tenant_path(admin: str, tenant: str) -> str:
     """Return the path of a tenant: the one that is named, or the only one that there is."""
     if tenant:
         return f"/v1/tenants/{quote(tenant, safe='')}"
-    served = sorted({row["tenant"] for row in _get(admin, "/v1/broker/status")["partitions"]})
+    served = sorted({row["tenant"] for row in get_page(admin, "/v1/broker/status")["partitions"]})
     if len(served) != 1:
         names = ", ".join(served) or "none"
         fail(f"say whose it is: --tenant NAME (tenants served here: {names})", Exit.USAGE)
@@ -170,10 +170,10 @@ def _page(  # noqa: PLR0917  # a page is all of these
 ) -> dict[str, Any]:
     asked = {name: text for name, text in {**wanted, "after": after}.items() if text}
     query = urlencode({**asked, "limit": limit})
-    return _get(admin, f"{_tenant_path(admin, tenant)}/{name}?{query}")
+    return get_page(admin, f"{tenant_path(admin, tenant)}/{name}?{query}")
 
 
-def _get(admin: str, path: str) -> dict[str, Any]:
+def get_page(admin: str, path: str) -> dict[str, Any]:
     try:
         code, answer = fetch(parse_address(admin), path)
     except ValueError as error:
@@ -189,12 +189,12 @@ def _show(found: dict[str, Any], title: str, columns: tuple[str, ...], *, as_jso
     if as_json:
         typer.echo(json.dumps(found))
         return
-    _print_table(title, columns, found["items"])
+    print_table(title, columns, found["items"])
     if found["after"] is not None:
         typer.echo(f"there are more: --after {found['after']}")
 
 
-def _print_table(title: str, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
+def print_table(title: str, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
     from rich.console import Console  # late: what fails before needs no tables
     from rich.table import Table
 

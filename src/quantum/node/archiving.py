@@ -277,7 +277,7 @@ def start_archiving(
 
 
 def closing(
-    first: Callable[[], None], archiving: Archiving | None, last: Callable[[], None] = lambda: None
+    first: Callable[[], None], archiving: Archiving | None, *last: Callable[[], None]
 ) -> Callable[[], None]:
     """Return what closes all of them, in order."""
 
@@ -285,7 +285,8 @@ def closing(
         first()
         if archiving is not None:
             archiving.close()
-        last()
+        for each in last:
+            each()
 
     return close
 

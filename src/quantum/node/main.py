@@ -47,11 +47,11 @@ async def serve_mqtt(node: Node, admin: AdminServer, cluster_file: Path) -> Call
     keeper = keep_tenants(node, service, described) if is_broker else None
     service.obey(TenantsFile(cluster_file.parent))
     archiving = start_archiving(node, service, described.archive)
-    admin.service = ServedBroker(node, service, archiving)
+    served = admin.service = ServedBroker(node, service, archiving)
     show_broker(service, node.watch)
     service.references = _references(node)
     if not service.tenants and keeper is None:
-        return closing(end_traces, archiving)
+        return closing(end_traces, archiving, served.close)
     first = node.settings.entry.admin_port - ADMIN_ROLE
     doors = Doors(
         mqtt=Door(LOOPBACK, first + MQTT_ROLE),
@@ -72,7 +72,7 @@ async def serve_mqtt(node: Node, admin: AdminServer, cluster_file: Path) -> Call
         await listeners.start()
         node.listeners = listeners.addresses
     journal.info("development mode: MQTT is plaintext on %s:%d", LOOPBACK, first + MQTT_ROLE)
-    return closing(listeners.stop_accepting, archiving, end_traces)
+    return closing(listeners.stop_accepting, archiving, served.close, end_traces)
 
 
 def _references(node: Node) -> dict[int, dict[Transport, str]]:

@@ -253,3 +253,63 @@ class FeedPartition(Row, frozen=True, kw_only=True):
 class FeedDirectory(Row, frozen=True, kw_only=True):
     cluster: str
     partitions: list[FeedPartition]
+
+
+class StreamPartitionRow(Row, frozen=True, kw_only=True):
+    """One partition of a stream, as this node's replica has it."""
+
+    partition: Small
+    leader: Small | None
+    start: Count
+    next: Count
+    file_bytes: Count
+
+
+class StreamRow(Row, frozen=True, kw_only=True):
+    """A stream: what it captures, how much it keeps."""
+
+    name: str
+    number: Small
+    filters: list[str]
+    retention_ms: Count
+    retention_bytes: Count
+    created_ms: Count
+
+
+class StreamPage(Row, frozen=True, kw_only=True):
+    items: list[StreamRow]
+    after: str | None = None
+
+
+class StreamInfo(StreamRow, frozen=True, kw_only=True):
+    """A stream with its partitions."""
+
+    partitions: list[StreamPartitionRow]
+
+
+class StreamGone(Row, frozen=True, kw_only=True):
+    name: str
+
+
+class StreamRecord(Row, frozen=True, kw_only=True):
+    """One message of a stream, whatever protocol brought it."""
+
+    partition: Small
+    offset: Count
+    timestamp_ms: Count
+    protocol: str
+    address: str
+    sender: str
+    payload: Payload | None
+    key: str | None = None
+    headers: list[tuple[str, str]] = []
+    content_type: str | None = None
+    expires_at_ms: Count | None = None
+
+
+class StreamRecords(Row, frozen=True, kw_only=True):
+    """Messages from an offset on; `next` is where to go on."""
+
+    items: list[StreamRecord]
+    start: Count
+    next: Count

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from quantum.node.feeding import Feeding
 from quantum.node.messages import Messages
 from quantum.node.orders import BrokerOrders
+from quantum.node.streams import BrokerStreams
 from quantum.node.views import BrokerViews
 from quantum.tenants.control_words import named_quotas
 
@@ -26,7 +27,12 @@ class ServedBroker:
         self.orders = BrokerOrders(service)
         self.messages = Messages(service)
         self.feeding = Feeding(node, service)
+        self.streams = BrokerStreams(service)
         self._admins = {int(entry.id): str(entry.admin) for entry in node.cluster.nodes}
+
+    def close(self) -> None:
+        """Answer no reader of a stream any more."""
+        self.streams.close()
 
     def tenant(self, name: str) -> Tenant | None:
         """Return a tenant that is served here."""

@@ -107,6 +107,8 @@ class BrokerService:
         """Told of every session whose full queue holds publishers up."""
         self.on_hosted: Callable[[PartitionLeader], None] | None = None
         """Told of every partition that is hosted from then on."""
+        self.on_stream_news: Callable[[PartitionLeader, set[int]], None] | None = None
+        """Told of every partition of a stream that something happened to."""
         self.distrusted = 0
         """How many tenants have a trust bundle that cannot be used."""
         self.on_described: Callable[[BrokerFile], None] | None = None
@@ -191,7 +193,7 @@ class BrokerService:
             settings = broker_settings(entry, number)
             group = self._node.host(
                 placements[number].partition,
-                lambda settings=settings: Broker(settings),  # type: ignore[misc]
+                lambda settings=settings: Broker(settings, keeps_streams=True),  # type: ignore[misc]
                 self,
                 frozenset(map(ReplicaId, placements[number].voters)) or None,
             )
@@ -259,6 +261,8 @@ class BrokerService:
     def on_output(self, group: HostedGroup, output: ReplicaOutput) -> None:
         prg = self._by_group[group]
         prg.on_output(output)
+        if output.stream_news and self.on_stream_news is not None:
+            self.on_stream_news(prg, output.stream_news)
         leader = prg.leader_node
         if self._leaders[prg] != leader:
             self._leaders[prg] = leader
@@ -462,12 +466,16 @@ class BrokerService:
 
     def knows_full_queues(self, prg: PartitionLeader) -> bool:
         """Say whether every replica of a partition can apply another choice for full queues."""
+        return self.members_know(prg, CommandGate.FULL_QUEUES)
+
+    def members_know(self, prg: PartitionLeader, gate: CommandGate) -> bool:
+        """Say whether every replica of a partition can apply a family of commands."""
         control = self._node.control
         if control is None:
             return True
         store = control.state()
         members = members_of(store, int(prg.group.partition_id))
-        return not lacking_nodes(store, CommandGate.FULL_QUEUES, members)
+        return not lacking_nodes(store, gate, members)
 
     def knows(self, node: int, gate: CommandGate) -> bool:
         """Say whether a node's build knows a word; without a control plane all are one build."""

@@ -108,7 +108,7 @@ async def serve_alone(
         keeper = keep_tenants(node, service, broker)
         service.obey(TenantsFile(settings.data))
         archiving = start_archiving(node, service, archive_entry(settings))
-        admin.service = ServedBroker(node, service, archiving)
+        served = admin.service = ServedBroker(node, service, archiving)
         show_broker(service, node.watch)
         said = keeper.at_start() if keeper is not None else {}
         own = doors(settings).told(said)
@@ -118,7 +118,7 @@ async def serve_alone(
         await listeners.start()
         node.listeners = listeners.addresses
         when_all_led(service, led)
-        return closing(listeners.stop_accepting, archiving, end_traces)
+        return closing(listeners.stop_accepting, archiving, served.close, end_traces)
 
     await serve_node(cluster, _ONE, data, settings.data / CLUSTER_FILE, extend, stop=stop)
     if stopped:
