@@ -48,8 +48,6 @@ class MqttNode:
         self._entropy = entropy
         self.tenants: dict[str, TenantSessions] = {}
         """The clients of each tenant, by its name."""
-        self.tick_ms = host.tick_ms
-        """The loop's clock as of the last tick: good enough for all but measurements."""
         self.now_ms = host.now_ms
         self.clock_ms = host.clock_ms
         self.soon = host.soon
@@ -72,6 +70,15 @@ class MqttNode:
 
     # Turns and time.
 
+    @property
+    def tick_ms(self) -> int:
+        """The loop's clock as of the last tick: good enough for all but measurements.
+
+        The node's own, never a copy: who rests until a time of an older tick would be read again
+        in the same tick, for ever.
+        """
+        return self.host.tick_ms
+
     def dirty(self, connection: StagedClient) -> None:
         """Let a connection be written at the end of this turn."""
         if not self._dirty:
@@ -87,7 +94,6 @@ class MqttNode:
 
     def on_tick(self, now_ms: int) -> None:
         """Look at some of the connections' time, and resume some that wait for a leader."""
-        self.tick_ms = now_ms
         self.large.on_tick(now_ms)
         if self._resuming:
             self._resume_some()
