@@ -86,7 +86,11 @@ def decode_append(
         start = end
     if start != length:
         return None
-    return fields[1:6], AppendEntriesRequest(*fields[6:], entries)
+    prev, prev_term, commit, durable, lease, seq, sent, rtt, applied, kept = fields[6:]
+    message = AppendEntriesRequest(
+        prev, prev_term, commit, durable, lease, seq, sent, rtt, applied, kept, entries
+    )
+    return fields[1:6], message
 
 
 def encode_response(
@@ -128,7 +132,10 @@ def decode_response(
     success, installing, rejoining = flags
     if mode is None or success is None or installing is None or rejoining is None:
         return None
-    message = AppendEntriesResponse(success, *fields[7:13], mode, installing, rejoining)
+    last, prev, seq, sent, applied, kept = fields[7:13]
+    message = AppendEntriesResponse(
+        success, last, prev, seq, sent, applied, kept, mode, installing, rejoining
+    )
     return fields[1:6], message
 
 
@@ -158,4 +165,5 @@ def decode_ack(body: Buffer, _dialect: Dialect) -> tuple[RouteFields, Durability
     mode = _MODES.get(fields[10])
     if mode is None or fields[6:8] != fields[1:3]:
         return None
-    return fields[1:6], DurabilityAck(*fields[6:10], mode)
+    partition, replica, index, segment = fields[6:10]
+    return fields[1:6], DurabilityAck(partition, replica, index, segment, mode)
