@@ -65,8 +65,7 @@ class Following:
             self._durability.claim_is_usable(message.wal_committed_index)
         if not appended:
             self._answer(message, ok=True)
-            if message.wal_committed_index < self.acknowledgeable() or core.damaged is not None:
-                self.acknowledge(message.sender)  # an ack may be lost: the leader lacks it still
+            self.acknowledge(message.sender)
 
     def _meets(self, message: AppendEntries) -> bool:
         prev = message.prev_log_index
