@@ -166,7 +166,11 @@ class Cluster:
                 node.up.disk_read_failed(read.token, error)
             else:
                 node.up.disk_read(read.token, found)
-        if output.disk_reads or (output.publish_proof and not self.control_is_down):
+        for work in output.stream_disk:  # a lane of their own: nobody waits for it here
+            node.disk.execute(work.plan)
+            node.up.stream_disk_done(work.token)
+        was_answered = output.publish_proof and not self.control_is_down
+        if output.disk_reads or output.stream_disk or was_answered:
             self.turn(node)
 
     def tell(self, node: Node) -> None:

@@ -33,6 +33,7 @@ from quantum.broker.channels import Channels, Forwarded, Outbox
 from quantum.broker.errors import BrokerError
 from quantum.broker.holdings import Holdings
 from quantum.broker.items import Forward
+from quantum.broker.message import decode_record
 from quantum.broker.outbound import Delivery, Outbound
 from quantum.broker.parts import Parts
 from quantum.broker.routes import Routes
@@ -111,8 +112,8 @@ def qos_2_is_not_remembered(patch: Patch) -> None:
 
 
 def what_was_accepted_elsewhere_is_refused(patch: Patch) -> None:
-    def publish_forward(state: State, origin: int, message: Any) -> None:
-        publishing.publish(state, message)
+    def publish_forward(state: State, origin: int, record: bytes) -> None:
+        publishing.publish(state, decode_record(record)[0])
 
     patch.setattr(receiving, "publish_forward", publish_forward)
 
