@@ -45,7 +45,8 @@ RETENTION_SECONDS: Final = 5.0
 """How often a leader looks whether a stream is due to be looked at."""
 _LOOKS_PER_RETENTION: Final = 50
 _LOOK_SECONDS_MAX: Final = 600.0
-"""A stream is looked at so often while its oldest message ages, but at least so often."""
+"""A stream without a bound in bytes is looked at so often while a message ages to its end, and at
+least so often."""
 READERS_MAX: Final = 256
 """Requests that may wait for messages at once."""
 
@@ -101,9 +102,10 @@ class BrokerStreams:
         self._reads: dict[PartitionLeader, StreamReads] = {}
         self._waiting: dict[tuple[PartitionLeader, int], list[asyncio.Future[None]]] = {}
         self._readers = 0
-        self._due: dict[tuple[PartitionLeader, int], float] = {}
-        """When to look at the retention of a stream again."""
-        self._retention = contained.spawn("stream retention", self._keep_retention())
+        self._due: dict[PartitionLeader, dict[int, float]] = {}
+        """When to look at the retention of each stream again, by its number."""
+        duty = contained.lasting("stream retention", self._keep_retention)
+        self._retention = asyncio.get_running_loop().create_task(duty)
         service.on_stream_news = self._wake
 
     def close(self) -> None:
@@ -202,22 +204,27 @@ class BrokerStreams:
 
         Raises NoSuchStream, OffsetGone, TooManyReaders and the runtime's ReaderBusy.
         """
-        prg, stream = self._partition(tenant, name, partition)
         deadline = asyncio.get_running_loop().time() + wait_ms / 1000
         while True:
+            prg, stream = self._partition(tenant, name, partition)
             found = await self._read(prg, stream, offset, bytes_max)
             left = deadline - asyncio.get_running_loop().time()
-            if found.records or left <= 0 or not await self._news(prg, stream, left):
+            if found.records or left <= 0:
+                return found
+            if stream.next_offset > offset:
+                continue  # it came while the disk was asked: no news follow for it
+            if not await self._news(prg, stream, left):
                 return found
 
     async def offset_of_time(self, tenant: Tenant, name: str, partition: int, time_ms: int) -> int:
         """Return the first offset that was taken at that time or later; the end where none was."""
         prg, stream = self._partition(tenant, name, partition)
+        end = stream.next_offset  # what comes while the disk is asked was not looked at
         try:
             found = await self._reader(prg).find_time(stream.file_id, time_ms)
         except UnknownStream:
             raise NoSuchStream(name) from None
-        return stream.next_offset if found is None else max(found, stream.start_offset)
+        return end if found is None else max(found, stream.start_offset)
 
     def _partition(
         self, tenant: Tenant, name: str, partition: int
@@ -258,7 +265,8 @@ class BrokerStreams:
         if self._readers >= READERS_MAX:
             raise TooManyReaders
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting = self._waiting.setdefault((prg, stream.file_id), [])
+        key = (prg, stream.file_id)
+        waiting = self._waiting.setdefault(key, [])
         waiting.append(woken)
         self._readers += 1
         try:
@@ -270,6 +278,8 @@ class BrokerStreams:
             self._readers -= 1
             if woken in waiting:
                 waiting.remove(woken)
+            if not waiting and self._waiting.get(key) is waiting:
+                del self._waiting[key]
         return True
 
     def _wake(self, prg: PartitionLeader, partitions: set[int]) -> None:
@@ -308,12 +318,13 @@ class BrokerStreams:
     def _take_due(self, prg: PartitionLeader) -> list[Stream]:
         """Return the streams whose retention is to be looked at now, and note the next time."""
         now = asyncio.get_running_loop().time()
-        due = []
+        before, due = self._due.get(prg, {}), []
+        times = self._due[prg] = {}
         for stream in prg.broker.state.streams:
-            key = (prg, int(stream.number))
-            if now >= self._due.get(key, 0.0):
-                age = stream.spec.retention_ms / 1000 / _LOOKS_PER_RETENTION
-                self._due[key] = now + min(age or RETENTION_SECONDS, _LOOK_SECONDS_MAX)
+            number = int(stream.number)
+            times[number] = before.get(number, 0.0)
+            if now >= times[number]:
+                times[number] = now + _look_again_seconds(stream)
                 due.append(stream)
         return due
 
@@ -331,10 +342,21 @@ class BrokerStreams:
         )
         by_age = None
         if spec.retention_ms:
+            # What is taken while the disk is asked was not looked at, and is not too old.
+            end = stream.next_offset
             found = await self._reader(prg).find_time(stream.file_id, now_ms - spec.retention_ms)
-            by_age = stream.next_offset if found is None else int(found)
+            by_age = end if found is None else int(found)
         wanted = [each for each in (by_size, by_age) if each is not None]
         return max(wanted, default=None)
+
+
+def _look_again_seconds(stream: Stream) -> float:
+    """A bound in bytes can be passed at any time; age comes slowly."""
+    spec = stream.spec
+    if spec.retention_bytes:
+        return RETENTION_SECONDS
+    age = spec.retention_ms / 1000 / _LOOKS_PER_RETENTION
+    return min(age or _LOOK_SECONDS_MAX, _LOOK_SECONDS_MAX)
 
 
 def _answer(answered: asyncio.Future[bytes | None], reply: bytes | None) -> None:
