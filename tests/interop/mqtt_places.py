@@ -50,7 +50,7 @@ class Place:
     def has_subscribed(self, client: str, subscriptions: int) -> bool:
         """Say whether every partition knows of a client's subscriptions.
 
-        Its session has them a moment before: what the others are told waits in its streams, in
+        Its session has them a moment before: what the others are told waits in its channels, in
         every replica, until they have it in their logs.
         """
         session = self.session(client)
@@ -58,7 +58,7 @@ class Place:
             return False
         status = self._page("/v1/broker/status")
         return status is not None and not any(
-            status["partitions"][session["partition"]]["streams"].values()
+            status["partitions"][session["partition"]]["channels"].values()
         )
 
     def is_away(self, client: str) -> bool:

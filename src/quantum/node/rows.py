@@ -32,7 +32,7 @@ class PartitionRow(Row, frozen=True, kw_only=True):
     filters: Small
     retained: Small
     queued: Small
-    streams: dict[str, Small]
+    channels: dict[str, Small]
     applied_index: Count
     routing_epoch: Small
     prg_count: Small

@@ -200,7 +200,7 @@ def _partition(here: PartitionSessions[TenantClient]) -> PartitionRow:
         filters=len(state.filters),
         retained=len(state.retained),
         queued=sum(len(session.outbound) for session in state.sessions.values()),
-        streams={
+        channels={
             str(peer): len(outbox.items) for peer, outbox in state.channels.outboxes().items()
         },
         applied_index=state.applied_index,
